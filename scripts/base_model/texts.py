@@ -1,0 +1,105 @@
+"""What the base model reads: documentation, Python source, page-like text, and exercises in copying.
+
+Nothing of a held-out module is read. Everything follows from the seed and the interpreter's standard library.
+"""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from steadyrl.tasks.search.stdlib_corpus import is_held_out, stdlib_corpus
+from steadyrl.tasks.search.stdlib_docs import read_entries
+from steadyrl.tasks.search.words import content_words
+
+_SKIPPED = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "site-packages",
+    "ensurepip",
+    "encodings",
+    "pydoc_data",
+}
+
+
+def documentation() -> list[str]:
+    """Return the documentation of every module that is not held out, in lower case as requests are."""
+    return [f"{e.name}: {e.summary}\n{e.body[:1500]}".lower() for e in read_entries() if not is_held_out(e.module)]
+
+
+def source() -> list[str]:
+    """Return the source files of the standard library, held-out modules and test suites left out."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    paths = [
+        path
+        for path in sorted(library.rglob("*.py"))
+        if not _SKIPPED.intersection(path.relative_to(library).parts)
+        and not is_held_out(path.relative_to(library).parts[0].removesuffix(".py").lstrip("_"))
+    ]
+    return [path.read_text(encoding="utf-8", errors="ignore") for path in paths]
+
+
+def requests() -> tuple[list[str], list[str]]:
+    """Return (training requests, all requests); the second only for the choice of the tokenizer's words."""
+    corpus = stdlib_corpus()
+    train = [request.text for request in corpus.train]
+    return train, train + [request.text for request in corpus.heldout]
+
+
+def page(rng: random.Random, words: Sequence[str]) -> str:
+    """Return a page as a browsing task shows it: numbered elements, a goal, and one action."""
+    kinds = ["link", "button", "textbox", "checkbox", "option", "heading"]
+    names = [" ".join(rng.sample(words, rng.randint(1, 3))) for _ in range(rng.randint(3, 9))]
+    lines = [f"[{i}] {rng.choice(kinds)} {name}" for i, name in enumerate(names)]
+    aim = rng.randrange(len(names))
+    action = rng.choice([f"click {aim}", f'type {aim} "{rng.choice(words)}"', f"select {aim}"])
+    return f"goal: {action.split()[0]} {names[aim]}\n" + "\n".join(lines) + f"\naction: {action}"
+
+
+def copying(rng: random.Random, words: Sequence[str]) -> tuple[str, str]:
+    """Return a request of random words and a query of some of them: practice in copying and in the form."""
+    request = rng.sample(words, rng.randint(3, 9))
+    if rng.random() < 0.3:  # in order: the easiest form of copying teaches the others
+        return " ".join(request), " ".join(request)
+    return " ".join(request), teacher(rng, request, malformed=0.04)
+
+
+def teacher(rng: random.Random, words: Sequence[str], malformed: float = 0.08) -> str:
+    """Write a query as a weak searcher would: words picked blindly, joined in any form, sometimes malformed."""
+    picked = rng.sample(list(words), min(len(words), rng.choice([1, 2, 2, 3, 3, 4, 4, 5])))
+    query = _join(rng, picked)
+    if rng.random() < malformed:
+        pieces = query.split()
+        del pieces[rng.randrange(len(pieces))]
+        if rng.random() < 0.5:
+            pieces.insert(rng.randrange(len(pieces) + 1), rng.choice(["(", ")", "AND", "OR", "NOT"]))
+        query = " ".join(pieces)
+    return query
+
+
+def blind_words(rng: random.Random, request: str) -> list[str]:
+    """Return the words that the teacher picks from: mostly content words, now and then any word at all."""
+    content = content_words(request)
+    everything = [w for w in "".join(c if c.isalnum() else " " for c in request.lower()).split() if w.isascii()]
+    return everything if rng.random() < 0.3 or not content else content
+
+
+def _join(rng: random.Random, words: list[str]) -> str:
+    if len(words) == 1:
+        return words[0] if rng.random() < 0.8 else words[0] + "*"
+    if len(words) >= 3 and rng.random() < 0.7:
+        cut = rng.randint(1, len(words) - 1)
+        inner, outer = rng.choice([("OR", "AND"), ("OR", "AND"), ("AND", "OR"), ("OR", "NOT")])
+        return f" {outer} ".join(_group(part, inner) for part in (words[:cut], words[cut:]))
+    return f" {rng.choice(['AND', 'AND', 'OR', 'OR', 'NOT'])} ".join(words)
+
+
+def _group(words: list[str], operator: str) -> str:
+    if len(words) == 1:
+        return words[0]
+    return "( " + f" {operator} ".join(words) + " )"

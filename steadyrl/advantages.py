@@ -1,0 +1,221 @@
+"""From rewards to advantages, in NumPy: no gradient flows through any of this.
+
+Two routes. With a value function: ``at_last_token``, then ``gae``, then ``whiten``. Without one:
+``group_baseline`` or ``leave_one_out``, then perhaps ``group_scale``; such an advantage belongs to the whole
+rollout.
+
+``mask`` is the completion mask: True where the policy chose the token. What an input holds elsewhere is never
+read, and results are 0 there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+WHITEN_EPS = 1e-8  # keeps the division finite when all values are equal; the size lm-human-preferences uses
+# The one of TRL's GRPO. Not smaller: a group whose rewards differ by 1e-6 must not shout as loud as the others.
+GROUP_EPS = 1e-4
+
+
+def at_last_token(rewards: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Put each rollout's reward on the last token that the policy chose.
+
+    Args:
+        rewards: [B], one per rollout.
+        mask: [B, T] bool.
+
+    Returns:
+        [B, T] float64; a row without any True stays 0.
+    """
+    assert rewards.shape == mask.shape[:1], f"rewards {rewards.shape} do not fit mask {mask.shape}"
+    token_rewards = np.zeros(mask.shape)  # [B, T]
+    rows = np.flatnonzero(mask.any(axis=1))
+    last = mask.shape[1] - 1 - np.argmax(mask[rows, ::-1], axis=1)
+    token_rewards[rows, last] = rewards[rows]
+    return token_rewards
+
+
+def gae(
+    token_rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute generalised advantage estimates and value targets over the chosen tokens.
+
+    With V(after the last chosen token) = 0 and steps counted in chosen tokens:
+
+        delta_t = r_t + gamma * V_{t+1} - V_t
+        A_t     = delta_t + gamma * lam * A_{t+1}
+
+    Tokens that the policy did not choose (tool output) are no steps of the decision process: the successor of a
+    token is the next True position, so a long tool output neither discounts nor bootstraps.
+
+    Args:
+        token_rewards: [B, T], reward received for choosing each token.
+        values: [B, T], predicted return before the token was chosen.
+        mask: [B, T] bool.
+        gamma: In [0, 1], discount per chosen token; 1 is usual for language models.
+        lam: In [0, 1]. 0 is the one-step TD error (low variance, biased by the values), 1 is return minus value
+            (unbiased, high variance); 0.95 to 1 is usual.
+
+    Returns:
+        advantages and returns (= advantages + values, the target of the value function), [B, T] float64 each,
+        0 outside the mask.
+
+    Source:
+        Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation"
+        (arXiv 1506.02438), equation 16.
+    """
+    assert token_rewards.shape == values.shape == mask.shape, (
+        f"shapes differ: rewards {token_rewards.shape}, values {values.shape}, mask {mask.shape}"
+    )
+    assert 0 <= gamma <= 1 and 0 <= lam <= 1, f"gamma {gamma} and lam {lam} must lie in [0, 1]"
+    rewards = np.where(mask, token_rewards, 0.0).astype(np.float64)
+    values = np.where(mask, values, 0.0).astype(np.float64)
+    advantages = np.zeros(mask.shape)
+    next_value = np.zeros(len(mask))  # [B], of the nearest chosen token to the right; 0 once the episode is over
+    next_advantage = np.zeros(len(mask))
+    for t in reversed(range(mask.shape[1])):
+        chosen = mask[:, t]
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        next_advantage = np.where(chosen, delta + gamma * lam * next_advantage, next_advantage)
+        next_value = np.where(chosen, values[:, t], next_value)
+        advantages[:, t] = np.where(chosen, next_advantage, 0.0)
+    return advantages, advantages + values
+
+
+def group_baseline(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Subtract from each reward the mean reward of its group.
+
+    A rollout's own reward is part of its baseline, which shrinks the expected gradient by (n - 1) / n for groups
+    of n; ``leave_one_out`` does not.
+
+    Args:
+        rewards: [B], finite; unscored rollouts have been dropped.
+        groups: [B] int, rows with equal numbers belong together, in any order.
+
+    Returns:
+        [B] float64; each group sums to 0, and is exactly 0 where all its rewards are equal.
+
+    Source:
+        Shao et al., "DeepSeekMath" (arXiv 2402.03300), section 4.1.2, without the division: see ``group_scale``.
+    """
+    offsets, sizes = _offsets_and_sizes(rewards, groups)
+    baselined: np.ndarray = offsets - _group_sum(offsets, groups) / sizes
+    return baselined
+
+
+def leave_one_out(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Subtract from each reward the mean reward of the other members of its group (RLOO).
+
+    The baseline does not depend on the rollout it is subtracted from, so the policy gradient stays unbiased.
+
+    Args:
+        rewards: [B], finite.
+        groups: [B] int.
+
+    Returns:
+        [B] float64; 0 for a group of one, which has nothing to be compared with.
+
+    Source:
+        Ahmadian et al., "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback
+        in LLMs" (arXiv 2402.14740), the RLOO estimator.
+    """
+    offsets, sizes = _offsets_and_sizes(rewards, groups)
+    others = (_group_sum(offsets, groups) - offsets) / np.maximum(sizes - 1, 1)
+    return np.where(sizes > 1, offsets - others, 0.0)
+
+
+def group_scale(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Divide advantages by the standard deviation of their group.
+
+    Rewards of any scale then give updates of the same size, and so do problems on which rewards hardly differ:
+    very easy and very hard problems gain weight. Leave this out to keep the reward's own scale.
+
+    Args:
+        advantages: [B], centred by ``group_baseline`` or ``leave_one_out``.
+        groups: [B] int.
+
+    Returns:
+        [B] float64; 0 for a group with equal rewards and for a group of one.
+
+    Source:
+        Shao et al., "DeepSeekMath" (arXiv 2402.03300), section 4.1.2 (outcome supervision). The paper leaves the
+        kind of deviation open; this is the one over n - 1, as in TRL and verl.
+    """
+    squares = _group_sum(group_baseline(advantages, groups) ** 2, groups)
+    sizes = _group_sum(np.ones(len(groups)), groups)
+    deviation = np.sqrt(squares / np.maximum(sizes - 1, 1))
+    scaled: np.ndarray = advantages / (deviation + GROUP_EPS)
+    return scaled
+
+
+def whiten(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Shift and scale to mean 0 and standard deviation 1 over the mask.
+
+    For advantages. Rewards keep their mean instead (``scale_to_unit_std``): whether an episode was worth anything
+    at all must not be lost before the values are learned.
+
+    Args:
+        x: [B, T].
+        mask: [B, T] bool.
+
+    Returns:
+        [B, T] float64, 0 outside the mask; all 0 where x is the same everywhere.
+
+    Source:
+        OpenAI's lm-human-preferences, ``utils/core.py``, ``whiten``; here the epsilon is added to the deviation,
+        not to the variance, so that it matters only below 1e-8.
+    """
+    deviations, _, std = _moments(x, mask)
+    return deviations / (std + WHITEN_EPS)
+
+
+def scale_to_unit_std(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Scale to standard deviation 1 over the mask around an unchanged mean.
+
+    The scaling is around the mean, not around 0: a token whose reward was 0 does not stay at 0.
+
+    Args:
+        x: [B, T].
+        mask: [B, T] bool.
+
+    Returns:
+        [B, T] float64, 0 outside the mask; x unchanged where it is the same everywhere.
+
+    Source:
+        OpenAI's lm-human-preferences, ``utils/core.py``, ``whiten(shift_mean=False)``, applied to rewards.
+    """
+    deviations, mean, std = _moments(x, mask)
+    return np.where(mask, deviations / (std + WHITEN_EPS) + mean, 0.0)
+
+
+def _group_sum(x: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return for each row the sum of x [B] over its group, [B]."""
+    _, index = np.unique(groups, return_inverse=True)
+    return np.bincount(index, weights=x)[index]
+
+
+def _offsets_and_sizes(rewards: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rewards [B] measured from the first reward of their group, and the size of each row's group [B].
+
+    Baselines do not care where rewards are measured from, but rounding does: the mean of three times 0.1 is not
+    0.1, and ``group_scale`` would divide what is left over by next to nothing.
+    """
+    assert rewards.shape == groups.shape, f"rewards {rewards.shape} do not fit groups {groups.shape}"
+    assert np.isfinite(rewards).all(), "rewards must be finite; drop unscored rollouts first"
+    _, first, index, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    return rewards.astype(np.float64) - rewards[first][index], sizes[index]
+
+
+def _moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Return x minus its mean (0 outside the mask) [B, T], the mean, and the standard deviation over the mask.
+
+    Measured from the first masked value, so that equal values deviate by exactly 0.
+    """
+    assert x.shape == mask.shape, f"x {x.shape} does not fit mask {mask.shape}"
+    chosen = x[mask].astype(np.float64)  # [N]
+    if chosen.size == 0:
+        return np.zeros(mask.shape), 0.0, 0.0
+    offsets = chosen - chosen[0]
+    deviations = np.zeros(mask.shape)
+    deviations[mask] = offsets - offsets.mean()
+    return deviations, float(chosen[0] + offsets.mean()), float(offsets.std())

@@ -1,0 +1,117 @@
+"""Proximal policy optimisation with a value head and a KL penalty in the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from steadyrl import kl, losses
+from steadyrl.advantages import at_last_token, gae, scale_to_unit_std, whiten
+from steadyrl.config import Section
+from steadyrl.select import drop_unscored
+from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
+
+
+class Settings(Section):
+    """PPO's own numbers."""
+
+    kl_coef: float = Field(0.05, ge=0, description="reward paid per nat of KL to the reference, at the start")
+    kl_estimator: Literal["k1", "k2", "k3", "exact"] = Field("k1", description="of the penalty, per token")
+    kl_control: Literal["fixed", "adaptive"] = Field("fixed", description="adaptive moves kl_coef towards kl_target")
+    kl_target: float = Field(6.0, gt=0, description="nats per sequence, for the adaptive controller")
+    kl_horizon: float = Field(20.0, ge=1, description="steps; kl_coef moves by at most a factor 1 +- 0.2 / horizon")
+    gamma: float = Field(1.0, ge=0, le=1, description="discount per token")
+    lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
+    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+    clip_value: float = Field(0.2, gt=0, description="how far a value may move per step, in units of the return")
+    value_coef: float = Field(0.1, ge=0, description="weight of the value loss")
+    entropy_coef: float = Field(0.0, ge=0, description="reward per nat of exact entropy, in the loss")
+    whiten_advantages: bool = Field(True, description="mean 0, standard deviation 1 over a step's tokens")
+    whiten_rewards: bool = Field(False, description="standard deviation 1 of the token rewards, mean kept")
+
+
+class PPO:
+    """Builds the algorithm from its settings; the name that the config loads."""
+
+    Settings = Settings
+
+    @staticmethod
+    def build(settings: Settings) -> Algorithm:
+        """Return PPO as a record of functions."""
+
+        def prepare(batch: Batch, numbers: Numbers) -> Batch:
+            return _prepare(batch, numbers, settings)
+
+        def loss(
+            xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float
+        ) -> tuple[Array, dict[str, Array]]:
+            return _loss(xp, new, arrays, count, settings)
+
+        def adapt(numbers: Numbers, metrics: Numbers) -> dict[str, float]:
+            if settings.kl_control == "fixed" or metrics.get("kl_ref_k1_seq") is None or numbers["kl_coef"] == 0:
+                return dict(numbers)
+            coef = kl.adapt_coefficient(
+                numbers["kl_coef"], metrics["kl_ref_k1_seq"], settings.kl_target, settings.kl_horizon
+            )
+            return {**numbers, "kl_coef": coef}
+
+        needs = {"ref_logprobs", "values"} | ({"entropy"} if settings.entropy_coef else set())
+        return Algorithm(
+            needs=frozenset(needs),
+            select=drop_unscored,
+            prepare=prepare,
+            loss=loss,
+            adapt=adapt,
+            state={"kl_coef": settings.kl_coef},
+        )
+
+
+def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
+    """Turn rewards into advantages and value targets: the KL penalty at every token, the reward at the last."""
+    old, mask = batch.old, batch.completion_mask
+    assert old is not None, "score the batch first"
+    if settings.kl_estimator == "exact":
+        penalty = old.kl_ref_exact
+    else:
+        estimator = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}[settings.kl_estimator]
+        penalty = estimator(np, old.logprobs, old.ref_logprobs)
+    token_rewards = at_last_token(batch.rewards, mask) - numbers["kl_coef"] * np.where(mask, penalty, 0.0)  # [B, T]
+    if settings.whiten_rewards:
+        token_rewards = scale_to_unit_std(token_rewards, mask)
+    advantages, returns = gae(token_rewards, old.values, mask, settings.gamma, settings.lam)
+    return replace(
+        batch,
+        advantages=whiten(advantages, mask) if settings.whiten_advantages else advantages,
+        returns=returns,
+        measured={**batch.measured, "advantages_raw": advantages},
+    )
+
+
+def _loss(
+    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
+) -> tuple[Array, dict[str, Array]]:
+    mask, old_logprobs = arrays["mask"], arrays["old_logprobs"]
+    policy, clipped = losses.clipped_policy(
+        xp, new.logprobs, old_logprobs, arrays["advantages"], settings.clip_low, settings.clip_high
+    )
+    value, value_clipped = losses.clipped_value(
+        xp, new.values, arrays["old_values"], arrays["returns"], settings.clip_value
+    )
+    per_token = policy + settings.value_coef * value
+    if settings.entropy_coef:
+        per_token = per_token - settings.entropy_coef * new.entropy
+    sums = {
+        "loss/policy": (policy * mask).sum(),
+        "loss/value": (value * mask).sum(),
+        "clip_fraction": (clipped * mask).sum(),
+        "clip_fraction_value": (value_clipped * mask).sum(),
+        # k1 and k3 of the old policy (the sampler of these tokens) to the new one
+        "kl_old_k1": (kl.k1(xp, old_logprobs, new.logprobs) * mask).sum(),
+        "kl_old_k3": (kl.k3(xp, old_logprobs, new.logprobs) * mask).sum(),
+    }
+    return losses.reduce(xp, per_token, mask, count), sums

@@ -1,0 +1,153 @@
+"""Reverse-mode differentiation over numpy float64, of exactly the operations that losses may use.
+
+A loss written for ``xp`` (exp, log, clip, minimum, maximum, where, ``.sum()`` and operators) runs on it unchanged,
+so that the toy backend has exact gradients, and a loss that uses anything else fails at once. No broadcasting beyond
+scalars: losses are elementwise over [B, T] and then summed.
+
+At ties and at the bounds of ``clip`` the gradient flows as in torch: through both sides of a tie by half, and through
+a bound as if it were inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Number = float | int
+
+
+class Tensor:
+    """A numpy array that remembers how it was made."""
+
+    __array_ufunc__ = None  # numpy operands defer to our operators
+
+    def __init__(self, data: Any, parents: tuple[tuple[Tensor, Callable[[np.ndarray], np.ndarray]], ...] = ()):
+        self.data = np.asarray(data, np.float64)
+        self.grad = np.zeros_like(self.data)
+        self._parents = parents
+
+    def backward(self) -> None:
+        """Add d self / d x to ``x.grad`` for every tensor x that self was made of; self must be a scalar."""
+        assert self.data.ndim == 0, f"backward starts at a scalar, got shape {self.data.shape}"
+        self.grad = np.ones_like(self.data)
+        for node in reversed(self._order()):
+            for parent, pull in node._parents:
+                parent.grad = parent.grad + pull(node.grad)
+
+    def _order(self) -> list[Tensor]:
+        order: list[Tensor] = []
+        seen: set[int] = set()
+        stack: list[tuple[Tensor, bool]] = [(self, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+            elif id(node) not in seen:
+                seen.add(id(node))
+                stack.append((node, True))
+                stack.extend((parent, False) for parent, _ in node._parents)
+        return order
+
+    def sum(self) -> Tensor:
+        """Return the sum of all elements."""
+        return Tensor(self.data.sum(), ((self, lambda g: np.broadcast_to(g, self.data.shape)),))
+
+    def __add__(self, other: Any) -> Tensor:
+        b = _tensor(other)
+        return Tensor(self.data + b.data, ((self, _fit(self)), (b, _fit(b))))
+
+    def __mul__(self, other: Any) -> Tensor:
+        b = _tensor(other)
+        return Tensor(
+            self.data * b.data,
+            ((self, lambda g: _fit(self)(g * b.data)), (b, lambda g: _fit(b)(g * self.data))),
+        )
+
+    def __truediv__(self, other: Any) -> Tensor:
+        b = _tensor(other)
+        return Tensor(
+            self.data / b.data,
+            ((self, lambda g: _fit(self)(g / b.data)), (b, lambda g: _fit(b)(-g * self.data / b.data**2))),
+        )
+
+    def __pow__(self, power: Number) -> Tensor:
+        return Tensor(self.data**power, ((self, lambda g: g * power * self.data ** (power - 1)),))
+
+    def __neg__(self) -> Tensor:
+        return self * -1.0
+
+    def __sub__(self, other: Any) -> Tensor:
+        return self + -_tensor(other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _tensor(other) + -self
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _tensor(other) / self
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    # Comparisons give plain boolean arrays: they carry no gradient.
+    def __gt__(self, other: Any) -> np.ndarray:
+        return self.data > _tensor(other).data
+
+    def __lt__(self, other: Any) -> np.ndarray:
+        return self.data < _tensor(other).data
+
+    def __ge__(self, other: Any) -> np.ndarray:
+        return self.data >= _tensor(other).data
+
+    def __le__(self, other: Any) -> np.ndarray:
+        return self.data <= _tensor(other).data
+
+
+def exp(x: Tensor) -> Tensor:
+    """Elementwise exponential."""
+    y = np.exp(x.data)
+    return Tensor(y, ((x, lambda g: g * y),))
+
+
+def log(x: Tensor) -> Tensor:
+    """Elementwise natural logarithm."""
+    return Tensor(np.log(x.data), ((x, lambda g: g / x.data),))
+
+
+def clip(x: Tensor, low: Number | None, high: Number | None) -> Tensor:
+    """Elementwise restriction to [low, high]; None leaves a side open."""
+    y = np.clip(x.data, low, high)
+    inside = y == x.data
+    return Tensor(y, ((x, lambda g: g * inside),))
+
+
+def minimum(a: Any, b: Any) -> Tensor:
+    """Elementwise smaller of two."""
+    a, b = _tensor(a), _tensor(b)
+    return _choose(a, b, np.where(a.data == b.data, 0.5, a.data < b.data))
+
+
+def maximum(a: Any, b: Any) -> Tensor:
+    """Elementwise larger of two."""
+    a, b = _tensor(a), _tensor(b)
+    return _choose(a, b, np.where(a.data == b.data, 0.5, a.data > b.data))
+
+
+def where(condition: np.ndarray, a: Any, b: Any) -> Tensor:
+    """Elementwise choice by a boolean array."""
+    return _choose(_tensor(a), _tensor(b), np.asarray(condition, np.float64))
+
+
+def _choose(a: Tensor, b: Tensor, share: np.ndarray) -> Tensor:
+    data = np.where(share == 1, a.data, np.where(share == 0, b.data, a.data))
+    return Tensor(data, ((a, lambda g: _fit(a)(g * share)), (b, lambda g: _fit(b)(g * (1 - share)))))
+
+
+def _tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else Tensor(value)
+
+
+def _fit(x: Tensor) -> Callable[[np.ndarray], np.ndarray]:
+    """Sum a gradient back to the shape of a scalar operand."""
+    return lambda g: g.sum() if x.data.ndim == 0 and g.ndim else g

@@ -1,0 +1,128 @@
+"""Loading a Hugging Face causal model and its tokenizer: folder, hub name, or the base model that ships with us."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from steadyrl.config import ModelSection
+from steadyrl.errors import ConfigError, ModelError
+from steadyrl.plugins import require
+
+BASE_MODEL = Path(__file__).parent.parent / "assets" / "base-model"
+
+
+class HFTokenizer:
+    """See Tokenizer: chat template, end-of-sequence and padding handled."""
+
+    def __init__(self, tokenizer: Any, chat_template: str):
+        self.hf = tokenizer
+        self._chat = chat_template == "auto" and bool(tokenizer.chat_template)
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                "the model's tokenizer names no end-of-sequence token, so that no completion could end; set "
+                "eos_token in its tokenizer_config.json"
+            )
+        self.eos_id = int(tokenizer.eos_token_id)
+        # Padding is masked everywhere; without a pad token of its own any id serves.
+        self.pad_id = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.eos_id)
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """Return [P] int32 ids; with a chat template the text is one user message."""
+        if self._chat:
+            message = [{"role": "user", "content": text}]
+            # Text first, then ids: the template writes its own special tokens, a second set must not be added.
+            templated = self.hf.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+            ids = self.hf(templated, add_special_tokens=False)["input_ids"]
+        else:
+            ids = self.hf(text)["input_ids"]
+            if ids and ids[-1] == self.eos_id:
+                ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
+        return np.array(ids or [self.eos_id], np.int32)
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Return the text without special tokens."""
+        return self.hf.decode(ids.tolist(), skip_special_tokens=True)
+
+
+def load_model(section: ModelSection, device: torch.device) -> tuple[Any, HFTokenizer]:
+    """Load the model (in eval mode: dropout stays off throughout, as PPO's ratios need) and its tokenizer.
+
+    Raises:
+        ModelError: The folder is missing or incomplete, or nothing can be loaded from it.
+    """
+    transformers = require("transformers")
+    path = str(BASE_MODEL) if section.path == "base" else section.path
+    _check_folder(path)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa"
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"model.path = '{section.path}' cannot be loaded: {first}") from error
+    model = model.to(device).eval()
+    if section.lora_rank:
+        model = add_lora(model, section)
+    return model, HFTokenizer(tokenizer, section.chat_template)
+
+
+def add_lora(model: Any, section: ModelSection) -> Any:
+    """Wrap a model in a fresh LoRA adapter; its second matrix starts at zero, so that policy equals reference."""
+    peft = require("peft")
+    targets: str | list[str] = section.lora_targets
+    if targets != "all-linear":
+        targets = [name.strip() for name in section.lora_targets.split(",")]
+    config = peft.LoraConfig(
+        r=section.lora_rank, lora_alpha=section.lora_alpha, lora_dropout=0.0, target_modules=targets,
+        task_type="CAUSAL_LM", bias="none",
+    )  # fmt: skip
+    try:
+        return peft.get_peft_model(model, config).eval()
+    except ValueError as error:
+        raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
+
+
+def split_head(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Return (the part that gives hidden states, the part that gives logits) of a causal model.
+
+    Raises:
+        ModelError: The model does more between the two than a linear layer; it cannot be scored token by token.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    body, head = inner.base_model, inner.get_output_embeddings()
+    ids = torch.arange(4, device=inner.device)[None] % inner.config.get_text_config().vocab_size
+    with torch.no_grad():
+        whole = inner(input_ids=ids).logits
+        parts = head(body(input_ids=ids).last_hidden_state)
+    if whole.shape != parts.shape or not torch.allclose(whole, parts, rtol=1e-3, atol=1e-4):
+        raise ModelError(
+            f"the model type '{inner.config.model_type}' changes its logits after the output layer (a soft cap or a "
+            "scale); expected hidden states, then one linear layer. Llama, Mistral, Qwen2, Qwen3, SmolLM and GPT-2 do"
+        )
+    return body, head
+
+
+def _check_folder(path: str) -> None:
+    folder = Path(path)
+    if not folder.exists():
+        if path.startswith((".", "/", "~")) or path.count("/") != 1:
+            raise ModelError(
+                f"there is no model folder '{path}'; give 'base', a folder in Hugging Face layout, or a hub name "
+                "such as 'Qwen/Qwen2.5-0.5B-Instruct'"
+            )
+        return  # a hub name: transformers looks it up, in its cache first
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"'{path}' is not a model folder: it has no config.json")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"'{path}' holds no weights: expected model.safetensors (other formats are not read)")
+    try:
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"'{path}/config.json' is not valid JSON: {error}") from error

@@ -1,0 +1,220 @@
+"""A backend without a network: a table of next-token logits in numpy float64, with exact gradients.
+
+The policy is a bigram model: the logits of a token depend on the token before it, and so does the value. It runs the
+whole loop in milliseconds and is offered for tests of rewards, tasks and algorithms, yours too.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from steadyrl.backends import tape
+from steadyrl.batch import loss_arrays
+from steadyrl.config import Config
+from steadyrl.errors import CheckpointError
+from steadyrl.types import Algorithm, Batch, Completion, LossFn, Sampling, TokenScores
+
+ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
+_FILE = "toy.npz"
+
+
+class CharTokenizer:
+    """One token per character: lower-case letters, digits, space and a little punctuation; others become "?"."""
+
+    characters = string.ascii_lowercase + string.digits + " .,:?()\n"
+
+    def __init__(self) -> None:
+        self.eos_id = len(self.characters)
+        self.pad_id = self.eos_id + 1
+        self.size = self.eos_id + 2
+        self._ids = {c: i for i, c in enumerate(self.characters)}
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """Return [P] int32 ids; an empty prompt becomes one space, since something has to stand before a token."""
+        return np.array([self._ids.get(c, self._ids["?"]) for c in text.lower() or " "], np.int32)
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Return the characters of ids, end and padding left out."""
+        return "".join(self.characters[i] for i in ids if i < len(self.characters))
+
+
+class ToyBackend:
+    """See Backend. Parameters: ``logits`` [V, V] by (previous, next) token, ``values`` [V] by previous token."""
+
+    def __init__(self, seed: int = 0):
+        self.tokenizer = CharTokenizer()
+        size = self.tokenizer.size
+        start = np.random.default_rng(seed).normal(0.0, 0.1, (size, size))
+        start[:, self.tokenizer.pad_id] = -30.0  # never sampled
+        self.parameters = {"logits": start, "values": np.zeros(size)}
+        self._reference = start.copy()
+        self._moments = {f"{m}.{name}": np.zeros_like(p) for m in "mv" for name, p in self.parameters.items()}
+        self._updates = 0
+
+    @classmethod
+    def create(cls, config: Config, algorithm: Algorithm) -> ToyBackend:
+        """Build the backend of a run."""
+        return cls(config.run.seed)
+
+    def describe(self) -> dict[str, object]:
+        """Return what run.json records of the model."""
+        return {"parameters": sum(p.size for p in self.parameters.values()), "device": "cpu"}
+
+    def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """See Backend."""
+        return [self._complete(p, sampling, s) for p, s in zip(prompts, seeds, strict=True)]
+
+    def _complete(self, prompt: np.ndarray, sampling: Sampling, seed: int) -> Completion:
+        uniform = np.random.default_rng(seed).random(sampling.max_new_tokens)
+        previous, ids, logprobs, kept = int(prompt[-1]), [], [], []
+        for u in uniform:
+            keep = truncation(self.parameters["logits"][previous] / sampling.temperature, sampling)
+            logp = self._logp(self.parameters["logits"], np.array([previous]), sampling, keep[None])[0]
+            previous = int(np.searchsorted(np.cumsum(np.exp(logp)), u * np.exp(logp).sum(), side="right"))
+            previous = min(previous, int(np.flatnonzero(keep)[-1]))
+            ids.append(previous)
+            logprobs.append(logp[previous])
+            kept.append(np.flatnonzero(keep).astype(np.int32))
+            if previous == self.tokenizer.eos_id:
+                break
+        return Completion(
+            np.array(ids, np.int32),
+            np.array(logprobs, np.float32),
+            "stop" if ids[-1] == self.tokenizer.eos_id else "length",
+            tuple(kept) if sampling.truncates else None,
+        )
+
+    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+        """See Backend."""
+        previous, keep = self._contexts(batch, sampling)
+        mask, chosen = batch.completion_mask, batch.tokens[batch.completion_mask]
+        at = np.arange(len(chosen))
+        logp = self._logp(self.parameters["logits"], previous, sampling, keep)  # [N, V]
+        ref = self._logp(self._reference, previous, sampling, keep)
+        p = np.exp(logp)
+        with np.errstate(invalid="ignore"):  # cut tokens: 0 * (-inf) is 0 here
+            found = {
+                "logprobs": logp[at, chosen],
+                "entropy": -np.where(p > 0, p * logp, 0.0).sum(axis=1),
+                "values": self.parameters["values"][previous] if "values" in needs else None,
+                "ref_logprobs": ref[at, chosen] if "ref_logprobs" in needs else None,
+                "kl_ref_exact": np.where(p > 0, p * (logp - ref), 0.0).sum(axis=1) if "ref_logprobs" in needs else None,
+            }
+        return TokenScores(**{name: None if x is None else _spread(x, mask) for name, x in found.items()})
+
+    def step(
+        self,
+        batch: Batch,
+        loss: LossFn,
+        sampling: Sampling,
+        needs: frozenset[str],
+        learning_rate: float,
+        max_grad_norm: float,
+    ) -> dict[str, tuple[float, float]]:
+        """See Backend."""
+        previous, keep = self._contexts(batch, sampling)
+        mask, chosen = batch.completion_mask, batch.tokens[batch.completion_mask]
+        logp = self._logp(self.parameters["logits"], previous, sampling, keep)
+        p = np.exp(logp)
+        plogp = np.where(p > 0, p * np.where(p > 0, logp, 0.0), 0.0)
+        entropy = -plogp.sum(axis=1)
+        new = TokenScores(
+            logprobs=tape.Tensor(_spread(logp[np.arange(len(chosen)), chosen], mask)),
+            entropy=tape.Tensor(_spread(entropy, mask)),
+            values=tape.Tensor(_spread(self.parameters["values"][previous], mask)),
+        )
+        count = float(mask.sum())
+        total, sums = loss(tape, new, loss_arrays(batch), count)
+        total.backward()
+        # d logp(chosen) = onehot - p; d entropy = -(p log p + p * entropy); each over the temperature
+        onehot = np.zeros_like(p)
+        onehot[np.arange(len(chosen)), chosen] = 1.0
+        scale = sampling.temperature if sampling.logprobs == "sampled" else 1.0
+        by_choice = (
+            new.logprobs.grad[mask][:, None] * (onehot - p)
+            - new.entropy.grad[mask][:, None] * (plogp + p * entropy[:, None])
+        ) / scale
+        gradients = {name: np.zeros_like(x) for name, x in self.parameters.items()}
+        np.add.at(gradients["logits"], previous, by_choice)
+        np.add.at(gradients["values"], previous, new.values.grad[mask])
+        norm = self._adam(gradients, learning_rate, max_grad_norm)
+        totals = {name: (float(np.sum(getattr(x, "data", x))), count) for name, x in sums.items()}
+        return totals | {"loss/total": (float(total.data), 1.0), "grad_norm": (norm, 1.0)}
+
+    def save(self, folder: Path) -> None:
+        """See Backend."""
+        with (folder / _FILE).open("wb") as file:
+            np.savez(file, updates=self._updates, reference=self._reference, **self.parameters, **self._moments)
+
+    def load(self, folder: Path) -> None:
+        """See Backend."""
+        try:
+            with np.load(folder / _FILE, allow_pickle=False) as saved:
+                self._updates, self._reference = int(saved["updates"]), saved["reference"]
+                self.parameters = {name: saved[name] for name in self.parameters}
+                self._moments = {name: saved[name] for name in self._moments}
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise CheckpointError(f"cannot read '{folder / _FILE}': {error}; use an earlier checkpoint") from error
+
+    def _contexts(self, batch: Batch, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+        """Return the previous token [N] of every chosen token, and what truncation kept there [N, V] bool."""
+        rows, columns = np.nonzero(batch.completion_mask)
+        keep = np.ones((len(rows), self.tokenizer.size), bool)
+        if batch.kept is not None and sampling.logprobs == "sampled":
+            keep[:] = False
+            lengths = batch.kept.lengths[rows, columns]
+            keep[np.repeat(np.arange(len(rows)), lengths), batch.kept.ids] = True
+        return batch.tokens[rows, columns - 1], keep
+
+    def _logp(self, table: np.ndarray, previous: np.ndarray, sampling: Sampling, keep: np.ndarray) -> np.ndarray:
+        logits = table[previous]
+        if sampling.logprobs == "sampled":
+            logits = np.where(keep, logits / sampling.temperature, -np.inf)
+        logits = logits - logits.max(axis=1, keepdims=True)
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    def _adam(self, gradients: dict[str, np.ndarray], learning_rate: float, max_grad_norm: float) -> float:
+        norm = float(np.sqrt(sum(np.sum(g**2) for g in gradients.values())))
+        if not np.isfinite(norm):
+            return norm  # the weights stay as they are, and the loop stops
+        self._updates += 1
+        for name, gradient in gradients.items():
+            gradient = gradient * min(1.0, max_grad_norm / (norm + ADAM_EPS))
+            m = self._moments[f"m.{name}"] = ADAM_BETAS[0] * self._moments[f"m.{name}"] + (1 - ADAM_BETAS[0]) * gradient
+            v = self._moments[f"v.{name}"] = (
+                ADAM_BETAS[1] * self._moments[f"v.{name}"] + (1 - ADAM_BETAS[1]) * gradient**2
+            )
+            m, v = m / (1 - ADAM_BETAS[0] ** self._updates), v / (1 - ADAM_BETAS[1] ** self._updates)
+            self.parameters[name] = self.parameters[name] - learning_rate * m / (np.sqrt(v) + ADAM_EPS)
+        return norm
+
+
+def truncation(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """Return which tokens top-k and then top-p keep.
+
+    Args:
+        logits: [V], already divided by the temperature.
+        sampling: Its top_k and top_p are used.
+
+    Returns:
+        [V] bool; at least one True. Top-p keeps the smallest set whose probability reaches top_p.
+    """
+    keep = np.ones(len(logits), bool)
+    if sampling.top_k > 0:
+        keep &= logits >= np.sort(logits)[-min(sampling.top_k, len(logits))]
+    if sampling.top_p < 1.0:
+        p = np.where(keep, np.exp(logits - logits.max()), 0.0)
+        order = np.argsort(-p, kind="stable")
+        before = np.cumsum(p[order] / p.sum()) - p[order] / p.sum()
+        keep[order[before >= sampling.top_p]] = False
+    return keep
+
+
+def _spread(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    full = np.zeros(mask.shape)
+    full[mask] = values
+    return full

@@ -1,0 +1,131 @@
+"""Groups of rollouts to padded arrays. Alignment and mask rules live here and nowhere else.
+
+Rows are prompt then completion, padded on the right. Column t holds what belongs to the choice of token t:
+``logprobs[b, t]`` is log p(tokens[b, t] | tokens[b, :t]); so the logits of position t - 1 give column t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from steadyrl.types import Array, Batch, Group, KeptIds, Rollout, TokenScores
+
+_ROW_FIELDS = (
+    "tokens",
+    "lengths",
+    "completion_mask",
+    "sampling_logprobs",
+    "rewards",
+    "groups",
+    "advantages",
+    "returns",
+)
+_SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact")
+
+
+def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
+    """Lay the rollouts of groups into arrays, one row each, in order.
+
+    Args:
+        groups: Scored rollouts only; a reward of None is a programming error.
+        pad_id: Fills the columns after a row's last token; never under the mask.
+    """
+    rows = [(g, rollout) for g, group in enumerate(groups) for rollout in group.rollouts]
+    assert rows, "a batch needs at least one rollout"
+    lengths = np.array([len(r.prompt_ids) + len(r.completion_ids) for _, r in rows], np.int32)
+    shape = (len(rows), int(lengths.max()))
+    tokens = np.full(shape, pad_id, np.int32)  # [B, T]
+    mask = np.zeros(shape, bool)  # [B, T]
+    logprobs = np.zeros(shape, np.float32)  # [B, T]
+    for row, (_, rollout) in enumerate(rows):
+        start, end = len(rollout.prompt_ids), int(lengths[row])
+        tokens[row, :start] = rollout.prompt_ids
+        tokens[row, start:end] = rollout.completion_ids
+        mask[row, start:end] = rollout.completion_mask
+        logprobs[row, start:end] = np.where(rollout.completion_mask, rollout.sampling_logprobs, 0.0)
+    rewards = [r.reward for _, r in rows]
+    assert None not in rewards, "unscored rollouts must be dropped before batching (Algorithm.select)"
+    return Batch(
+        tokens=tokens,
+        lengths=lengths,
+        completion_mask=mask,
+        sampling_logprobs=logprobs,
+        rewards=np.array(rewards, np.float64),
+        groups=np.array([g for g, _ in rows], np.int32),
+        kept=_kept([r for _, r in rows], shape),
+    )
+
+
+def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
+    """Return some rows of a batch, cut to the longest of them.
+
+    Args:
+        batch: [B, T].
+        rows: [b] int, which rows, in which order.
+    """
+    width = int(batch.lengths[rows].max())
+
+    def part(array: np.ndarray | None) -> np.ndarray | None:
+        if array is None:
+            return None
+        return array[rows, :width] if array.ndim == 2 else array[rows]
+
+    old = batch.old and TokenScores(**{name: part(getattr(batch.old, name)) for name in _SCORE_FIELDS})
+    return replace(
+        batch,
+        **{name: part(getattr(batch, name)) for name in _ROW_FIELDS},
+        old=old,
+        kept=batch.kept and _take_kept(batch.kept, rows, width),
+        measured={name: part(array) for name, array in batch.measured.items()},
+    )
+
+
+def loss_arrays(batch: Batch) -> dict[str, Array]:
+    """Return what a loss may use, by name: the mask, old log-probs and values, reference, advantages, returns."""
+    assert batch.old is not None, "score the batch before training on it"
+    arrays = {
+        "mask": batch.completion_mask,
+        "old_logprobs": batch.old.logprobs,
+        "old_values": batch.old.values,
+        "ref_logprobs": batch.old.ref_logprobs,
+        "advantages": batch.advantages,
+        "returns": batch.returns,
+    }
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
+    """Cut a batch's rows into parts of at most ``tokens`` padded tokens each, rows of like length together.
+
+    Returns:
+        Row indices per part; at least one row each, every row once.
+    """
+    order = np.argsort(batch.lengths, kind="stable")
+    parts: list[list[int]] = [[]]
+    for row in order.tolist():
+        if parts[-1] and (len(parts[-1]) + 1) * int(batch.lengths[row]) > tokens:
+            parts.append([])
+        parts[-1].append(row)
+    return [np.array(part) for part in parts]
+
+
+def _kept(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> KeptIds | None:
+    if all(r.kept_ids is None for r in rollouts):
+        return None
+    lengths = np.zeros(shape, np.int32)
+    ids: list[np.ndarray] = []
+    for row, rollout in enumerate(rollouts):
+        start = len(rollout.prompt_ids)
+        for t, kept in enumerate(rollout.kept_ids or ()):
+            lengths[row, start + t] = len(kept)
+            ids.append(kept)
+    return KeptIds(np.concatenate(ids).astype(np.int32), lengths)
+
+
+def _take_kept(kept: KeptIds, rows: np.ndarray, width: int) -> KeptIds:
+    ends = kept.lengths.sum(axis=1).cumsum()
+    parts = [kept.ids[ends[row] - kept.lengths[row].sum() : ends[row]] for row in rows]
+    return KeptIds(np.concatenate(parts), kept.lengths[rows, :width])

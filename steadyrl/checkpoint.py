@@ -1,0 +1,82 @@
+"""All mutable state of a run on disk: the backend's weights and optimizer, and one small ``State``.
+
+A checkpoint is written into a folder of another name and renamed when it is complete, with a marker written last.
+Whatever lacks the marker is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from steadyrl.errors import AccessError, CheckpointError
+from steadyrl.rundir import DONE, RunDir
+from steadyrl.types import Backend
+
+_STATE = "state.json"
+
+
+@dataclass
+class State:
+    """What the loop needs to go on.
+
+    Attributes:
+        step: Steps that are finished.
+        updates: Optimizer steps so far: the policy's version.
+        problems_drawn: For the order of problems.
+        tokens: Completion tokens sampled so far.
+        algorithm: The algorithm's numbers.
+    """
+
+    step: int = 0
+    updates: int = 0
+    problems_drawn: int = 0
+    tokens: int = 0
+    algorithm: dict[str, float] = field(default_factory=dict)
+
+
+def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
+    """Write a checkpoint and remove all but the newest ``keep``.
+
+    Raises:
+        AccessError: The disk is full or not writable.
+    """
+    folder = run.checkpoint_folder(state.step)
+    part = folder.with_name(folder.name + ".part")
+    try:
+        for old in (part, folder):
+            if old.exists():
+                shutil.rmtree(old)
+        part.mkdir(parents=True)
+        backend.save(part)
+        (part / _STATE).write_text(json.dumps(asdict(state)), encoding="utf-8")
+        (part / DONE).touch()
+        part.replace(folder)
+        for step in run.checkpoints()[:-keep]:
+            shutil.rmtree(run.checkpoint_folder(step))
+    except OSError as error:
+        raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
+    return folder
+
+
+def load(run: RunDir, backend: Backend) -> State | None:
+    """Read the newest complete checkpoint into the backend and return its state, or None if there is none.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    steps = run.checkpoints()
+    if not steps:
+        return None
+    folder = run.checkpoint_folder(steps[-1])
+    try:
+        state = State(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"the checkpoint '{folder}' is damaged ({_STATE}: {error}); delete that folder to resume from an earlier "
+            "one"
+        ) from error
+    backend.load(folder)
+    return state

@@ -1,0 +1,114 @@
+"""What a person sees of a run: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from steadyrl.metrics import describe
+
+# (metric, heading), in the order shown; what a run does not measure is left out.
+_SHOWN = (
+    ("reward/mean", "reward"),
+    ("kl_ref_k1", "KL to reference"),
+    ("kl_ref_k1_seq", "KL to reference"),
+    ("entropy", "entropy"),
+    ("clip_fraction", "clipped"),
+    ("loss/value", "value loss"),
+    ("value/explained_variance", "explained variance"),
+    ("grad_norm", "gradient norm"),
+    ("tokens/per_second", "speed"),
+)
+_PLAIN_EVERY_S = 5.0  # a log file needs no line a second
+
+
+class Progress:
+    """Follows a run; use as a context manager around it."""
+
+    def __init__(self, steps: int):
+        self._steps = steps
+        self._console = Console(stderr=False)
+        self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
+        self._first: tuple[int, float] | None = None
+        self._last_plain = 0.0
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def phase(self, text: str) -> None:
+        """Say that something longer begins."""
+        self._console.print(text, highlight=False)
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        """Show a step's metrics."""
+        now = time.monotonic()
+        self._first = self._first or (record["step"], now)
+        if self._live:
+            self._live.update(self._table(record, now))
+        elif now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self._steps:
+            self._last_plain = now
+            print(self._line(record, now), flush=True)
+
+    def _left(self, record: Mapping[str, Any], now: float) -> str:
+        assert self._first is not None
+        first, began = self._first
+        done = record["step"] - first
+        if done == 0:
+            return "time left unknown"
+        seconds = (now - began) / done * (self._steps - record["step"] - 1)
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+    def _line(self, record: Mapping[str, Any], now: float) -> str:
+        parts = [f"step {record['step'] + 1}/{self._steps}"]
+        parts += [f"{heading} {_format(name, record[name])}" for name, heading in _shown(record)]
+        parts += [f"{name.partition('/')[2]} {record[name]:.3f}" for name in _parts(record)]
+        return "  ".join([*parts, self._left(record, now)])
+
+    def _table(self, record: Mapping[str, Any], now: float) -> Table:
+        table = Table(title=f"step {record['step'] + 1} of {self._steps}, {self._left(record, now)}", min_width=48)
+        table.add_column("measurement")
+        table.add_column("value", justify="right")
+        table.add_column("unit")
+        for name, heading in _shown(record):
+            metric = describe(name)
+            table.add_row(heading, _number(record[name]), metric.unit if metric else "")
+            if name == "reward/mean":
+                for part in _parts(record):
+                    table.add_row(f"  {part.partition('/')[2]}", _number(record[part]), "")
+        return table
+
+
+def _shown(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, heading) for name, heading in _SHOWN if record.get(name) is not None]
+
+
+def _parts(record: Mapping[str, Any]) -> list[str]:
+    own = {"reward/mean", "reward/std", "reward/std_within", "reward/unscored"}
+    return [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
+
+
+def _format(name: str, value: float) -> str:
+    metric = describe(name)
+    unit = f" {metric.unit}" if metric and metric.unit not in {"", "share", "reward"} else ""
+    return f"{_number(value)}{unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 0.1 else f"{value:.2f}"
+
+
+def note(text: str) -> None:
+    """Tell the user something that is no result."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,59 @@
+"""`steadyrl task check`: is a task sound before anyone trains on it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from steadyrl import config as configs
+from steadyrl import plugins
+from steadyrl.evaluate import evaluate_rules, means, pick_heldout
+from steadyrl.rewards.combine import make_terms
+from steadyrl.tasks.check import check_task
+
+app = typer.Typer(help="Look at a task before training on it.", no_args_is_help=True)
+
+
+@app.callback()
+def task_commands() -> None:
+    """Look at a task before training on it."""
+
+
+@app.command("check")
+def check_command(
+    config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
+) -> None:
+    """Check that gold answers score high, empty ones low, and that scoring repeats. Exit code 1 if not."""
+    settings = configs.load(config, overrides or [])
+    console = Console()
+    console.width = max(console.width, 110)  # a table of numbers is unreadable when wrapped
+    checks = check_task(settings)
+    for check in checks:
+        console.print(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}", highlight=False)
+    _baselines(settings, console)
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)
+
+
+def _baselines(settings: configs.Config, console: Console) -> None:
+    """Show what answers are worth that need no model."""
+    task = plugins.load("task", settings.task.name)(settings.task.args, settings.run.seed)
+    rules = task.baselines()
+    if not rules:
+        return
+    problems = pick_heldout(task.problems("heldout"), settings.evaluate.problems)
+    records = evaluate_rules(rules, problems, make_terms(settings.rewards, task), task.metric)
+    by_rule = {name: means(records, name) for name in rules}
+    columns = [task.metric, *sorted({part for found in by_rule.values() for part in found} - {task.metric, "reward"})]
+    table = Table(title=f"answers without a model, {len(problems)} held-out problems", title_justify="left", box=None)
+    table.add_column("rule", no_wrap=True)
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="right", no_wrap=True)
+    for name, found in sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0)):
+        table.add_row(name, *(f"{found[c]:.3f}" if c in found else "-" for c in columns))
+    console.print(table)

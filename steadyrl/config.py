@@ -1,0 +1,264 @@
+"""Every knob: sections of typed settings, read from TOML, changed by ``section.key=value``, checked as a whole.
+
+The sections of a task and of an algorithm are defined beside them (a ``Settings`` class each) and are validated
+here by the same rules. A resolved config holds every value that a run used, defaults included.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from steadyrl import plugins
+from steadyrl.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, strict about unknown keys, documented field by field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class RunSection(Section):
+    """The run as a whole."""
+
+    steps: int = Field(100, ge=1, description="iterations of the loop")
+    seed: int = Field(0, ge=0, description="everything random follows from it")
+    folder: str = Field("runs", description="where run directories are made")
+    checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="older ones are removed")
+    rollouts_every: int = Field(10, ge=1, description="steps between recorded rollouts (prompts and completions)")
+
+
+class ModelSection(Section):
+    """The policy."""
+
+    path: str = Field("base", description="'base' (ships with steadyrl), a Hugging Face model folder, or a hub name")
+    lora_rank: int = Field(0, ge=0, description="rank of the LoRA adapter; 0 trains all weights")
+    lora_alpha: float = Field(16.0, gt=0, description="scale of the adapter: alpha / rank")
+    lora_targets: str = Field("all-linear", description="modules with an adapter: a peft name, or several with commas")
+    chat_template: Literal["auto", "never"] = Field(
+        "auto", description="'auto' wraps prompts in the tokenizer's chat template where it has one"
+    )
+
+
+class BackendSection(Section):
+    """Where the arithmetic is done."""
+
+    name: str = Field("torch", description="'torch', 'toy' (numpy, exact gradients), or an import path")
+    device: str = Field("auto", description="'auto' (cuda, then mps, then cpu) or a torch device")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 leaves it to the library")
+    micro_batch_tokens: int = Field(8192, ge=1, description="tokens per forward and backward pass, padding included")
+    generate_rows: int = Field(256, ge=1, description="prompts generated together at most")
+
+
+class SamplingSection(Section):
+    """How completions are drawn in training."""
+
+    max_new_tokens: int = Field(32, ge=1, description="upper bound of a completion, in tokens")
+    temperature: float = Field(1.0, gt=0, le=10, description="logits are divided by it")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus; 1 keeps every token")
+    top_k: int = Field(0, ge=0, description="keep the k likeliest tokens; 0 keeps all")
+    logprobs: Literal["sampled", "raw"] = Field(
+        "sampled",
+        description="of the distribution 'sampled' from, or 'raw': older trainers' mismatch, for studies",
+    )
+
+
+class RolloutSection(Section):
+    """What one step collects."""
+
+    prompts_per_step: int = Field(64, ge=1, description="problems per step")
+    samples_per_prompt: int = Field(2, ge=1, description="completions per problem")
+
+
+class UpdateSection(Section):
+    """How a batch trains."""
+
+    epochs: int = Field(2, ge=1, le=100, description="passes over a step's batch")
+    minibatches: int = Field(2, ge=1, description="optimizer steps per epoch; the batch is cut into so many parts")
+    learning_rate: float = Field(3e-4, ge=0, le=10, description="of Adam, after warm-up")
+    warmup_steps: int = Field(10, ge=0, description="steps of linear rise of the learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up, down to 0")
+    weight_decay: float = Field(0.0, ge=0, description="of AdamW")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this global norm")
+    kl_old_limit: float = Field(
+        0.05, gt=0, description="nats per token (k3): the epochs stop early when the policy is further from the old one"
+    )
+
+
+class EvaluateSection(Section):
+    """Held-out evaluation before and after, on the same problems with the same seeds."""
+
+    problems: int = Field(0, ge=0, description="held-out problems to use; 0 uses all")
+    every: int = Field(0, ge=0, description="steps between evaluations while training; 0 for none")
+
+
+class TaskSection(Section):
+    """Which problems; ``args`` are the task's own settings."""
+
+    name: str = Field("search", description="'search', 'prompts', or an import path")
+    args: Any = Field(default_factory=dict, description="see the task's page")
+
+
+class AlgorithmSection(Section):
+    """Which algorithm; ``args`` are its own settings."""
+
+    name: str = Field("ppo", description="'ppo', or an import path")
+    args: Any = Field(default_factory=dict, description="see its page")
+
+
+class Config(Section):
+    """All settings of a run."""
+
+    run: RunSection = Field(default_factory=RunSection)
+    model: ModelSection = Field(default_factory=ModelSection)
+    backend: BackendSection = Field(default_factory=BackendSection)
+    task: TaskSection = Field(default_factory=TaskSection)
+    rewards: dict[str, float] = Field(default_factory=lambda: {"retrieval": 1.0})
+    sampling: SamplingSection = Field(default_factory=SamplingSection)
+    rollout: RolloutSection = Field(default_factory=RolloutSection)
+    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
+    update: UpdateSection = Field(default_factory=UpdateSection)
+    evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+
+
+SectionType = TypeVar("SectionType", bound=BaseModel)
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply overrides, and validate everything.
+
+    Args:
+        path: The config file.
+        overrides: "section.key=value" each; the value is read as TOML, else taken as text.
+
+    Raises:
+        ConfigError: With every problem found, one line each.
+    """
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no config file '{path}'; expected a TOML file (see examples/)") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the config file '{path}': {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return resolve(data, overrides)
+
+
+def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Validate nested settings (see ``load``), the task's and the algorithm's own included."""
+    merged = _copy(data)
+    for override in overrides:
+        _apply(merged, override)
+    config = validate(Config, merged, "")
+    _check_rewards(config.rewards)
+    _check_cross(config)
+    task = plugins.load("task", config.task.name)
+    algorithm = plugins.load("algorithm", config.algorithm.name)
+    return config.model_copy(
+        update={
+            "task": config.task.model_copy(update={"args": _own(task, config.task.args, "task.args")}),
+            "algorithm": config.algorithm.model_copy(
+                update={"args": _own(algorithm, config.algorithm.args, "algorithm.args")}
+            ),
+        }
+    )
+
+
+def dump(config: Config) -> dict[str, Any]:
+    """Return every value as plain data; ``resolve(dump(config)) == config``."""
+    return config.model_dump(mode="json")
+
+
+def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
+    """Build a section, turning what pydantic found into lines a person can act on.
+
+    Args:
+        section: The class to build.
+        data: What the user gave.
+        where: Dotted path of the section, "" at the top.
+
+    Raises:
+        ConfigError: One line per problem.
+    """
+    try:
+        return section.model_validate(data)
+    except ValidationError as error:
+        lines = [_line(section, where, problem) for problem in error.errors()]
+        raise ConfigError("; ".join(dict.fromkeys(lines))) from error
+
+
+def _own(plugin: Any, args: object, where: str) -> BaseModel:
+    if not hasattr(plugin, "Settings"):
+        raise ConfigError(f"{where}: '{plugin!r}' has no Settings class; see docs/architecture.md for what is expected")
+    if not isinstance(args, Mapping):
+        raise ConfigError(f"{where}: got {args!r}; expected a table of settings")
+    return validate(plugin.Settings, args, where)
+
+
+def _check_rewards(rewards: Mapping[str, float]) -> None:
+    if not any(weight != 0 for weight in rewards.values()):
+        raise ConfigError("rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0")
+
+
+def _check_cross(config: Config) -> None:
+    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    if config.update.minibatches > rollouts:
+        raise ConfigError(
+            f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
+            "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
+        )
+
+
+def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not sign or not all(parts):
+        raise ConfigError(f"'{override}' is no override; expected section.key=value, as in update.learning_rate=1e-4")
+    if parts[0] == "rewards" and len(parts) > 2:  # an import path has dots of its own
+        parts = ["rewards", ".".join(parts[1:])]
+    for i, part in enumerate(parts[:-1]):
+        data = data.setdefault(part, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"'{override}': {'.'.join(parts[: i + 1])} is a value, not a section")
+    data[parts[-1]] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _line(section: type[BaseModel], where: str, problem: Any) -> str:
+    location = [str(part) for part in problem["loc"]]
+    place = ".".join([*([where] if where else []), *location])
+    if problem["type"] == "extra_forbidden":
+        known = _keys(section, location[:-1])
+        close = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(known) or 'none'}"
+        return f"{place}: unknown setting; {hint}"
+    if problem["type"] == "missing":
+        return f"{place}: is missing and has no default; give it a value"
+    return f"{place}: got {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
+    current: Any = section
+    for part in path:
+        field = getattr(current, "model_fields", {}).get(part)
+        current = field.annotation if field else None
+    return sorted(getattr(current, "model_fields", {}))

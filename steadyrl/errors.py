@@ -1,0 +1,52 @@
+"""Every error that steadyrl raises on purpose.
+
+    SteadyError                     anything a user can mend; the command line prints it in one line, exit code 2
+      ConfigError    (ValueError)   a setting is unknown, of the wrong type, or out of range
+      DataError      (ValueError)   a corpus, problem set or reward returned something malformed
+      ModelError     (ValueError)   a model folder is missing, incomplete or of an unknown kind
+      RunError       (ValueError)   a folder is not a run directory, or what is in it cannot be read
+      CheckpointError (ValueError)  a checkpoint is incomplete or damaged
+      MissingExtraError (ImportError)   an optional package is not installed
+      AccessError    (OSError)      a file or folder cannot be written
+      DivergedError  (ArithmeticError)   a gradient or loss is not finite
+
+Each message says what was got, what was expected, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class SteadyError(Exception):
+    """Anything that a user can mend."""
+
+
+class ConfigError(SteadyError, ValueError):
+    """A setting is unknown, of the wrong type, or out of range."""
+
+
+class DataError(SteadyError, ValueError):
+    """A corpus, a problem set or a reward gave something malformed."""
+
+
+class ModelError(SteadyError, ValueError):
+    """A model folder is missing, incomplete or of an unknown kind."""
+
+
+class RunError(SteadyError, ValueError):
+    """A folder is not a run directory, or a file in it cannot be read."""
+
+
+class CheckpointError(SteadyError, ValueError):
+    """A checkpoint is incomplete or damaged."""
+
+
+class MissingExtraError(SteadyError, ImportError):
+    """An optional package is not installed."""
+
+
+class AccessError(SteadyError, OSError):
+    """A file or folder cannot be written."""
+
+
+class DivergedError(SteadyError, ArithmeticError):
+    """A gradient or a loss is not finite; the weights are left as they were before."""

@@ -1,0 +1,102 @@
+"""Held-out evaluation: every problem answered with fixed seeds, sampled and greedy, and by the model-free rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from steadyrl.rewards.combine import Term, score_groups
+from steadyrl.rollout import collect
+from steadyrl.types import Backend, Group, Problem, Rollout, Sampling
+
+# The evaluation's draws never meet the training's: steps count from 0, this key stands where a step would.
+_EVALUATION_KEY = 2**31
+
+
+def evaluate(
+    backend: Backend, problems: Sequence[Problem], terms: Sequence[Term], metric: str, sampling: Sampling, seed: int
+) -> list[dict[str, Any]]:
+    """Answer every problem once sampled, as in training, and once greedily.
+
+    Returns:
+        One record per problem for ``evaluations/*.jsonl``: problem, prompt, answers by decoding.
+    """
+    by_decoding = {
+        name: score_groups(collect(backend, problems, 1, drawn, (seed, _EVALUATION_KEY)), terms)
+        for name, drawn in (("sampled", sampling), ("greedy", greedy_sampling(sampling)))
+    }
+    return _records(problems, by_decoding, metric)
+
+
+def greedy_sampling(sampling: Sampling) -> Sampling:
+    """Return the sampling that takes the likeliest token each time."""
+    return replace(sampling, temperature=1.0, top_k=1, top_p=1.0)
+
+
+def evaluate_rules(
+    rules: Mapping[str, Callable[[Problem], str]], problems: Sequence[Problem], terms: Sequence[Term], metric: str
+) -> list[dict[str, Any]]:
+    """Answer every problem by rules that need no model; records as ``evaluate`` gives them."""
+    by_rule = {
+        name: score_groups([Group(p, (written(p, rule(p)),)) for p in problems], terms) for name, rule in rules.items()
+    }
+    return _records(problems, by_rule, metric)
+
+
+def written(problem: Problem, text: str) -> Rollout:
+    """Return a rollout of a text that no policy sampled, for scoring it."""
+    nothing = np.zeros(0, np.int32)
+    return Rollout(
+        problem_id=problem.id,
+        prompt_ids=nothing,
+        completion_ids=nothing,
+        completion_mask=np.zeros(0, bool),
+        sampling_logprobs=np.zeros(0, np.float32),
+        text=text,
+        stop_reason="stop",
+    )
+
+
+def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """Return ``count`` problems spread over all of them (all for 0), always the same ones."""
+    if count == 0 or count >= len(problems):
+        return list(problems)
+    order = np.random.default_rng(0).permutation(len(problems))[:count]
+    return [problems[i] for i in sorted(order.tolist())]
+
+
+def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
+    """Return the mean of the reward and of every part over the answers of one name that have it."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        one = record["answers"][answer]
+        for name, value in {**one["parts"], "reward": one["reward"]}.items():
+            if value is not None:
+                found.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def _records(problems: Sequence[Problem], by_name: Mapping[str, Sequence[Group]], metric: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "problem": problem.id,
+            "prompt": problem.prompt,
+            "answers": {name: _answer(groups[i].rollouts[0], metric) for name, groups in by_name.items()},
+        }
+        for i, problem in enumerate(problems)
+    ]
+
+
+def _answer(rollout: Rollout, metric: str) -> dict[str, Any]:
+    return {
+        "text": rollout.text,
+        "reward": rollout.reward,
+        "metric": rollout.parts.get(metric) if metric else rollout.reward,
+        "parts": dict(rollout.parts),
+        "unscored": rollout.unscored,
+        "note": rollout.note,
+        "truncated": rollout.stop_reason == "length",
+    }

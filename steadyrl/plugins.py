@@ -1,0 +1,92 @@
+"""The one way in for user code: an import path ``"package.module:name"``, or the short name of a built-in.
+
+Built-ins are listed here by kind; an installed package can add its own with an entry point in the group
+``steadyrl.<kind>``. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from steadyrl.errors import ConfigError, MissingExtraError
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "algorithm": {"ppo": "steadyrl.algorithms.ppo:PPO"},
+    "task": {
+        "search": "steadyrl.tasks.search.task:SearchTask",
+        "prompts": "steadyrl.tasks.prompts:PromptsTask",
+    },
+    "reward": {
+        "length": "steadyrl.rewards.length:length",
+        "boolean_format": "steadyrl.rewards.boolean_format:boolean_format",
+    },
+    "backend": {
+        "toy": "steadyrl.backends.toy:ToyBackend",
+        "torch": "steadyrl.backends.torch_local:TorchBackend",
+    },
+}
+# Which extra brings a package that a built-in needs.
+_EXTRA_OF = {"torch": "torch", "transformers": "torch", "peft": "torch", "safetensors": "torch", "tokenizers": "torch"}
+
+
+def load(kind: str, name: str) -> Any:
+    """Return the object behind a short name or an import path.
+
+    Args:
+        kind: "algorithm", "task", "reward" or "backend".
+        name: A built-in's short name, an entry point's name, or "package.module:name".
+
+    Raises:
+        ConfigError: Nothing has that name.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    if ":" in name:
+        return _import(name)
+    if name in BUILT_IN[kind]:
+        return _import(BUILT_IN[kind][name])
+    found = {point.name: point for point in entry_points(group=f"steadyrl.{kind}")}
+    if name in found:
+        return found[name].load()
+    known = sorted({*BUILT_IN[kind], *found})
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
+    raise ConfigError(f"no {kind} is called '{name}'; {hint} (your own: 'package.module:name')")
+
+
+def require(package: str) -> Any:
+    """Import an optional package or say which extra brings it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise _missing(error, package) from error
+
+
+def _import(path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a reward file beside the config is found, as with `python -m`
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ConfigError(
+                f"'{path}': there is no module '{error.name}' (looked in the current folder and in what is "
+                "installed); expected 'package.module:name'"
+            ) from error
+        raise _missing(error, module_name) from error
+    if not attribute or not hasattr(module, attribute):
+        raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; expected 'package.module:name'")
+    return getattr(module, attribute)
+
+
+def _missing(error: ImportError, wanted: str) -> MissingExtraError:
+    package = (error.name or wanted).partition(".")[0]
+    extra = _EXTRA_OF.get(package)
+    cure = f"install it with: pip install 'steadyrl[{extra}]'" if extra else f"install it with: pip install {package}"
+    return MissingExtraError(f"the package '{package}' is not installed but needed here; {cure}")

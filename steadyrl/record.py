@@ -1,0 +1,112 @@
+"""What a run says of itself in run.json: command, commit, packages, machine, status, times."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from steadyrl.config import Config, dump
+from steadyrl.errors import SteadyError
+from steadyrl.rundir import RunDir, read_lines, write_json, write_text
+from steadyrl.train import Session
+
+_PACKAGES = ("steadyrl", "numpy", "scipy", "torch", "transformers", "tokenizers", "peft", "safetensors", "mlx")
+
+
+def begin(config: Config, text: str) -> RunDir:
+    """Make a run directory that can be resumed from its first moment.
+
+    Args:
+        config: The resolved settings.
+        text: The user's config file, kept beside them.
+    """
+    task = config.task.name.rpartition(":")[2]
+    algorithm = config.algorithm.name.rpartition(":")[2]
+    run = RunDir.create(config.run.folder, f"{algorithm}-{task}-s{config.run.seed}")
+    write_text(run.config_file, text)
+    write_json(run.resolved_file, dump(config))
+    info = {
+        "id": run.path.name,
+        "task": config.task.name,
+        "algorithm": config.algorithm.name,
+        "model": config.model.path,
+        "seed": config.run.seed,
+        "command": " ".join(["steadyrl", *sys.argv[1:]]),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": _packages(),
+        "machine": _machine(),
+        "status": "running",
+        "error": None,
+        "started": time.time(),
+        "ended": None,
+        "attempt": 0,
+    }
+    write_json(run.info_file, info)
+    return run
+
+
+def begin_again(run: RunDir) -> int:
+    """Note that a run goes on; return the attempt's number."""
+    attempt = 1 + max((line.get("attempt", 0) for line in read_lines(run.metrics_file)), default=run.info()["attempt"])
+    _change(run, status="running", error=None, ended=None, attempt=attempt)
+    return attempt
+
+
+def add_model(run: RunDir, session: Session) -> None:
+    """Record what is trained, and what evaluations compare."""
+    _change(run, metric=session.task.metric, policy=session.backend.describe(), heldout=len(session.heldout))
+
+
+def close(run: RunDir, status: str) -> None:
+    """Record how the run ended."""
+    _change(run, status=status, ended=time.time())
+
+
+@contextmanager
+def outcome(run: RunDir) -> Iterator[None]:
+    """Record an error or an interrupt that ends the run, and let it pass on."""
+    try:
+        yield
+    except SteadyError as error:
+        _change(run, status="failed", error=str(error), ended=time.time())
+        raise
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        _change(run, status=status, error=repr(error), ended=time.time())
+        raise
+
+
+def _change(run: RunDir, **values: Any) -> None:
+    write_json(run.info_file, {**run.info(), **values})
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    return {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
+
+
+def _commit() -> str | None:
+    """Return the commit of the folder that the run was started in, where git knows one."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    done = subprocess.run([git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None

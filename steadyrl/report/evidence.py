@@ -1,0 +1,134 @@
+"""What a run left behind for its report: reads a run directory into records and series.
+
+Unknown stays unknown: a number that is missing, null or not finite is None in an answer and NaN in a series.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.errors import RunError
+from steadyrl.rundir import RunDir, read_lines
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one policy or baseline answered to one problem.
+
+    Attributes:
+        text: The answer itself.
+        metric: The task's metric of it; None where it could not be measured.
+        parts: Every other measurement.
+        unscored: Why there is no reward; None where there is one.
+        note: What the scorer had to say.
+        truncated: True if the token limit ended it.
+    """
+
+    text: str
+    metric: float | None
+    parts: Mapping[str, float]
+    unscored: str | None
+    note: str
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One file of evaluations; empty where the run has not written it.
+
+    Attributes:
+        prompts: By problem id, in file order.
+        answers: By name ("sampled", "greedy", or a baseline's), then by problem id.
+    """
+
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
+
+    def of(self, name: str) -> Mapping[str, Answer]:
+        """Return the answers of a name, by problem id; empty where there are none."""
+        return self.answers.get(name, {})
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that a run left behind for its report.
+
+    Attributes:
+        name: Of the run directory.
+        info: run.json.
+        settings: Every setting of the run; empty where it recorded none.
+        metrics: One record per step.
+        before, after: The policy on the held-out problems.
+        baselines: Model-free answers to the same problems.
+    """
+
+    name: str
+    info: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    before: Evaluation
+    after: Evaluation
+    baselines: Evaluation
+
+
+def read_evidence(path: Path | str) -> Evidence:
+    """Read a run directory.
+
+    Raises:
+        RunError: It is none, it has no steps yet, or a file in it is damaged.
+    """
+    run = RunDir.open(path)
+    metrics = run.metrics()
+    if not metrics:
+        raise RunError(f"the run '{path}' has no steps yet; write the report when its first step is done")
+    return Evidence(
+        name=run.path.resolve().name,
+        info=run.info(),
+        settings=run.resolved() if run.resolved_file.is_file() else {},
+        metrics=metrics,
+        before=_read_evaluation(run.evaluation_file("before")),
+        after=_read_evaluation(run.evaluation_file("after")),
+        baselines=_read_evaluation(run.evaluation_file("baselines")),
+    )
+
+
+def _read_evaluation(path: Path) -> Evaluation:
+    prompts: dict[str, str] = {}
+    answers: dict[str, dict[str, Answer]] = {}
+    for line in read_lines(path):
+        if "problem" not in line or not isinstance(line.get("answers"), dict):
+            raise RunError(f"'{path}' has a line without 'problem' or 'answers'; evaluate the run again")
+        problem = str(line["problem"])
+        prompts[problem] = str(line.get("prompt", ""))
+        for name, answer in line["answers"].items():
+            answers.setdefault(name, {})[problem] = _answer(answer)
+    return Evaluation(prompts, answers)
+
+
+def _answer(record: Mapping[str, Any]) -> Answer:
+    parts = {part: known(value) for part, value in (record.get("parts") or {}).items()}
+    return Answer(
+        text=str(record.get("text", "")),
+        metric=known(record.get("metric")),
+        parts={part: value for part, value in parts.items() if value is not None},
+        unscored=record.get("unscored"),
+        note=str(record.get("note") or ""),
+        truncated=bool(record.get("truncated")),
+    )
+
+
+def known(value: Any) -> float | None:
+    """Return a finite number, or None for whatever else stands in its place."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Return a metric over the steps, [S] float64; NaN where it is missing, null or not finite."""
+    values = [known(record.get(name)) for record in metrics]
+    return np.array([math.nan if value is None else value for value in values])

@@ -1,0 +1,216 @@
+"""What the numbers are: the summary of a run, and the health checks in words.
+
+A problem that either evaluation could not score leaves the pair and is counted; a metric that was never logged
+gives None, never zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from steadyrl.report.evidence import Answer, Evaluation, Evidence, series
+from steadyrl.stats import paired_difference
+
+ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
+ENTROPY_END_STEPS = 10  # enough to average out single batches
+KL_NOISE_SE = 2.0  # standard errors below 0 that noise rarely explains: 2 % of the steps where the true KL is 0
+MIN_PARSEABLE = 0.95  # of the answers after training
+MIN_ENTROPY_RATIO = 1 / 3  # of the entropy at the start; below it the policy has settled on few answers
+EXACT_KL_ROUNDING = 1e-2  # nats per sequence that sums over a vocabulary and many tokens may be off in float32
+
+
+@dataclass(frozen=True)
+class Check:
+    """One health check: the figure that was measured, a word for it, and what it means."""
+
+    name: str
+    measured: str
+    word: Literal["fine", "look at this", "not measured"]
+    meaning: str
+
+
+def metric_values(answers: Mapping[str, Answer]) -> dict[str, float]:
+    """Return the task's metric by problem, of the problems where it is known."""
+    return {problem: answer.metric for problem, answer in answers.items() if answer.metric is not None}
+
+
+def part_values(answers: Mapping[str, Answer], part: str) -> dict[str, float]:
+    """Return a part by problem, of the problems where it is known."""
+    return {problem: answer.parts[part] for problem, answer in answers.items() if part in answer.parts}
+
+
+def part_names(*evaluations: Evaluation) -> list[str]:
+    """Return every part that some answer has, sorted."""
+    every = [answer for e in evaluations for answers in e.answers.values() for answer in answers.values()]
+    return sorted({part for answer in every for part in answer.parts})
+
+
+def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> dict[str, Any]:
+    """Compare a measurement on the problems where both evaluations know it.
+
+    Args:
+        before: By problem id.
+        after: By problem id; None while there is no evaluation after training, then only ``before`` is filled.
+
+    Returns:
+        n, before, after, difference, interval (95 %, over problems) and relative (difference / before); None for
+        what cannot be told.
+    """
+    shared = [problem for problem in before if after is None or problem in after]
+    found: dict[str, Any] = dict.fromkeys(("n", "before", "after", "difference", "interval", "relative"))
+    found["n"] = len(shared)
+    if not shared:
+        return found
+    first = [before[problem] for problem in shared]
+    found["before"] = float(np.mean(first))
+    if after is None:
+        return found
+    second = [after[problem] for problem in shared]
+    found["after"] = float(np.mean(second))
+    found["difference"] = float(np.mean(np.subtract(second, first)))
+    if found["before"] != 0:
+        found["relative"] = found["difference"] / found["before"]
+    if len(shared) > 1:  # one problem has no spread to make an interval of
+        compared = paired_difference(first, second)
+        found["interval"] = [compared.low, compared.high]
+    return found
+
+
+def summarise(evidence: Evidence) -> dict[str, Any]:
+    """Return what summary.json holds: the paired comparison, the baselines, the health figures and the verdict."""
+    before, after = evidence.before, evidence.after
+    finished = bool(after.answers)
+
+    def compare(decoding: str, values: Callable[[Mapping[str, Answer]], dict[str, float]]) -> dict[str, Any]:
+        return change(values(before.of(decoding)), values(after.of(decoding)) if finished else None)
+
+    sampled = compare("sampled", metric_values)
+    parts = {part: compare("sampled", partial(part_values, part=part)) for part in part_names(before, after)}
+    return {
+        "run": evidence.info.get("id") or evidence.name,
+        "task": evidence.info.get("task"),
+        "metric": evidence.info.get("metric"),
+        "decoding": "sampled",
+        **sampled,
+        "greedy": compare("greedy", metric_values),
+        "parts": parts,
+        "baselines": {name: _means(answers) for name, answers in evidence.baselines.answers.items()},
+        "health": _health(evidence),
+        "verdict": _verdict(sampled["interval"]) if finished else None,
+        "unscored": {
+            "before": _unscored(before.of("sampled")) if before.answers else None,
+            "after": _unscored(after.of("sampled")) if finished else None,
+        },
+    }
+
+
+def _verdict(interval: Sequence[float] | None) -> str:
+    if interval is None or interval[0] <= 0 <= interval[1]:
+        return "undecided"
+    return "better" if interval[0] > 0 else "worse"
+
+
+def _means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
+    parts = sorted({part for answer in answers.values() for part in answer.parts})
+    means = {part: _mean(part_values(answers, part).values()) for part in parts}
+    return {**means, "metric": _mean(metric_values(answers).values())}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = np.array(list(values), dtype=np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    return float(numbers.mean()) if numbers.size else None
+
+
+def _unscored(answers: Mapping[str, Answer]) -> int:
+    return sum(answer.metric is None for answer in answers.values())
+
+
+def _health(evidence: Evidence) -> dict[str, Any]:
+    entropy = series(evidence.metrics, "entropy")
+    entropy = entropy[np.isfinite(entropy)]
+    start, end = _mean(entropy[:ENTROPY_START_STEPS]), _mean(entropy[-ENTROPY_END_STEPS:])
+    return {
+        "parseable": _mean(part_values(evidence.after.of("sampled"), "parseable").values()),
+        "entropy_start": start,
+        "entropy_end": end,
+        "entropy_ratio": end / start if start and end is not None else None,
+        **_kl_health(evidence.metrics),
+        "steps": len(evidence.metrics),
+        "unscored": _mean(series(evidence.metrics, "reward/unscored")),
+        "non_finite_steps": sum(_has_non_finite(record) for record in evidence.metrics),
+    }
+
+
+def _kl_health(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    kl, error = series(metrics, "kl_ref_k1_seq"), series(metrics, "kl_ref_k1_seq_se")
+    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
+    in_se = kl[judged] / error[judged]
+    return {
+        "kl_ref_k1_seq_min": _least(kl),
+        "kl_ref_k1_seq_min_in_se": _least(in_se),
+        "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
+        "kl_ref_exact_seq_min": _least(series(metrics, "kl_ref_exact_seq")),
+    }
+
+
+def _least(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.min()) if finite.size else None
+
+
+def _has_non_finite(record: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
+
+
+def checks(summary: Mapping[str, Any]) -> list[Check]:
+    """Put the health figures of a summary into words."""
+    health = summary["health"]
+    ratio, lowest = health["entropy_ratio"], health["kl_ref_k1_seq_min_in_se"]
+    below, exact = health["kl_steps_below_minus_2se"], health["kl_ref_exact_seq_min"]
+    parseable, unscored = health["parseable"], health["unscored"]
+    return [
+        _check(
+            "answers after training that can be parsed",
+            None if parseable is None else (f"{100 * parseable:.1f} %", parseable >= MIN_PARSEABLE),
+            f"fine from {100 * MIN_PARSEABLE:.0f} %",
+        ),
+        _check(
+            "entropy at the end, as a share of the start",
+            None if ratio is None else (f"{ratio:.2f}", ratio >= MIN_ENTROPY_RATIO),
+            "fine from a third; below it the policy has settled on few answers",
+        ),
+        _check(
+            "steps with a KL to the reference below -2 standard errors",
+            None if below is None else (f"{below}, lowest {lowest:.1f} standard errors", below == 0),
+            "a KL cannot be negative, its estimate only by noise: single steps near -2 while the policy has hardly "
+            "moved are chance, more of them mean that sampling and scoring disagree",
+        ),
+        _check(
+            "lowest exact KL to the reference",
+            None if exact is None else (f"{exact:.2g} nats/sequence", exact >= -EXACT_KL_ROUNDING),
+            "below 0 it is an error of the arithmetic",
+        ),
+        _check(
+            "rollouts in training without a reward",
+            None if unscored is None else (f"{100 * unscored:.2f} %", unscored == 0),
+            "time-outs and failures of the scorer; they do not train",
+        ),
+        _check(
+            "steps with a number that is not finite",
+            (f"{health['non_finite_steps']} of {health['steps']}", health["non_finite_steps"] == 0),
+            "NaN or infinity in any metric; training on does not heal it",
+        ),
+    ]
+
+
+def _check(name: str, found: tuple[str, bool] | None, meaning: str) -> Check:
+    if found is None:
+        return Check(name, "", "not measured", meaning)
+    return Check(name, found[0], "fine" if found[1] else "look at this", meaning)

@@ -1,0 +1,80 @@
+"""Numbers and foreign text as they appear on the page: nothing that a model wrote can become markup.
+
+Text from a run may hold anything: tags, backticks, pipes, line breaks, control characters, halves of surrogate pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from markupsafe import Markup
+
+LONGEST_TEXT = 1500  # characters of one answer; the evaluations keep the rest
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# An underscore inside a word starts no emphasis, and kl_ref_k1 stays readable without backslashes.
+_MARKDOWN = re.compile(r"[\\`*|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
+
+
+def number(value: float | None) -> str:
+    """Return a number with about three digits that matter; a dash for None."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 0.001 or size == 0:
+        return f"{value + 0.0:.3f}"  # no "-0.000"
+    return f"{value:.1e}"
+
+
+def signed(value: float | None) -> str:
+    """Return a number with its sign, for differences."""
+    return f"+{number(value)}" if value is not None and value >= 0 else number(value)
+
+
+def interval(bounds: list[float] | None) -> str:
+    """Return [low, high], or a dash for None."""
+    return "–" if bounds is None else f"[{number(bounds[0])}, {number(bounds[1])}]"
+
+
+def clean(value: Any) -> Any:
+    """Replace what no page can show; numbers and ready markup pass."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _CONTROL.sub("\ufffd", value.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def shorten(text: str) -> str:
+    """Cut a text that is too long for a page, and say by how much."""
+    rest = len(text) - LONGEST_TEXT
+    return text if rest <= 0 else f"{text[:LONGEST_TEXT]} … ({rest} more characters)"
+
+
+def markdown(value: Any) -> Any:
+    """Escape a value for one line or table cell of Markdown; ready markup passes."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    line = " ".join(clean(value).split())
+    escaped = _MARKDOWN.sub(r"\\\g<0>", line)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def fence(text: str) -> Markup:
+    """Put a text into a Markdown code block whose fence is longer than any run of backticks in it."""
+    cleaned = clean(text)
+    longest = max((len(run) for run in re.findall("`+", cleaned)), default=0)
+    marks = "`" * max(3, longest + 1)
+    return Markup(f"{marks}text\n{cleaned}\n{marks}")
+
+
+def inline_svg(svg: str, name: str) -> Markup:
+    """Make a drawn SVG part of an HTML page: no prolog, no name spaces, ids of its own, as wide as its place."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r' xmlns(:xlink)?="[^"]*"', "", body)
+    body = re.sub(r' width="[^"]*" height="[^"]*"', "", body, count=1)
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    return Markup(body)

@@ -1,0 +1,286 @@
+"""The two pictures of a run: how training went (reward, KL, losses), and what the policy did meanwhile.
+
+The faint line is every step, the strong one a rolling median: a single spike stays visible and does not bend it. The
+same metrics give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from steadyrl.metrics import describe
+from steadyrl.report.evidence import series
+
+Metrics = Sequence[Mapping[str, Any]]
+
+# Okabe and Ito's palette, told apart by colour-blind readers; its yellow is too light for a line on white.
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+PART_COLOURS = (VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+INK, GREY = "#222222", "#6E6E6E"
+WIDTH_INCHES, HEIGHT_INCHES = 9.0, 8.0  # 900 pixels of a README at 100 pixels per inch
+PNG_DPI = 200  # twice that, for sharp displays
+WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
+MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
+MAX_LINEAR_RANGE = 50  # largest over median value; beyond it a linear axis shows nothing but the spike
+LOWEST_EXPLAINED_VARIANCE = -1.0  # how far below 0 matters little: the value head predicts worse than a constant
+
+STYLE: Any = {  # matplotlib types every key by itself, in words that change with its version
+    "axes.edgecolor": GREY,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.xmargin": 0.01,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.09,
+    "figure.constrained_layout.w_pad": 0.09,
+    "font.size": 9,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "lines.solid_capstyle": "round",
+    "svg.hashsalt": "steadyrl",
+    "text.color": INK,
+    "text.parse_math": False,  # a reward part may have a dollar sign in its name
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
+
+
+def window(steps: int) -> int:
+    """Return the steps under one rolling median: odd, 1 for a run too short to smooth."""
+    if steps < 2 * MIN_WINDOW:
+        return 1
+    return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
+
+
+def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
+    """Return the median of ``width`` values around each, [n]; fewer at the ends."""
+    reach = width // 2
+    return np.array([np.median(values[max(0, i - reach) : i + reach + 1]) for i in range(len(values))])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What one panel shows.
+
+    Attributes:
+        title: Plain words.
+        lines: Metric names to colour and legend label; the last is drawn on top, an empty label has no legend.
+        zero: True for a line at 0.
+        exact: True if the numbers have no noise to smooth.
+        spikes: True if the scale turns logarithmic where a few steps dwarf all others.
+        floor: The axis goes no lower; None for wherever the numbers go.
+    """
+
+    title: str
+    lines: Mapping[str, tuple[str, str]]
+    zero: bool = False
+    exact: bool = False
+    spikes: bool = False
+    floor: float | None = None
+
+
+KL_PANEL = Panel(
+    "KL to the reference",
+    {"kl_ref_exact_seq": (VERMILLION, "exact"), "kl_ref_k1_seq": (BLUE, "k1 ± 1 SE")},
+    zero=True,
+)
+COEFFICIENT_PANEL = Panel("KL coefficient", {"algorithm/kl_coef": (GREEN, "")}, exact=True)
+POLICY_LOSS_PANEL = Panel("Policy loss", {"loss/policy": (BLUE, "")}, zero=True)
+VALUE_LOSS_PANEL = Panel("Value loss", {"loss/value": (BLUE, "")}, spikes=True)
+POLICY_PANELS = (
+    Panel("Entropy", {"entropy_sampled": (VERMILLION, "sampled"), "entropy": (BLUE, "exact")}),
+    Panel("Clip fraction", {"clip_fraction": (BLUE, "")}),
+    Panel("KL to the old policy (k3)", {"kl_old_k3": (BLUE, "")}),
+    Panel(
+        "Advantage",
+        {"advantage/std": (VERMILLION, "std"), "advantage/mean": (BLUE, "mean")},
+        zero=True,
+    ),
+    Panel(
+        "Explained variance of the value head",
+        {"value/explained_variance": (BLUE, "")},
+        zero=True,
+        floor=LOWEST_EXPLAINED_VARIANCE,
+    ),
+    Panel("Gradient norm before clipping", {"grad_norm": (BLUE, "")}, spikes=True),
+)
+
+
+def captions(steps: int) -> dict[str, str]:
+    """Return what to look for in each picture of a run with so many steps."""
+    width = window(steps)
+    lines = "Every step is drawn as it is. "
+    if width > 1:
+        lines = f"Faint: every step. Strong: rolling median over {width} steps. "
+    return {
+        "train": lines
+        + "The reward should rise and level off, and the held-out diamonds with it: parts that rise "
+        "while they stay flat are learnt for their own sake. The KL to the reference rises while the policy learns; "
+        "it is estimated from the sampled tokens (k1, the band is one standard error of a single step) and summed "
+        "over the whole vocabulary (exact), and the two should agree. Below 0 the estimate can only be noise. The KL "
+        "coefficient is as it was used. The policy loss stays near 0 and its level says little; the value loss "
+        "should fall and stay down.",
+        "policy": lines
+        + "Entropy should fall slowly, and exact and sampled should agree; a sudden fall means that "
+        "the policy settles on few answers. Clip fraction and KL to the old policy tell how far one step moves the "
+        "policy: look for a rise that does not stop. The advantage, before whitening, should have a mean near 0 and "
+        "a spread well above it. Explained variance should climb above 0 and stay there (the axis ends at -1). "
+        "Single spikes of the gradient norm are clipped; a rising level is not.",
+    }
+
+
+def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[str, tuple[str, bytes]]:
+    """Draw both pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png)}.
+
+    Args:
+        metrics: One record per step; what is missing leaves a panel that says so.
+        weights: Names of the weighted reward parts, drawn beside the total; the first five that were measured.
+        metric: The task's metric, drawn even without a weight.
+    """
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
+        with matplotlib.rc_context(STYLE):
+            figures = {"train": _train(metrics, weights, metric), "policy": _policy(metrics)}
+            return {name: (_svg(figure), _png(figure)) for name, figure in figures.items()}
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return buffer.getvalue()
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Figure:
+    figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
+    grid = figure.add_gridspec(3, 2)
+    _draw_reward(figure.add_subplot(grid[0, :]), metrics, weights, metric)
+    _draw_kl(figure.add_subplot(grid[1, 0]), metrics)
+    _draw_panel(figure.add_subplot(grid[1, 1]), COEFFICIENT_PANEL, metrics)
+    _draw_panel(figure.add_subplot(grid[2, 0]), POLICY_LOSS_PANEL, metrics)
+    _draw_panel(figure.add_subplot(grid[2, 1]), VALUE_LOSS_PANEL, metrics)
+    return figure
+
+
+def _policy(metrics: Metrics) -> Figure:
+    figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
+    for axes, panel in zip(figure.subplots(3, 2).flat, POLICY_PANELS, strict=True):
+        _draw_panel(axes, panel, metrics)
+    return figure
+
+
+def _draw_reward(axes: Axes, metrics: Metrics, weights: Iterable[str], metric: str | None) -> None:
+    total = series(metrics, "reward/mean")
+    parts = {part: series(metrics, f"reward/{part}") for part in [*weights, *([metric] if metric else [])]}
+    parts = {part: values for part, values in parts.items() if np.isfinite(values).any()}
+    same = [part for part, values in parts.items() if np.allclose(values, total, equal_nan=True)]
+    drawn = [part for part in parts if part not in same][: len(PART_COLOURS)]
+    lines = {f"reward/{part}": (PART_COLOURS[i], part) for i, part in enumerate(drawn)}
+    label = " = ".join(["total", *same])
+    _draw_panel(axes, Panel("Reward in training", {**lines, "reward/mean": (BLUE, label)}), metrics)
+    heldout = series(metrics, f"heldout/{metric}")
+    measured = np.isfinite(heldout)
+    if measured.any():
+        steps = _steps(metrics)[measured]
+        axes.plot(steps, heldout[measured], "D", color=INK, markersize=4, label=f"held-out {metric}", zorder=4)
+        _legend(axes)
+
+
+def _draw_kl(axes: Axes, metrics: Metrics) -> None:
+    _draw_panel(axes, KL_PANEL, metrics)
+    kl, error = series(metrics, "kl_ref_k1_seq"), series(metrics, "kl_ref_k1_seq_se")
+    both = np.isfinite(kl) & np.isfinite(error)
+    if both.any():
+        width = window(len(metrics))  # a band around every single step would hide the lines
+        low, high = (rolling_median((kl + sign * error)[both], width) for sign in (-1, 1))
+        axes.fill_between(_steps(metrics)[both], low, high, color=BLUE, alpha=0.2, linewidth=0, zorder=1)
+
+
+def _draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
+    steps = _steps(metrics)
+    axes.set_title(panel.title)
+    axes.set_xlabel("step")
+    axes.set_ylabel(_unit(next(iter(panel.lines))))
+    axes.set_xlim(*_span(steps))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
+    found = {name: series(metrics, name) for name in panel.lines}
+    found = {name: values for name, values in found.items() if np.isfinite(values).any()}
+    if not found:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color=GREY)
+        axes.set_yticks([])
+        return
+    width = 1 if panel.exact else window(len(metrics))
+    for name, values in found.items():
+        measured = np.isfinite(values)
+        _draw_line(axes, (steps[measured], values[measured]), width, *panel.lines[name])
+    if panel.zero:
+        axes.axhline(0, color=GREY, linewidth=0.8, zorder=1.5)
+    if panel.floor is not None and axes.get_ylim()[0] < panel.floor:
+        axes.set_ylim(bottom=panel.floor)
+    if panel.spikes and _dwarfed(np.concatenate(list(found.values()))):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
+    _legend(axes)
+
+
+def _draw_line(axes: Axes, points: tuple[np.ndarray, np.ndarray], width: int, colour: str, label: str) -> None:
+    x, y = points
+    if width == 1 or len(x) < width:
+        marker = "o" if len(x) < 2 * MIN_WINDOW else ""
+        axes.plot(x, y, color=colour, label=label, linewidth=1.8, marker=marker, markersize=3.5, zorder=3)
+        return
+    axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.35, zorder=2)
+    axes.plot(x, rolling_median(y, width), color=colour, label=label, linewidth=1.8, zorder=3)
+
+
+def _legend(axes: Axes) -> None:
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:  # above the panel, where it can hide nothing
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=len(labels), borderaxespad=0.0)
+
+
+def _steps(metrics: Metrics) -> np.ndarray:
+    return np.array([record["step"] for record in metrics], dtype=np.float64)
+
+
+def _span(steps: np.ndarray) -> tuple[float, float]:
+    margin = max(0.01 * float(steps[-1] - steps[0]), 0.5)
+    return float(steps[0]) - margin, float(steps[-1]) + margin
+
+
+def _unit(name: str) -> str:
+    metric = describe(name)
+    return (metric.unit if metric else "") or "no unit"
+
+
+def _dwarfed(values: np.ndarray) -> bool:
+    finite = values[np.isfinite(values)]
+    return bool((finite > 0).all()) and float(finite.max()) > MAX_LINEAR_RANGE * float(np.median(finite))

@@ -1,0 +1,261 @@
+"""Writes the report of a run: summary.json, two pictures, report.md and report.html, from the run directory alone.
+
+Both pages are made of the same figures in the same order. The same run directory gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from steadyrl.config import Config, dump
+from steadyrl.errors import AccessError
+from steadyrl.report import markup, plots
+from steadyrl.report.evidence import Answer, Evidence, read_evidence
+from steadyrl.report.figures import checks, metric_values, summarise
+from steadyrl.rundir import RunDir, write_json, write_text
+
+FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
+GAINS, LOSSES, SAMPLES = 3, 2, 8  # problems shown: with the largest gain, with the largest loss, in all
+NOT_SET = "not set"
+MEANING = {
+    "better": "Better: the whole 95 % interval of the paired difference lies above 0.",
+    "worse": "Worse: the whole 95 % interval of the paired difference lies below 0.",
+    "undecided": "Undecided: the 95 % interval of the paired difference holds 0, or too few problems were measured.",
+}
+
+
+def write_report(path: Path | str) -> Path:
+    """Write the report of a run into its ``report`` folder and return that folder.
+
+    A run that goes on, or was interrupted, gets a report of what there is. An earlier report is replaced.
+
+    Raises:
+        RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
+        AccessError: The folder cannot be written.
+    """
+    evidence = read_evidence(path)
+    summary = summarise(evidence)
+    folder = RunDir(path).report_folder
+    pictures = plots.draw(evidence.metrics, evidence.settings.get("rewards", {}), summary["metric"])
+    write_json(folder / "summary.json", summary)
+    for name, (svg, png) in pictures.items():
+        write_text(folder / f"{name}.svg", svg)
+        _write_bytes(folder / f"{name}.png", png)
+    view = {
+        "summary": summary,
+        "headline": headline(summary),
+        "meaning": MEANING.get(summary["verdict"]),
+        "notes": _notes(evidence, summary),
+        "changes": _changes(summary),
+        "ranking": _ranking(evidence, summary),
+        "checks": checks(summary),
+        "captions": plots.captions(len(evidence.metrics)),
+        "inline": {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()},
+        "samples": _samples(evidence),
+        "settings": _settings(evidence.settings),
+        "facts": _facts(evidence),
+        "repeat": _repeat(evidence.info),
+    }
+    write_text(folder / "report.md", _page("report.md.j2", view, markup.markdown))
+    write_text(folder / "report.html", _page("report.html.j2", view, markup.clean))
+    return folder
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        raise AccessError(f"cannot write '{path}': {error.strerror}") from error
+
+
+def _page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any]) -> str:
+    # ``finalize`` sees every value that a template prints, so that none can be forgotten.
+    environment = Environment(
+        loader=PackageLoader("steadyrl.report"),
+        autoescape=template.endswith(".html.j2"),
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "number": markup.number,
+        "signed": markup.signed,
+        "interval": markup.interval,
+        "fence": markup.fence,
+    }
+    return environment.get_template(template).render(view)
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Return the verdict in one sentence, with its numbers."""
+    what, n = f"held-out {summary['metric'] or 'metric'}", summary["n"]
+    if summary["before"] is None:
+        missing = "has not been measured" if summary["verdict"] is None else "could not be compared on any problem"
+        return f"{what} {missing}"
+    before = markup.number(summary["before"])
+    if summary["after"] is None:
+        return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
+    after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
+    bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
+    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}"
+
+
+def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
+    """Return what a reader has to know before the tables."""
+    notes = []
+    status, error = evidence.info.get("status"), evidence.info.get("error")
+    if not evidence.after.answers:
+        notes.append(
+            f'The run\'s status is "{status or "unknown"}", and there is no evaluation after training: '
+            "this report shows what there is."
+        )
+    if error:
+        notes.append(f"The run ended with an error: {error}")
+    unscored = {when: count for when, count in summary["unscored"].items() if count}
+    if unscored:
+        counts = " and ".join(f"{count} {when} training" for when, count in unscored.items())
+        notes.append(f"Problems that could not be scored: {counts}. They are left out of the comparison.")
+    alone = set(evidence.before.of("sampled")) ^ set(evidence.after.of("sampled"))
+    if evidence.after.answers and alone:
+        notes.append(f"{len(alone)} problems are in only one of the two evaluations and are left out.")
+    return notes
+
+
+def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the comparison: the metric twice, then every part."""
+    metric = summary["metric"] or "metric"
+    rows = [
+        {"name": metric, "decoding": "sampled", **{key: summary[key] for key in summary["greedy"]}},
+        {"name": metric, "decoding": "greedy", **summary["greedy"]},
+    ]
+    parts = [{"name": part, "decoding": "sampled", **found} for part, found in summary["parts"].items()]
+    return rows + [row for row in parts if row["name"] != metric]
+
+
+def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model beside the baselines, best first: part columns and rows."""
+    found = {*summary["parts"], *(key for means in summary["baselines"].values() for key in means)}
+    found -= {"metric", summary["metric"]}
+    columns = [name for name in FIRST_COLUMNS if name in found] + sorted(found - set(FIRST_COLUMNS))
+    rows = []
+    for when in ("before", "after"):
+        if summary[when] is not None:
+            means = {part: values[when] for part, values in summary["parts"].items()}
+            rows.append((f"this model, {when} training", True, summary["n"], {**means, "metric": summary[when]}))
+    for name, means in summary["baselines"].items():
+        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), means))
+    rows.sort(key=_by_metric)
+    return {
+        "columns": columns,
+        "rows": [
+            {
+                "name": name,
+                "ours": ours,
+                "n": n,
+                "metric": means["metric"],
+                "parts": [means.get(c) for c in columns],
+            }
+            for name, ours, n, means in rows
+        ],
+    }
+
+
+def _by_metric(row: tuple[str, bool, int, Mapping[str, float | None]]) -> tuple[bool, float]:
+    value = row[3]["metric"]
+    return (value is None, 0.0 if value is None else -value)
+
+
+def _samples(evidence: Evidence) -> list[dict[str, Any]]:
+    """Return the answers to show: the largest gains and losses, then others at even spacing."""
+    before, after = evidence.before.of("sampled"), evidence.after.of("sampled")
+    first, second = metric_values(before), metric_values(after)
+    gains = {problem: second[problem] - value for problem, value in first.items() if problem in second}
+    by_gain = sorted(gains, key=lambda problem: -gains[problem])
+    chosen = {problem: "large gain" for problem in by_gain[:GAINS] if gains[problem] > 0}
+    chosen |= {problem: "large loss" for problem in by_gain[::-1][:LOSSES] if gains[problem] < 0}
+    rest = [problem for problem in before if problem not in chosen]
+    chosen |= dict.fromkeys(_evenly(rest, SAMPLES - len(chosen)), "evenly spaced")
+    return [
+        {
+            "problem": problem,
+            "why": why,
+            "prompt": markup.shorten(evidence.before.prompts[problem]),
+            "answers": [
+                (when, _shown(answers[problem]))
+                for when, answers in (("before", before), ("after", after))
+                if problem in answers
+            ],
+        }
+        for problem, why in chosen.items()
+    ]
+
+
+def _evenly(items: Sequence[str], count: int) -> list[str]:
+    if len(items) <= count:
+        return list(items)
+    return [items[int(i)] for i in np.linspace(0, len(items) - 1, count).round()]
+
+
+def _shown(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": markup.shorten(answer.text),
+        "metric": answer.metric,
+        "truncated": answer.truncated,
+        "unscored": answer.unscored,
+        "note": markup.shorten(answer.note),
+    }
+
+
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from the defaults, and the task's and the algorithm's own in full.
+
+    The defaults of the latter are known only to the task and the algorithm, which a report does not load.
+    """
+    used, defaults = dict(_flat(settings)), dict(_flat(dump(Config())))
+    own = {key for key in used if key.startswith(("task.args.", "algorithm.args."))}
+    changed = [key for key in {**used, **defaults} if key not in own and used.get(key) != defaults.get(key)]
+    return {
+        "changed": [(key, used.get(key, NOT_SET), defaults.get(key, NOT_SET)) for key in changed] if used else [],
+        "own": [(key, used[key]) for key in used if key in own],
+        "recorded": bool(used),
+    }
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, str]]:
+    """Yield dotted keys and values as JSON."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", json.dumps(value, ensure_ascii=False)
+
+
+def _facts(evidence: Evidence) -> list[tuple[str, str]]:
+    info = evidence.info
+    plain = ("task", "algorithm", "parameters", "seed", "status", "started", "ended", "steadyrl", "python")
+    facts = [("steps", f"{len(evidence.metrics)}")]
+    facts += [(key, f"{info[key]}") for key in plain if info.get(key) is not None]
+    for key in ("packages", "machine"):
+        entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]
+        if entries:
+            facts.append((key, ", ".join(entries)))
+    return facts
+
+
+def _repeat(info: Mapping[str, Any]) -> str:
+    command = info.get("command") or "steadyrl train <the run's config.toml>"
+    lines = [command if isinstance(command, str) else shlex.join(command)]
+    if info.get("commit"):
+        lines.insert(0, f"git checkout {info['commit']}")
+    return "\n".join([*lines, "steadyrl report <the new run directory>"])

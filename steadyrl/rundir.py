@@ -1,0 +1,222 @@
+"""The run directory: the only interface between programs, and the only file that knows its file names.
+
+    config.toml  resolved.json  run.json
+    metrics.jsonl               one line per step, flushed
+    rollouts/000012.jsonl       prompts, completions, reward parts, stop reason, policy version
+    evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
+    checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  state.json  DONE
+    report/
+
+Files are appended line by line or written whole and renamed. A torn last line is ignored by readers; a resumed run
+appends with ``attempt`` + 1, and readers keep the highest attempt of each step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from steadyrl.errors import AccessError, RunError
+
+DONE = "DONE"
+
+
+class RunDir:
+    """Paths and records of one run."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, folder: Path | str, name: str) -> RunDir:
+        """Make a new run directory ``<time>-<name>``; a second one in the same second gets a suffix.
+
+        Raises:
+            AccessError: The folder cannot be written.
+        """
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        for suffix in ("", *(f"-{i}" for i in range(2, 100))):
+            path = Path(folder) / f"{stamp}-{name}{suffix}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                if not Path(folder).is_dir():
+                    raise AccessError(f"run.folder is '{folder}', which is a file; give a folder") from None
+                continue
+            except OSError as error:
+                raise AccessError(
+                    f"cannot make a run directory in '{folder}': {error.strerror}; set run.folder to a folder you "
+                    "can write to"
+                ) from error
+            return cls(path)
+        raise AccessError(f"could not find a free name for a run in '{folder}'; remove old runs or choose another")
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDir:
+        """Open an existing run directory.
+
+        Raises:
+            RunError: It is none.
+        """
+        run = cls(path)
+        if not run.path.is_dir():
+            raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/")
+        if not run.info_file.is_file():
+            raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}")
+        return run
+
+    @property
+    def info_file(self) -> Path:
+        """What the run is: command, machine, packages, status, times."""
+        return self.path / "run.json"
+
+    @property
+    def resolved_file(self) -> Path:
+        """Every setting, defaults included."""
+        return self.path / "resolved.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One line per step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def config_file(self) -> Path:
+        """The user's own config, as it was given."""
+        return self.path / "config.toml"
+
+    @property
+    def report_folder(self) -> Path:
+        """Where ``steadyrl report`` writes."""
+        return self.path / "report"
+
+    def rollouts_file(self, step: int) -> Path:
+        """Return the file of a step's recorded rollouts."""
+        return self.path / "rollouts" / f"{step:06d}.jsonl"
+
+    def evaluation_file(self, name: str) -> Path:
+        """Return the file of a held-out evaluation ("before", "after", "baselines")."""
+        return self.path / "evaluations" / f"{name}.jsonl"
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Return the folder of a checkpoint taken after ``step`` steps."""
+        return self.path / "checkpoints" / f"{step:06d}"
+
+    def checkpoints(self) -> list[int]:
+        """Return the steps of complete checkpoints, oldest first."""
+        root = self.path / "checkpoints"
+        if not root.is_dir():
+            return []
+        names = [p.name for p in root.iterdir() if re.fullmatch(r"\d{6,}", p.name) and (p / DONE).is_file()]
+        return sorted(int(name) for name in names)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return one record per step, the highest attempt of each, in step order."""
+        latest: dict[int, dict[str, Any]] = {}
+        for record in read_lines(self.metrics_file):
+            known = latest.get(record["step"])
+            if known is None or record["attempt"] >= known["attempt"]:
+                latest[record["step"]] = record
+        return [latest[step] for step in sorted(latest)]
+
+    def info(self) -> dict[str, Any]:
+        """Return run.json."""
+        return read_json(self.info_file)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return every setting of the run."""
+        return read_json(self.resolved_file)
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one JSON line and flush it; makes the folder if needed.
+
+    Non-finite numbers are written as the strings "NaN", "Infinity", "-Infinity": JSON has none, and null is "unknown".
+    A line that an earlier writer left torn is closed first, so that it costs no line but itself.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    with path.open("ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        file.write(line)
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write a whole file of JSON lines: beside its place first, then renamed."""
+    text = "".join(json.dumps(_plain(r), ensure_ascii=False, allow_nan=False) + "\n" for r in records)
+    write_text(path, text)
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a whole JSON file: beside its place first, then renamed."""
+    write_text(path, json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file: beside its place first, then renamed, so that readers see the old or the new.
+
+    Raises:
+        AccessError: The folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise AccessError(f"cannot write '{path}': {error.strerror}") from error
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a JSON-lines file; lines that are torn or no object are passed over."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield {key: _number(value) for key, value in record.items()}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        RunError: It is missing or damaged.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read '{path}': {error}") from error
+    if not isinstance(record, dict):
+        raise RunError(f"'{path}' should hold a JSON object")
+    return record
+
+
+_SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _number(value: Any) -> Any:
+    return _SPELLED.get(value, value) if isinstance(value, str) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value.item() if hasattr(value, "item") else value

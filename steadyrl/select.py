@@ -1,0 +1,53 @@
+"""Which rollouts train: functions from groups to groups, named in algorithms and configs.
+
+A group whose last rollout goes is dropped as well. Groups and rollouts that stay keep their order. Only
+``keep_all`` lets unscored rollouts pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steadyrl.types import Group, Rollout
+
+
+def keep_all(groups: Sequence[Group]) -> list[Group]:
+    """Return every group as it is, unscored rollouts included."""
+    return list(groups)
+
+
+def drop_unscored(groups: Sequence[Group]) -> list[Group]:
+    """Drop rollouts without a reward: no reward is not a reward of 0, and must not enter a baseline as one."""
+    kept = []
+    for group in groups:
+        scored = tuple(rollout for rollout in group.rollouts if rollout.reward is not None)
+        if scored:
+            kept.append(replace(group, rollouts=scored))
+    return kept
+
+
+def drop_equal_rewards(groups: Sequence[Group]) -> list[Group]:
+    """Drop groups in which all scored rollouts have the same reward, and unscored rollouts everywhere.
+
+    Such a group has advantages of 0 under every group baseline: it costs a backward pass, and its tokens dilute
+    the mean over the minibatch. A group with a single scored rollout is one of them.
+
+    Source:
+        Yu et al., "DAPO" (arXiv 2503.14476), section 3.2 (dynamic sampling), without drawing replacements.
+    """
+    return [group for group in drop_unscored(groups) if len({rollout.reward for rollout in group.rollouts}) > 1]
+
+
+def best_of_n(groups: Sequence[Group]) -> list[Group]:
+    """Keep the rollout with the highest reward of each group, the first among equals.
+
+    For imitation of the policy's own best answers (rejection sampling); a group baseline over one rollout is 0.
+    """
+    return [replace(group, rollouts=(max(group.rollouts, key=_reward),)) for group in drop_unscored(groups)]
+
+
+def _reward(rollout: Rollout) -> float:
+    """Return the reward of a scored rollout."""
+    assert rollout.reward is not None, "unscored rollouts are dropped before they are compared"
+    return rollout.reward

@@ -1,0 +1,210 @@
+"""Statistics for comparing evaluations and for reading noisy training curves.
+
+Only ``scipy.special`` is imported: ``scipy.stats`` takes half a second, more than the doctor may take to start.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy ships no types
+
+from steadyrl.errors import DataError
+
+BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indices and values
+IQM_TRIM = 0.25  # of the points, at each end
+MAD_TO_STD = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
+MIN_EARLIER = 8  # fewer points do not tell what is usual
+MIN_BLOCKS = 3  # two block means fix a line and leave nothing to judge it by
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How a measurement changed on the same problems.
+
+    Attributes:
+        n: Problems.
+        mean_before, mean_after: Means over the problems.
+        difference: mean_after - mean_before.
+        low, high: Bounds of the confidence interval of the difference.
+        standard_error: Of the difference.
+    """
+
+    n: int
+    mean_before: float
+    mean_after: float
+    difference: float
+    low: float
+    high: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The trend of a series, with the bounds of its confidence interval; all in units of the value per step."""
+
+    per_step: float
+    low: float
+    high: float
+
+
+def paired_difference(
+    before: ArrayLike, after: ArrayLike, seed: int = 0, resamples: int = 10_000, confidence: float = 0.95
+) -> PairedDifference:
+    """Compare two evaluations on the same problems, with a percentile bootstrap over problems.
+
+    Pairing removes the differences in difficulty between problems, usually most of the variance. The interval is
+    about problems only: two training runs with other seeds may differ by more. Below some 20 problems the
+    percentile interval is too narrow.
+
+    Args:
+        before: [n], one number per problem.
+        after: [n], the same problems in the same order.
+        seed: Equal seeds give equal intervals.
+        resamples: >= 1, bootstrap samples.
+        confidence: In (0, 1).
+
+    Raises:
+        DataError: Unequal lengths, fewer than two problems, or a value that is not finite.
+
+    Source:
+        Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13.
+    """
+    assert resamples >= 1 and 0 < confidence < 1, f"resamples {resamples}, confidence {confidence} out of range"
+    first, second = _paired(before, after)
+    differences = second - first  # [n]
+    means = _bootstrap_means(differences, seed, resamples)
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(means, [tail, 1.0 - tail])
+    return PairedDifference(
+        n=len(differences),
+        mean_before=float(first.mean()),
+        mean_after=float(second.mean()),
+        difference=float(differences.mean()),
+        low=float(low),
+        high=float(high),
+        standard_error=float(differences.std(ddof=1)) / math.sqrt(len(differences)),
+    )
+
+
+def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return both evaluations as float64 [n], or raise DataError where they do not pair."""
+    first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    if first.ndim != 1 or first.shape != second.shape:
+        raise DataError(
+            f"got measurements of shapes {first.shape} and {second.shape}, expected two lists of one length; "
+            "evaluate both on the same problems and leave out those that only one has measured"
+        )
+    if len(first) < 2:
+        raise DataError(f"got {len(first)} problems, expected at least 2; evaluate on more problems")
+    unknown = int((~(np.isfinite(first) & np.isfinite(second))).sum())
+    if unknown:
+        raise DataError(
+            f"got {unknown} of {len(first)} problems with a value that is not finite, expected none; "
+            "leave out problems that were not measured both times"
+        )
+    return first, second
+
+
+def _bootstrap_means(x: np.ndarray, seed: int, resamples: int) -> np.ndarray:
+    """Return the means [resamples] of samples drawn from x [n] with replacement."""
+    rng = np.random.default_rng(seed)
+    rows = max(1, BOOTSTRAP_CHUNK // len(x))
+    means = np.empty(resamples)
+    for start in range(0, resamples, rows):
+        stop = min(start + rows, resamples)
+        drawn = rng.integers(len(x), size=(stop - start, len(x)), dtype=np.int32)
+        means[start:stop] = x[drawn].mean(axis=1)
+    return means
+
+
+def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.95) -> Slope | None:
+    """Fit a line through the means of consecutive blocks.
+
+    Neighbouring steps of a training curve are alike, so a line through single steps claims far more certainty than
+    there is. Means of blocks longer than that memory are nearly independent.
+
+    Args:
+        values: [n], one per step; entries that are not finite are left out, the others keep their steps.
+        blocks: Of nearly equal numbers of values; fewer if there are fewer values.
+        confidence: In (0, 1).
+
+    Returns:
+        Least-squares slope with a t-interval (blocks - 2 degrees of freedom); None with fewer than 3 blocks.
+    """
+    assert 0 < confidence < 1, f"confidence {confidence} out of range"
+    series = np.asarray(values, dtype=np.float64)  # [n]
+    known = np.flatnonzero(np.isfinite(series))
+    count = min(blocks, len(known))
+    if count < MIN_BLOCKS:
+        return None
+    parts = np.array_split(known, count)
+    steps = np.array([part.mean() for part in parts])  # [count]
+    means = np.array([series[part].mean() for part in parts])
+    centred = steps - steps.mean()
+    spread = float(centred @ centred)
+    per_step = float(centred @ (means - means.mean())) / spread
+    residuals = means - means.mean() - per_step * centred
+    error = math.sqrt(float(residuals @ residuals) / (count - 2) / spread)
+    reach = float(stdtrit(count - 2, 0.5 + confidence / 2.0)) * error
+    return Slope(per_step, per_step - reach, per_step + reach)
+
+
+def iqm(x: ArrayLike) -> float:
+    """Compute the interquartile mean: the mean without the lowest and the highest quarter of the points.
+
+    Args:
+        x: Any shape, at least one finite number. A quarter is rounded down: up to three points are all kept.
+
+    Source:
+        Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264).
+    """
+    ordered = np.sort(np.asarray(x, dtype=np.float64), axis=None)  # [N]
+    assert ordered.size and np.isfinite(ordered).all(), "an interquartile mean needs finite numbers, at least one"
+    cut = int(IQM_TRIM * ordered.size)
+    return float(ordered[cut : ordered.size - cut].mean())
+
+
+def mad_z(x: ArrayLike, window: int) -> np.ndarray:
+    """Measure how far each point lies from what its predecessors make usual.
+
+    z = (x - median) / (1.4826 * MAD) over up to ``window`` earlier points. Median and MAD hardly notice single
+    spikes, so a spike does not hide the next one; and no point is judged by what came after it.
+
+    Args:
+        x: [n], one per step; entries that are not finite count neither as points nor as predecessors.
+        window: >= 8, steps.
+
+    Returns:
+        [n] float64; NaN for fewer than 8 earlier finite points, and where more than half of them are the same
+        number, which leaves no scale to measure by.
+    """
+    assert window >= MIN_EARLIER, f"window {window} must be at least {MIN_EARLIER} steps"
+    series = np.asarray(x, dtype=np.float64)  # [n]
+    if series.size == 0:
+        return series
+    known = np.where(np.isfinite(series), series, np.nan)
+    padded = np.concatenate([np.full(window, np.nan), known[:-1]])
+    earlier = np.lib.stride_tricks.sliding_window_view(padded, window)  # [n, window], row i ends at step i - 1
+    median = _row_medians(earlier)
+    scale = MAD_TO_STD * _row_medians(np.abs(earlier - median[:, None]))
+    judged = (np.isfinite(earlier).sum(axis=1) >= MIN_EARLIER) & (scale > 0)
+    z = np.full(len(series), np.nan)
+    z[judged] = (known[judged] - median[judged]) / scale[judged]
+    return z
+
+
+def _row_medians(rows: np.ndarray) -> np.ndarray:
+    """Return the median of each row [n, w] without its NaNs; NaN for a row of nothing else.
+
+    np.nanmedian warns on such rows and is many times slower.
+    """
+    ordered = np.sort(rows, axis=1)  # NaNs go last
+    counts = np.isfinite(rows).sum(axis=1)
+    below = np.take_along_axis(ordered, np.maximum(counts - 1, 0)[:, None] // 2, axis=1)[:, 0]
+    above = np.take_along_axis(ordered, counts[:, None] // 2, axis=1)[:, 0]
+    medians: np.ndarray = (below + above) / 2.0
+    return medians

@@ -1,0 +1,121 @@
+"""Files that users bring: read line by line, every defect named by file and line; and which ids are held out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from steadyrl.errors import DataError
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file that are not blank, without line ends, numbered from 1.
+
+    Raises:
+        DataError: While iterating, if the file is missing, unreadable or not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    # Some editors put a byte-order mark in front of the first line.
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{path}, line {number}: not valid UTF-8 at byte {error.start + 1} of the line; "
+                        "save the file as UTF-8"
+                    ) from error
+                if text.strip():
+                    yield number, text.rstrip("\r\n")
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}; check the path") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path} ({error}); expected a readable file") from error
+
+
+def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON object of every line that is not blank, with the line's number, counted from 1.
+
+    Raises:
+        DataError: While iterating, if the file cannot be read or a line is anything but one JSON object.
+    """
+    for number, line in read_lines(path):
+        try:
+            value = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{path}, line {number}: not valid JSON ({error}); expected one object per line (was the file cut off?)"
+            ) from error
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {number}: got {_kind(value)}; expected a JSON object, as in {{...}}")
+        yield number, value
+
+
+def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+    """Return a field of a line's object, which must be there and be text; it may be empty.
+
+    Raises:
+        DataError: It is missing, of another type, or holds half a surrogate pair, which no UTF-8 can carry.
+    """
+    if key not in record:
+        raise DataError(f"{path}, line {number}: '{key}' is missing; the line has {', '.join(record) or 'no key'}")
+    value = record[key]
+    if not isinstance(value, str):
+        raise DataError(f"{path}, line {number}: '{key}' is {_kind(value)}; expected text in quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{path}, line {number}: '{key}' is not valid Unicode at character {error.start + 1} (a lone surrogate); "
+            "repair the text"
+        ) from error
+    return value
+
+
+def filled_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+    """Return a field like ``text_field``, which must hold more than white space besides.
+
+    Raises:
+        DataError: See ``text_field``; or it is empty.
+    """
+    value = text_field(record, key, path, number)
+    if not value.strip():
+        raise DataError(f"{path}, line {number}: '{key}' is empty; give it a text or remove the line")
+    return value
+
+
+def held_out_ids(ids: Collection[str], share: float, seed: int = 0) -> frozenset[str]:
+    """Choose which ids are kept from training: those with the smallest hashes, the same on every machine.
+
+    The order of the ids does not matter. At least one is chosen, so that even a small file can be evaluated on.
+
+    Args:
+        ids: Distinct.
+        share: (0, 1), how many of them.
+        seed: Another one gives another choice.
+    """
+    by_hash = sorted(ids, key=lambda id: hashlib.sha256(f"{id}/{seed}".encode()).digest())
+    return frozenset(by_hash[: max(1, round(share * len(by_hash)))])
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

@@ -1,0 +1,169 @@
+"""Boolean search: a request in plain words, a Boolean query for it, and what the query finds in a real index.
+
+The reward of the searcher's interest is ``retrieval``, the F1 of the result set. Recall alone is won by an OR of
+common words and precision alone by one lucky word; F1 asks for both at once, needs no ranking, and lies between 0 and
+1 for every request. Recall, precision, result size and the share of parseable queries are logged beside it, always.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from steadyrl.config import Section
+from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
+from steadyrl.tasks.search.beir import beir_corpus
+from steadyrl.tasks.search.cache import stdlib_with_index
+from steadyrl.tasks.search.corpus import Corpus, Request
+from steadyrl.tasks.search.generated import generated_corpus, gold_queries
+from steadyrl.tasks.search.index import EngineFailure, SearchIndex
+from steadyrl.tasks.search.query import parse
+from steadyrl.types import Problem, RewardFn, Rollout, Score
+
+_JUDGED_ENTRIES = 10_000  # judgements kept; a step asks for each one once per reward part
+_HITS_SHOWN = 5
+
+
+class Settings(Section):
+    """The search task's own settings."""
+
+    corpus: str = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format")
+    prompt: str = Field("request: {request}\nquery:", description="what is put in; {request} stands for the request")
+    corpus_seed: int = Field(0, ge=0, description="of the generated corpus")
+
+    @field_validator("prompt")
+    @classmethod
+    def _has_request(cls, value: str) -> str:
+        if "{request}" not in value:
+            raise ValueError("expected the text {request} somewhere, where the request is put in")
+        return value
+
+
+class SearchTask:
+    """See Task. Rewards: retrieval (F1), recall, precision, bits, parseable."""
+
+    Settings = Settings
+    name = "search"
+    metric = "retrieval"
+
+    def __init__(self, settings: Settings, seed: int = 0):
+        if settings.corpus == "stdlib":
+            self.corpus, self.index = stdlib_with_index()
+        else:
+            self.corpus = _corpus(settings)
+            self.index = SearchIndex.build(self.corpus.documents)
+        self._gold = gold_queries(seed=settings.corpus_seed) if settings.corpus == "generated" else {}
+        self._prompt = settings.prompt
+        self._relevant = {
+            request.id: np.array(sorted(self.index.number_of(i) for i in request.relevant), np.int32)
+            for request in [*self.corpus.train, *self.corpus.heldout]
+        }
+        self._judged: OrderedDict[tuple[str, str], Score] = OrderedDict()
+
+    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+        """See Task."""
+        requests = self.corpus.train if split == "train" else self.corpus.heldout
+        return [self._problem(request) for request in requests]
+
+    def rewards(self) -> Mapping[str, RewardFn]:
+        """See Task."""
+        return {
+            "retrieval": self._judge,
+            **{name: self._part(name) for name in ("recall", "precision", "bits", "parseable")},
+        }
+
+    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
+        """See Task: queries made of the request's words by rule."""
+        return {name: self._baseline(rule) for name, rule in BASELINES.items()}
+
+    def gold(self, problem: Problem) -> str | None:
+        """Return a query known to be good: by construction, or made in hindsight from the relevant documents."""
+        if problem.id in self._gold:
+            return self._gold[problem.id]
+        return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
+
+    def ask(self, text: str) -> Problem:
+        """See Task."""
+        return self._problem(Request("asked", text, ()))
+
+    def show(self, answer: str) -> list[str]:
+        """See Task: the first documents that a query finds, or why it finds none."""
+        parsed = parse(answer)
+        if parsed.tree is None:
+            return [f"malformed: {parsed.problem}"]
+        found = self.index.search(parsed.tree)
+        return [f"{len(found)} found", *(self.index.ids[n] for n in found[:_HITS_SHOWN])]
+
+    def _problem(self, request: Request) -> Problem:
+        prompt = self._prompt.format(request=" ".join(request.text.split()).lower())  # the index folds case too
+        return Problem(request.id, prompt, {"request": request.text, "relevant": list(request.relevant)})
+
+    def _judge(self, problem: Problem, rollout: Rollout) -> Score:
+        key = (problem.id, rollout.text)
+        if key not in self._judged:
+            self._judged[key] = self._measure(problem, rollout.text)
+            if len(self._judged) > _JUDGED_ENTRIES:
+                self._judged.popitem(last=False)
+        return self._judged[key]
+
+    def _measure(self, problem: Problem, text: str) -> Score:
+        parsed = parse(text)
+        if parsed.tree is None:
+            parts = {"recall": 0.0, "precision": 0.0, "bits": 0.0, "parseable": 0.0}
+            return Score(0.0, parts, note=f"malformed: {parsed.problem}")
+        try:
+            found = self.index.search(parsed.tree)
+        except EngineFailure as error:
+            return Score(None, unscored=str(error))
+        parts = measure(found, self._relevant[problem.id], self.index.document_count)
+        shown = ", ".join(self.index.ids[n] for n in found[:_HITS_SHOWN])
+        return Score(parts.pop("f1"), {**parts, "parseable": 1.0}, note=f"{len(found)} found: {shown}")
+
+    def _part(self, name: str) -> RewardFn:
+        def reward(problem: Problem, rollout: Rollout) -> Score:
+            score = self._judge(problem, rollout)
+            return replace(score, value=score.parts.get(name), parts={}, note="")
+
+        return reward
+
+    def _baseline(self, rule: Callable[[str, SearchIndex], str]) -> Callable[[Problem], str]:
+        return lambda problem: rule(problem.columns["request"], self.index)
+
+
+def measure(found: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str, float]:
+    """Compare a result set with the relevant documents.
+
+    Args:
+        found: Document numbers that a query matched, distinct.
+        relevant: Document numbers that answer the request, distinct, at least one.
+        documents: Size of the corpus.
+
+    Returns:
+        f1, recall, precision, result_size, and bits: the share, weighted by recall, of the search's information that
+        the query supplies, log(precision / share of relevant documents) / log(documents / relevant), floored at 0.
+    """
+    hits = len(np.intersect1d(found, relevant, assume_unique=True))
+    size, wanted = len(found), len(relevant)
+    parts = {"f1": 0.0, "recall": 0.0, "precision": 0.0, "bits": 0.0, "result_size": float(size)}
+    if hits:
+        recall, precision = hits / wanted, hits / size
+        gain = math.log(precision * documents / wanted) / math.log(documents / wanted) if wanted < documents else 0.0
+        parts |= {
+            "f1": 2 * hits / (size + wanted),
+            "recall": recall,
+            "precision": precision,
+            "bits": recall * max(0.0, gain),
+        }
+    return parts
+
+
+def _corpus(settings: Settings) -> Corpus:
+    if settings.corpus == "generated":
+        return generated_corpus(seed=settings.corpus_seed)
+    return beir_corpus(settings.corpus)

@@ -1,0 +1,140 @@
+"""The tokens of a Boolean query, in an order that can be read: the limits and all that makes a query malformed.
+
+Whether a query is well formed shows in which token follows which, and in the count of open parentheses. So every
+problem is found here, with its place, before any recursion starts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MAX_CHARACTERS = 2_000
+MAX_TERMS = 64
+MAX_PHRASE_WORDS = 16
+# FTS5's parser has a stack of 100 entries, and a written query costs it at most three per pair of parentheses.
+MAX_DEPTH = 16
+
+# Combining accents belong to the word that they stand on, as they do for FTS5's unicode61.
+_WORD = re.compile(r"\w[\w\u0300-\u036f]*")
+_PIECE = re.compile(r'(?P<mark>[()])|"(?P<quoted>[^"]*)"|(?P<open_quote>")|(?P<bare>[^\s()"]+)')
+_OPERATORS = frozenset({"AND", "OR", "NOT"})
+_SHOWN_CHARACTERS = 40
+
+
+class Malformed(Exception):
+    """What is wrong with a query, in one line; data for the caller, not an error of steadyrl."""
+
+    def __init__(self, reason: str, character: int) -> None:
+        super().__init__(f"{reason} (character {character})")
+
+
+@dataclass(frozen=True)
+class Token:
+    """One piece of a query.
+
+    Attributes:
+        kind: What it is; "end" stands before the first and after the last piece.
+        shown: How it was written.
+        at: Its first character, counted from 1.
+        words: The words of a term, in lower case; empty for the other kinds.
+        is_prefix: True if the term ends in a star.
+    """
+
+    kind: str
+    shown: str
+    at: int
+    words: tuple[str, ...] = ()
+    is_prefix: bool = False
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of any text in lower case: runs of letters, digits and underscores."""
+    # FTS5 sees no word in underscores alone.
+    return tuple(word for word in _WORD.findall(text.lower()) if word.strip("_"))
+
+
+def well_formed_tokens(text: str) -> list[Token]:
+    """Split a query into tokens that the grammar accepts, an "end" at both ends.
+
+    Raises:
+        Malformed: With the first problem from the left, problems inside a term before those between terms.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise Malformed(f"{len(text)} characters, at most {MAX_CHARACTERS} are read", MAX_CHARACTERS + 1)
+    tokens = [Token("end", "", 0), *_tokens(text), Token("end", "", len(text) + 1)]
+    opened: list[Token] = []
+    for before, token in itertools.pairwise(tokens):
+        if token.kind == ")" and not opened:
+            raise Malformed("this ) closes nothing", token.at)
+        if reason := _misplaced(before, token):
+            raise Malformed(reason, token.at)
+        if token.kind == ")":
+            opened.pop()
+        if token.kind == "(":
+            opened.append(token)
+        if len(opened) > MAX_DEPTH:
+            raise Malformed(f"parentheses deeper than {MAX_DEPTH}", token.at)
+    if opened:
+        raise Malformed("this ( is not closed", opened[-1].at)
+    return tokens
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    term_count = 0
+    for piece in _PIECE.finditer(text):
+        shown, at = piece[0], piece.start() + 1
+        if piece.lastgroup == "open_quote":
+            raise Malformed("this quote is not closed", at)
+        if piece.lastgroup == "mark" or shown in _OPERATORS:
+            yield Token(shown, shown, at)
+            continue
+        term_count += 1
+        if term_count > MAX_TERMS:
+            raise Malformed(f"more than {MAX_TERMS} terms", at)
+        yield _bare_term(shown, at) if piece.lastgroup == "bare" else _term(shown, at)
+
+
+def _term(shown: str, at: int) -> Token:
+    words = words_of(shown)
+    if not words:
+        raise Malformed(f"no letter or digit in {_short(shown)}", at)
+    if len(words) > MAX_PHRASE_WORDS:
+        raise Malformed(f"a phrase of {len(words)} words, at most {MAX_PHRASE_WORDS} are read", at)
+    return Token("term", shown, at, words)
+
+
+def _bare_term(shown: str, at: int) -> Token:
+    if "*" not in shown:
+        return _term(shown, at)
+    words = words_of(shown)
+    if len(words) != 1 or not shown.lower().endswith(f"{words[0]}*"):
+        raise Malformed(f"a * must end one plain word, unlike in {_short(shown)}", at)
+    return Token("term", shown, at, words, is_prefix=True)
+
+
+def _misplaced(before: Token, token: Token) -> str:
+    """Say why a token cannot follow the one before it; empty if it can."""
+    if before.kind in ("term", ")"):
+        if token.kind in ("term", "("):
+            return f"missing operator between {_short(before.shown)} and {_short(token.shown)}"
+        return ""
+    match (before.kind, token.kind):
+        case ("end", "end"):
+            return "the query is empty"
+        case ("(", ")"):
+            return "empty parentheses"
+        case ("AND" | "OR" | "NOT", ")" | "end"):
+            return f"{before.kind} has nothing on its right"
+        case ("end" | "(" | "OR" | "NOT", "NOT"):
+            return "NOT has nothing to take away from; write a NOT b"
+        case (_, "AND" | "OR"):
+            return f"{token.kind} has nothing on its left"
+    return ""
+
+
+def _short(text: str) -> str:
+    # repr, so that a reason remains one line whatever characters the policy wrote.
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}...")

@@ -1,0 +1,296 @@
+"""The loop: read ``one_step`` from top to bottom to see what a step is.
+
+problems -> rollouts -> rewards -> select -> batch -> score -> advantages -> updates -> metrics
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from steadyrl import checkpoint, metrics, plugins
+from steadyrl.batch import make_batch, take_rows
+from steadyrl.checkpoint import State
+from steadyrl.config import Config, UpdateSection
+from steadyrl.curriculum import uniform
+from steadyrl.errors import DataError, DivergedError
+from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
+from steadyrl.rewards.combine import Term, make_terms, score_groups
+from steadyrl.rollout import collect
+from steadyrl.rundir import RunDir, append_line, write_lines
+from steadyrl.types import Algorithm, Backend, Batch, Group, Problem, Sampling, Task
+
+log = logging.getLogger(__name__)
+
+_MINIBATCH_KEY = 2**31 + 1  # the shuffles of minibatches never meet the seeds of rollouts
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything a run needs, built from its config."""
+
+    config: Config
+    task: Task
+    terms: Sequence[Term]
+    algorithm: Algorithm
+    backend: Backend
+    problems: Sequence[Problem]
+    heldout: Sequence[Problem]
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a face follows a run.
+
+    Attributes:
+        phase: Called with a line when something longer begins.
+        step: Called with every line of metrics.
+        stop: Asked after every step; True ends the run with a checkpoint.
+    """
+
+    phase: Callable[[str], None] = field(default=lambda text: None)
+    step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
+    stop: Callable[[], bool] = field(default=lambda: False)
+
+
+def open_session(config: Config) -> Session:
+    """Build task, rewards, algorithm and backend.
+
+    Raises:
+        SteadyError: Something in the config cannot be had.
+    """
+    seed = config.run.seed
+    task = plugins.load("task", config.task.name)(config.task.args, seed)
+    algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
+    terms = make_terms(config.rewards, task)
+    problems, heldout = task.problems("train"), task.problems("heldout")
+    if not problems:
+        raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
+    backend = plugins.load("backend", config.backend.name).create(config, algorithm)
+    return Session(
+        config=config,
+        task=task,
+        terms=terms,
+        algorithm=algorithm,
+        backend=backend,
+        problems=problems,
+        heldout=pick_heldout(heldout, config.evaluate.problems),
+        sampling=Sampling(**config.sampling.model_dump()),
+    )
+
+
+def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None = None) -> str:
+    """Run from the newest checkpoint (or the start) to the end.
+
+    Args:
+        session: See ``open_session``.
+        run: An existing run directory.
+        attempt: 0 at first, one more for every resume; written on every line of metrics.
+        watch: Follows and stops the run.
+
+    Returns:
+        "finished", or "interrupted" where ``watch.stop`` said so.
+    """
+    watch = watch or Watch()
+    state = checkpoint.load(run, session.backend)
+    if state is None:
+        state = State(algorithm=dict(session.algorithm.state))
+    if session.heldout:
+        _evaluate_before(session, run, state, watch)
+    if not run_steps(session, run, state, attempt, watch):
+        return "interrupted"
+    if session.heldout:
+        watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
+        write_lines(run.evaluation_file("after"), _evaluate(session))
+    return "finished"
+
+
+def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
+    """Make all remaining steps; return False if the watch stopped the run first."""
+    config = session.config
+    while state.step < config.run.steps:
+        groups, record = one_step(session, state)
+        record = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **record}
+        record |= _evaluate_now(session, state.step)
+        if record["step"] % config.run.rollouts_every == 0:
+            _record_rollouts(run, record["step"], groups)
+        append_line(run.metrics_file, record)
+        watch.step(record)
+
+        last = state.step == config.run.steps
+        stopped = watch.stop() and not last
+        if stopped or last or state.step % config.run.checkpoint_every == 0:
+            checkpoint.save(run, session.backend, state, config.run.keep_checkpoints)
+        if stopped:
+            return False
+    return True
+
+
+def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, float | None]]:
+    """Make one step: collect, score, train, measure; ``state`` moves on.
+
+    Returns:
+        All groups of the step, and its metrics.
+
+    Raises:
+        DataError: No rollout could be scored.
+        DivergedError: A gradient is not finite.
+    """
+    config, backend, algorithm, step = session.config, session.backend, session.algorithm, state.step
+    clock = Clock()
+    chosen = uniform(len(session.problems), state.problems_drawn, config.rollout.prompts_per_step, config.run.seed)
+    problems = [session.problems[i] for i in chosen]
+    samples, key = config.rollout.samples_per_prompt, (config.run.seed, step)
+    groups = collect(backend, problems, samples, session.sampling, key, state.updates)
+    clock.lap("rollout")
+
+    groups = score_groups(groups, session.terms)
+    clock.lap("reward")
+
+    training = algorithm.select(groups)
+    if not training:
+        raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
+    batch = make_batch(training, backend.tokenizer.pad_id)
+    batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
+    batch = algorithm.prepare(batch, state.algorithm)
+    clock.lap("score")
+
+    rate = learning_rate(config.update, step, config.run.steps)
+    updates = update(session, batch, rate, np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step]), step)
+    clock.lap("update")
+
+    found = metrics.summarise(groups, batch, updates) | {"learning_rate": rate}
+    found |= {f"algorithm/{name}": value for name, value in state.algorithm.items()} | clock.times()
+    sampled = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
+    found["tokens/per_second"] = sampled / clock.total()
+    state.step += 1
+    state.updates += int(updates["updates"])
+    state.problems_drawn += len(chosen)
+    state.tokens += sampled
+    state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.items() if v is not None})
+    return groups, found
+
+
+class Clock:
+    """Seconds spent between laps."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under a name."""
+        now = time.perf_counter()
+        self._times[f"time/{name}"], self._last = now - self._last, now
+
+    def total(self) -> float:
+        """Return the seconds of all laps."""
+        return sum(self._times.values())
+
+    def times(self) -> dict[str, float]:
+        """Return time/<lap> and time/step."""
+        return {**self._times, "time/step": self.total()}
+
+
+def update(session: Session, batch: Batch, rate: float, generator: np.random.Generator, step: int) -> dict[str, float]:
+    """Train on a batch: epochs of shuffled minibatches, one optimizer step each.
+
+    The epochs end early once an update's tokens are further than ``update.kl_old_limit`` from the old policy.
+
+    Returns:
+        Means over the updates by metric name; ``updates`` and ``epochs`` made.
+
+    Raises:
+        DivergedError: A gradient is not finite.
+    """
+    settings = session.config.update
+    records: list[dict[str, float]] = []
+    for epoch in range(settings.epochs):
+        for rows in np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches):
+            part = take_rows(batch, rows)
+            if not part.completion_mask.any():
+                continue
+            stats = session.backend.step(
+                part, session.algorithm.loss, session.sampling, session.algorithm.needs, rate, settings.max_grad_norm
+            )
+            means_now = {name: total / count for name, (total, count) in stats.items()}
+            if not math.isfinite(means_now["grad_norm"]):
+                raise DivergedError(
+                    f"step {step}, update {len(records)}: the gradient is not finite, and the update was not made; "
+                    "resume from the last checkpoint with a lower update.learning_rate or algorithm.args.clip_high"
+                )
+            records.append(means_now)
+            if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
+                return _mean_updates(records, epoch, settings)
+    return _mean_updates(records, settings.epochs, settings)
+
+
+def learning_rate(settings: UpdateSection, step: int, steps: int) -> float:
+    """Return the learning rate of a step: a linear warm-up, then the schedule down to 0 at ``steps``."""
+    warm = min(1.0, (step + 1) / settings.warmup_steps) if settings.warmup_steps else 1.0
+    done = max(0.0, step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
+    falling = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}
+    return settings.learning_rate * warm * falling[settings.schedule]
+
+
+def _mean_updates(records: Sequence[Mapping[str, float]], epochs: int, settings: UpdateSection) -> dict[str, float]:
+    names = sorted({name for record in records for name in record})
+    found = {name: float(np.mean([r[name] for r in records if name in r])) for name in names}
+    found["grad_clipped"] = float(np.mean([r["grad_norm"] > settings.max_grad_norm for r in records]))
+    return found | {"updates": float(len(records)), "epochs": float(epochs)}
+
+
+def _evaluate(session: Session) -> list[dict[str, Any]]:
+    return evaluate(
+        session.backend,
+        session.heldout,
+        session.terms,
+        session.task.metric,
+        session.sampling,
+        session.config.run.seed,
+    )
+
+
+def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) -> None:
+    """Evaluate the untrained policy and the model-free rules, unless an earlier attempt did."""
+    if state.step == 0 and not run.evaluation_file("before").is_file():
+        watch.phase(f"evaluating on {len(session.heldout)} held-out problems before training")
+        write_lines(run.evaluation_file("before"), _evaluate(session))
+    rules = session.task.baselines()
+    if rules and not run.evaluation_file("baselines").is_file():
+        records = evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
+        write_lines(run.evaluation_file("baselines"), records)
+
+
+def _evaluate_now(session: Session, finished: int) -> dict[str, float]:
+    every = session.config.evaluate.every
+    if not every or finished % every or not session.heldout:
+        return {}
+    return {f"heldout/{name}": value for name, value in means(_evaluate(session), "sampled").items()}
+
+
+def _record_rollouts(run: RunDir, step: int, groups: Sequence[Group]) -> None:
+    records = [
+        {
+            "problem": rollout.problem_id,
+            "prompt": group.problem.prompt,
+            "completion": rollout.text,
+            "reward": rollout.reward,
+            "parts": dict(rollout.parts),
+            "unscored": rollout.unscored,
+            "note": rollout.note,
+            "stop_reason": rollout.stop_reason,
+            "policy_version": rollout.policy_version,
+            "tokens": len(rollout.completion_ids),
+        }
+        for group in groups
+        for rollout in group.rollouts
+    ]
+    write_lines(run.rollouts_file(step), records)

@@ -1,0 +1,304 @@
+"""The words of steadyrl as types: frozen records of numpy arrays, and the protocols that the rooms meet through.
+
+Conventions that hold everywhere:
+- ``logprobs[b, t]`` is log p(tokens[b, t] given tokens[b, :t]), in nats; column 0 is 0.
+- ``completion_mask`` is True where the policy chose the token. There is no other polarity.
+- Unknown is ``None`` and is counted; it is never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+# Arrays behind ``xp`` are numpy, torch or mlx arrays: the one place where Any is meant.
+Array = Any
+StopReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One item to solve: what is put in, and what a reward needs to judge the answer.
+
+    Attributes:
+        id: Unique within its task; stable over runs, so that evaluations pair by it.
+        prompt: Text put in. Chat models receive it as one user message.
+        columns: Whatever rewards need (reference answer, relevant documents, ...), JSON-serialisable.
+    """
+
+    id: str
+    prompt: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn.
+
+    Attributes:
+        max_new_tokens: Upper bound of a completion, in tokens, the end-of-sequence token included.
+        temperature: > 0. Logits are divided by it before anything else.
+        top_p: (0, 1]. Keep the smallest set of tokens whose probability reaches it (after temperature).
+        top_k: >= 0. Keep the k likeliest tokens; 0 keeps all.
+        logprobs: "sampled" measures log-probs under the distribution that was sampled from (temperature and
+            truncation included); "raw" under the untempered, untruncated softmax, as older trainers do.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    logprobs: Literal["sampled", "raw"] = "sampled"
+
+    @property
+    def truncates(self) -> bool:
+        """True if some tokens can never be sampled, so that the kept ids have to be recorded."""
+        return self.top_p < 1.0 or self.top_k > 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a backend's sampler returns for one prompt.
+
+    Attributes:
+        ids: [T] int32 token ids, with the end-of-sequence token when ``stop_reason`` is "stop".
+        logprobs: [T] float32, log-probability of each id under the distribution it was drawn from, nats.
+        stop_reason: "stop" if the policy ended the text, "length" if ``max_new_tokens`` did.
+        kept_ids: For each position the token ids that truncation left, or None without truncation.
+    """
+
+    ids: np.ndarray
+    logprobs: np.ndarray
+    stop_reason: StopReason
+    kept_ids: tuple[np.ndarray, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One finished attempt at a problem, scored or not.
+
+    Attributes:
+        problem_id: The problem it answers.
+        prompt_ids: [P] int32.
+        completion_ids: [T] int32.
+        completion_mask: [T] bool, True where the policy chose the token (False for tool output).
+        sampling_logprobs: [T] float32, nats.
+        text: The decoded completion, without special tokens.
+        stop_reason: Why it ended.
+        policy_version: Optimizer steps the policy had seen when it wrote this.
+        kept_ids: See Completion.
+        reward: Weighted total; None when it could not be had.
+        parts: Every reward part that was had, unweighted, plus task measurements ("retrieval", "recall", ...).
+        unscored: Why there is no reward; None when there is one.
+        note: What the scorer wants a reader to see (an error of the parser, the first hits, ...).
+    """
+
+    problem_id: str
+    prompt_ids: np.ndarray
+    completion_ids: np.ndarray
+    completion_mask: np.ndarray
+    sampling_logprobs: np.ndarray
+    text: str
+    stop_reason: StopReason
+    policy_version: int = 0
+    kept_ids: tuple[np.ndarray, ...] | None = None
+    reward: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    unscored: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rollouts of one problem, drawn by one policy."""
+
+    problem: Problem
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True)
+class KeptIds:
+    """Token ids that truncated sampling left to choose from, ragged over positions.
+
+    Attributes:
+        ids: [N] int32, all kept ids one after the other, rows then columns.
+        lengths: [B, T] int32, how many belong to each position; 0 means that nothing was cut there.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Per-token measurements of a batch, [B, T], 0 outside the completion mask.
+
+    Attributes:
+        logprobs: nats.
+        entropy: Exact entropy of the distribution at that position, nats; None in a step that does not need it.
+        values: Value head's prediction before the token was chosen, or None where it was not asked for.
+        ref_logprobs: Under the frozen reference, or None where it was not asked for.
+        kl_ref_exact: KL(policy || reference) over the whole (kept) vocabulary at that position, nats; or None.
+    """
+
+    logprobs: Array
+    entropy: Array | None = None
+    values: Array | None = None
+    ref_logprobs: Array | None = None
+    kl_ref_exact: Array | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rollouts as arrays, right-padded to one length. B rollouts, T tokens (prompt and completion).
+
+    Attributes:
+        tokens: [B, T] int32.
+        lengths: [B] int32, tokens before padding.
+        completion_mask: [B, T] bool.
+        sampling_logprobs: [B, T] float32, 0 outside the mask.
+        rewards: [B] float64, one per rollout.
+        groups: [B] int32, index of the group that a row came from.
+        kept: Kept ids of truncated sampling, or None.
+        old: What ``Backend.score`` measured before the update, or None.
+        advantages, returns: [B, T] float64, filled by an algorithm's ``prepare``.
+        measured: Extra [B, T] float64 arrays of ``prepare`` for metrics and losses.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    completion_mask: np.ndarray
+    sampling_logprobs: np.ndarray
+    rewards: np.ndarray
+    groups: np.ndarray
+    kept: KeptIds | None = None
+    old: TokenScores | None = None
+    advantages: np.ndarray | None = None
+    returns: np.ndarray | None = None
+    measured: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+# (xp, new scores, the batch's arrays by name, completion tokens of the whole minibatch) -> (scalar loss, sums).
+# The names are those that ``batch.loss_arrays`` gives. The loss is already divided by the count, so that the
+# losses of micro-batches add up; the sums are over tokens and the driver divides them.
+LossFn = Callable[[Any, TokenScores, Mapping[str, Array], float], tuple[Array, dict[str, Array]]]
+Numbers = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm is a record of functions; the loop knows no names of algorithms.
+
+    Attributes:
+        needs: What the backend must supply: a subset of {"ref_logprobs", "values", "entropy"}; "entropy" asks for
+            it with a gradient in ``step`` (``score`` always measures it).
+        select: Which rollouts train.
+        prepare: Rewards to advantages (and returns), with the algorithm's numbers; numpy.
+        loss: See LossFn.
+        adapt: Numbers and the step's metrics to the next step's numbers (adaptive KL; identity by default).
+        state: The numbers at the start; saved in every checkpoint.
+    """
+
+    needs: frozenset[str]
+    select: Callable[[Sequence[Group]], list[Group]]
+    prepare: Callable[[Batch, Numbers], Batch]
+    loss: LossFn
+    adapt: Callable[[Numbers, Numbers], dict[str, float]]
+    state: Mapping[str, float]
+
+
+class Tokenizer(Protocol):
+    """What rollouts need of a tokenizer."""
+
+    eos_id: int
+    pad_id: int
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """Return the [P] int32 ids of a prompt, chat template and special tokens included."""
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Return the text of ids without special tokens."""
+
+
+class Backend(Protocol):
+    """Five methods and a description, numpy in and numpy out; devices, autodiff and optimizers stay inside."""
+
+    tokenizer: Tokenizer
+
+    def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """Sample one completion per prompt; equal seeds give equal tokens, whatever else is in the batch."""
+
+    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+        """Measure a batch under the policy, without gradients; see Algorithm.needs for what else can be asked."""
+
+    def step(
+        self,
+        batch: Batch,
+        loss: LossFn,
+        sampling: Sampling,
+        needs: frozenset[str],
+        learning_rate: float,
+        max_grad_norm: float,
+    ) -> dict[str, tuple[float, float]]:
+        """Make exactly one optimizer step; return (sum, count) pairs, ``grad_norm`` (before clipping) among them."""
+
+    def describe(self) -> dict[str, object]:
+        """Return what run.json records of the model: parameters, device, ..."""
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimizer state into an existing folder."""
+
+    def load(self, folder: Path) -> None:
+        """Read what ``save`` wrote; afterwards training goes on as if it had never stopped."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reward's verdict on one rollout.
+
+    Attributes:
+        value: What enters the weighted total; None means unscored.
+        parts: Further measurements to log beside it (recall, result size, ...).
+        unscored: Why there is no value; None when there is one.
+        note: A line for the reader of the rollout (why a query is malformed, the first hits, ...).
+    """
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    unscored: str | None = None
+    note: str = ""
+
+
+# What a user writes: one rollout in, a number out. None is "unscored"; in a mapping the entry named like the
+# reward counts and the others are logged.
+RewardFn = Callable[[Problem, Rollout], "float | Mapping[str, float] | Score | None"]
+
+
+class Task(Protocol):
+    """A set of problems, the rewards that only it can give, and answers that need no model."""
+
+    name: str
+    metric: str
+    """The reward that evaluations and reports compare; larger is better; measured even where it has no weight."""
+
+    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+        """Return the problems of a split, in a fixed order."""
+
+    def rewards(self) -> Mapping[str, RewardFn]:
+        """Return the task's own rewards by name; they never raise for what a model wrote."""
+
+    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
+        """Return model-free answers by name, shown beside every result; may be empty."""
+
+    def gold(self, problem: Problem) -> str | None:
+        """Return an answer known to be good, or None where the task knows none."""
+
+    def ask(self, text: str) -> Problem:
+        """Return a problem made of a user's own words, for trying a policy out; it cannot be scored."""
+
+    def show(self, answer: str) -> list[str]:
+        """Return lines that tell a reader what an answer does (the documents that a query finds, ...)."""

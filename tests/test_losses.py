@@ -1,0 +1,243 @@
+import numpy as np
+import pytest
+
+from steadyrl.kl import k1, k2, k3
+from steadyrl.losses import clipped_policy, clipped_value, nll, reduce
+
+SHAPE = (3, 4)
+
+
+def constants(seed=0):
+    """Everything that is not differentiated, and a start for what is, far from the kinks of the losses."""
+    rng = np.random.default_rng(seed)
+    mask = np.array([[1, 1, 1, 0], [1, 0, 1, 1], [1, 1, 0, 0]], dtype=bool)
+    return {
+        "start": np.where(mask, rng.uniform(-3, -0.1, SHAPE), 0.0),
+        "old": np.where(mask, rng.uniform(-3, -0.1, SHAPE), 0.0),
+        "advantages": rng.normal(size=SHAPE),
+        "mask": mask,
+    }
+
+
+def policy_loss(xp, x, c):
+    per_token, _ = clipped_policy(xp, x, c["old"], c["advantages"], 0.2, 0.28)
+    return reduce(xp, per_token, c["mask"], 8)
+
+
+def value_loss(xp, x, c):
+    per_token, _ = clipped_value(xp, x, c["old"], c["advantages"], 0.5)
+    return reduce(xp, per_token, c["mask"], 8)
+
+
+def nll_loss(xp, x, c):
+    return reduce(xp, nll(xp, x) * c["advantages"], c["mask"], 8)
+
+
+def k1_loss(xp, x, c):
+    return reduce(xp, k1(xp, x, c["old"]) * c["advantages"], c["mask"], 8)
+
+
+def k2_loss(xp, x, c):
+    return reduce(xp, k2(xp, x, c["old"]) * c["advantages"], c["mask"], 8)
+
+
+def k3_loss(xp, x, c):
+    return reduce(xp, k3(xp, x, c["old"]) * c["advantages"], c["mask"], 8)
+
+
+LOSSES = [policy_loss, value_loss, nll_loss, k1_loss, k2_loss, k3_loss]
+
+
+def finite_differences(loss, c, step=1e-6):
+    gradient = np.zeros(SHAPE)
+    for at in np.ndindex(SHAPE):
+        up, down = c["start"].copy(), c["start"].copy()
+        up[at] += step
+        down[at] -= step
+        gradient[at] = (loss(np, up, c) - loss(np, down, c)) / (2 * step)
+    return gradient
+
+
+# one formula, several array libraries
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_torch_and_numpy_agree_on_the_value(loss, precision, tolerance):
+    torch = pytest.importorskip("torch")
+    c = constants()
+    in_torch = {name: torch.tensor(x if x.dtype == bool else x.astype(precision)) for name, x in c.items()}
+    value = loss(torch, in_torch["start"], in_torch)
+    assert float(value) == pytest.approx(float(loss(np, c["start"], c)), rel=tolerance)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_torch_gradients_agree_with_finite_differences_of_numpy(loss, seed):
+    torch = pytest.importorskip("torch")
+    c = constants(seed)
+    in_torch = {name: torch.tensor(x) for name, x in c.items()}
+    x = in_torch["start"].requires_grad_()
+    loss(torch, x, in_torch).backward()
+    np.testing.assert_allclose(x.grad.numpy(), finite_differences(loss, c), atol=1e-8)
+
+
+@pytest.mark.mlx
+@pytest.mark.parametrize("loss", LOSSES)
+def test_mlx_agrees_with_numpy_on_value_and_gradient(loss):
+    mx = pytest.importorskip("mlx.core")
+    c = constants()
+    in_mlx = {name: mx.array(x if x.dtype == bool else x.astype("float32")) for name, x in c.items()}
+    value, gradient = mx.value_and_grad(lambda x: loss(mx, x, in_mlx))(in_mlx["start"])
+    assert value.item() == pytest.approx(float(loss(np, c["start"], c)), rel=1e-5)
+    np.testing.assert_allclose(np.array(gradient), finite_differences(loss, c), atol=1e-6)
+
+
+# clipped_policy
+
+# advantage, ratio -> loss, clipped; clip range [0.8, 1.28]
+POLICY_CASES = [
+    (2.0, 1.5, -2.56, 1.0),  # wanted and gone too far up: -2 * 1.28
+    (2.0, 0.5, -1.0, 0.0),  # wanted and gone down: still pulled back, -2 * 0.5
+    (-2.0, 1.5, 3.0, 0.0),  # unwanted and gone up: still pushed down, 2 * 1.5
+    (-2.0, 0.5, 1.6, 1.0),  # unwanted and gone too far down: 2 * 0.8
+    (2.0, 1.25, -2.5, 0.0),  # inside the range on either side
+    (-2.0, 0.85, 1.7, 0.0),
+    (2.0, 1.0, -2.0, 0.0),
+]
+
+
+@pytest.mark.parametrize(("advantage", "ratio", "loss", "clipped"), POLICY_CASES)
+def test_the_policy_clip_acts_only_where_the_ratio_went_too_far_in_the_wanted_direction(
+    advantage, ratio, loss, clipped
+):
+    got_loss, got_clipped = clipped_policy(
+        np, np.log([[ratio]]), np.zeros((1, 1)), np.array([[advantage]]), clip_low=0.2, clip_high=0.28
+    )
+    np.testing.assert_allclose(got_loss, [[loss]], rtol=1e-12)
+    np.testing.assert_array_equal(got_clipped, [[clipped]])
+
+
+@pytest.mark.parametrize(("advantage", "ratio", "loss", "clipped"), POLICY_CASES)
+def test_clipped_tokens_and_no_others_lose_their_policy_gradient(advantage, ratio, loss, clipped):
+    # Unclipped, d(-A * ratio) / dlogp = -A * ratio.
+    torch = pytest.importorskip("torch")
+    logprobs = torch.tensor([[np.log(ratio)]], requires_grad=True)
+    per_token, _ = clipped_policy(torch, logprobs, torch.zeros(1, 1), torch.tensor([[advantage]]), 0.2, 0.28)
+    per_token.sum().backward()
+    expected = 0.0 if clipped else -advantage * ratio
+    assert logprobs.grad.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_at_ratio_one_the_policy_gradient_is_that_of_reinforce():
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    tokens = torch.randint(5, (2, 3, 1), generator=generator)
+    advantages = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+
+    logprobs = torch.log_softmax(logits, dim=-1).gather(-1, tokens)[..., 0]
+    per_token, clipped = clipped_policy(torch, logprobs, logprobs.detach(), advantages, 0.2, 0.2)
+    (gradient,) = torch.autograd.grad(per_token.sum(), logits)
+
+    # -A * d log p(token) / d logits = -A * (one-hot - softmax)
+    one_hot = torch.nn.functional.one_hot(tokens[..., 0], 5)
+    expected = -advantages[..., None] * (one_hot - torch.softmax(logits, dim=-1)).detach()
+    torch.testing.assert_close(gradient, expected)
+    assert clipped.sum() == 0
+
+
+def test_a_huge_log_ratio_stays_finite_in_float32():
+    # exp(200) is inf in float32; clipped to 20, exp(20) = 485165195
+    logprobs, old = np.float32([[0.0, 0.0, -200.0]]), np.float32([[-200.0, -200.0, 0.0]])
+    loss, _ = clipped_policy(np, logprobs, old, np.float32([[-1.0, 1.0, 1.0]]), 0.2, 0.28)
+    np.testing.assert_allclose(loss, [[485165195.0, -1.28, -2.0611536e-9]], rtol=1e-5)
+
+
+def test_a_huge_log_ratio_has_a_finite_gradient():
+    torch = pytest.importorskip("torch")
+    logprobs = torch.zeros(1, 2, requires_grad=True)
+    loss, _ = clipped_policy(torch, logprobs, torch.full((1, 2), -200.0), torch.tensor([[-1.0, 1.0]]), 0.2, 0.2)
+    loss.sum().backward()
+    assert logprobs.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_an_advantage_of_zero_is_never_called_clipped():
+    _, clipped = clipped_policy(np, np.log([[5.0, 0.1]]), np.zeros((1, 2)), np.zeros((1, 2)), 0.2, 0.2)
+    np.testing.assert_array_equal(clipped, [[0.0, 0.0]])
+
+
+# clipped_value
+
+# value, return -> loss, clipped, gradient; old value 0, clip 0.2
+VALUE_CASES = [
+    (1.0, 2.0, 1.62, 1.0, 0.0),  # moved too far towards the return: (0.2 - 2)^2 / 2
+    (-1.0, 2.0, 4.5, 0.0, -3.0),  # moved away: (-1 - 2)^2 / 2
+    (0.1, 2.0, 1.805, 0.0, -1.9),  # hardly moved: (0.1 - 2)^2 / 2
+    (3.0, 0.1, 4.205, 0.0, 2.9),  # far past the return: (3 - 0.1)^2 / 2
+]
+
+
+@pytest.mark.parametrize(("value", "target", "loss", "clipped", "gradient"), VALUE_CASES)
+def test_the_value_clip_acts_only_on_values_that_moved_too_far_towards_their_return(
+    value, target, loss, clipped, gradient
+):
+    got_loss, got_clipped = clipped_value(np, np.array([[value]]), np.zeros((1, 1)), np.array([[target]]), 0.2)
+    np.testing.assert_allclose(got_loss, [[loss]], rtol=1e-12)
+    np.testing.assert_array_equal(got_clipped, [[clipped]])
+
+
+@pytest.mark.parametrize(("value", "target", "loss", "clipped", "gradient"), VALUE_CASES)
+def test_clipped_values_and_no_others_lose_their_gradient(value, target, loss, clipped, gradient):
+    torch = pytest.importorskip("torch")
+    values = torch.tensor([[value]], requires_grad=True)
+    clipped_value(torch, values, torch.zeros(1, 1), torch.tensor([[target]]), 0.2)[0].sum().backward()
+    assert values.grad.item() == pytest.approx(gradient, rel=1e-6)
+
+
+# nll
+
+
+def test_nll_of_a_token_with_probability_one_eighth_is_three_times_ln_two():
+    np.testing.assert_allclose(nll(np, np.log([[0.125]])), [[2.0794415]], rtol=1e-7)
+
+
+# reduce
+
+
+def test_reduce_divides_by_the_count_it_is_given():
+    # (1 + 2 + 4) / 10, not / 3
+    per_token = np.array([[1.0, 2.0, 50.0], [4.0, 50.0, 50.0]])
+    mask = np.array([[1, 1, 0], [1, 0, 0]], dtype=bool)
+    assert reduce(np, per_token, mask, 10) == pytest.approx(0.7)
+
+
+def test_losses_of_micro_batches_add_up_to_the_loss_of_the_minibatch():
+    c = constants()
+    whole = reduce(np, c["start"], c["mask"], c["mask"].sum())
+    parts = [reduce(np, c["start"][[i]], c["mask"][[i]], c["mask"].sum()) for i in range(3)]
+    assert sum(parts) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_finite_entries_outside_the_mask_reach_neither_value_nor_gradient(loss):
+    torch = pytest.importorskip("torch")
+    c = {name: torch.tensor(x) for name, x in constants().items()}
+    outside = ~c["mask"]
+    clean = loss(torch, c["start"], c)
+    dirty = torch.where(outside, -1e3, c["start"]).requires_grad_()
+    value = loss(torch, dirty, c)
+    value.backward()
+    assert value.item() == clean.item()
+    assert (dirty.grad[outside] == 0).all()
+    assert torch.isfinite(dirty.grad).all()
+
+
+def test_a_nan_outside_the_mask_shows_in_the_loss():
+    per_token = np.array([[1.0, np.nan]])
+    assert np.isnan(reduce(np, per_token, np.array([[True, False]]), 1))
+
+
+def test_reduce_refuses_an_empty_minibatch():
+    with pytest.raises(AssertionError, match="at least one"):
+        reduce(np, np.zeros((1, 1)), np.zeros((1, 1), dtype=bool), 0)

@@ -1,0 +1,241 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steadyrl.errors import DataError
+from steadyrl.stats import block_mean_slope, iqm, mad_z, paired_difference
+
+LIGHT = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+# paired_difference
+
+
+def test_paired_difference_of_hand_computed_problems():
+    # differences 1, 2, 0, 5: mean 2, variance (1 + 0 + 4 + 9) / 3 = 14 / 3, error sqrt(14 / 12) = 1.080123
+    result = paired_difference([1.0, 1.0, 4.0, 0.0], [2.0, 3.0, 4.0, 5.0], resamples=100)
+    assert result.n == 4
+    assert (result.mean_before, result.mean_after, result.difference) == (1.5, 3.5, 2.0)
+    assert result.standard_error == pytest.approx(1.080123, rel=1e-6)
+
+
+def test_a_constant_change_has_an_interval_of_no_width():
+    result = paired_difference([1.0, 5.0, 9.0], [1.5, 5.5, 9.5])
+    assert (result.difference, result.low, result.high) == (0.5, 0.5, 0.5)
+
+
+def test_the_interval_is_near_the_normal_one_for_many_problems():
+    differences = np.random.default_rng(0).normal(0.1, 1.0, size=400)
+    result = paired_difference(np.zeros(400), differences)
+    reach = 1.959964 * differences.std(ddof=1) / 20  # sqrt(400) = 20
+    assert result.low == pytest.approx(differences.mean() - reach, abs=0.006)
+    assert result.high == pytest.approx(differences.mean() + reach, abs=0.006)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for seed in range(200):
+        difficulty = rng.normal(0.0, 3.0, size=60)
+        after = difficulty + rng.normal(0.3, 1.0, size=60)
+        result = paired_difference(difficulty, after, seed=seed, resamples=1000)
+        hits += result.low <= 0.3 <= result.high
+    assert 180 <= hits <= 198
+
+
+def test_more_confidence_needs_a_wider_interval():
+    before, after = np.random.default_rng(2).normal(size=(2, 50))
+    narrow = paired_difference(before, after, resamples=2000, confidence=0.5)
+    wide = paired_difference(before, after, resamples=2000, confidence=0.99)
+    # Half-widths of a normal interval: 0.674 and 2.576 errors
+    assert (wide.high - wide.low) / (narrow.high - narrow.low) == pytest.approx(2.576 / 0.674, rel=0.1)
+
+
+def test_equal_seeds_give_equal_intervals_and_others_do_not():
+    before, after = np.random.default_rng(3).normal(size=(2, 30))
+    first = paired_difference(before, after, seed=5, resamples=500)
+    assert first == paired_difference(before, after, seed=5, resamples=500)
+    assert first.low != paired_difference(before, after, seed=6, resamples=500).low
+
+
+def test_swapping_before_and_after_turns_the_interval_round():
+    before, after = np.random.default_rng(4).normal(size=(2, 30))
+    there, back = paired_difference(before, after), paired_difference(after, before)
+    assert there.difference == pytest.approx(-back.difference)
+    assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
+
+
+def test_the_bootstrap_of_many_problems_fits_in_fifty_megabytes():
+    # All indices and values at once would be 1000 * 5000 * 12 bytes = 60 MB.
+    before, after = np.random.default_rng(5).normal(size=(2, 5000))
+    tracemalloc.start()
+    paired_difference(before, after, resamples=1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ([1.0, 2.0], [1.0], "one length"),
+        ([[1.0, 2.0]], [[1.0, 2.0]], "one length"),
+        ([1.0], [2.0], "at least 2"),
+        ([], [], "at least 2"),
+        ([1.0, np.nan], [1.0, 2.0], "1 of 2 problems"),
+        ([1.0, 2.0, 3.0], [np.inf, np.nan, 3.0], "2 of 3 problems"),
+    ],
+)
+def test_measurements_that_do_not_pair_are_refused(before, after, message):
+    with pytest.raises(DataError, match=message):
+        paired_difference(before, after)
+
+
+# block_mean_slope
+
+
+def test_block_mean_slope_of_hand_computed_blocks():
+    # Blocks (0, 0), (1, 1), (5, 5) at steps 0.5, 2.5, 4.5: means 0, 1, 5 around 2, steps -2, 0, 2 around 2.5
+    # slope = (-2 * -2 + 0 * -1 + 2 * 3) / (4 + 0 + 4) = 10 / 8 = 1.25
+    # residuals 0.5, -1, 0.5: squares sum to 1.5; error = sqrt(1.5 / 1 / 8) = 0.4330127
+    # t(0.975, 1 degree) = 12.7062047, times the error = 5.5019481
+    slope = block_mean_slope([0, 0, 1, 1, 5, 5], blocks=3)
+    assert slope is not None
+    assert slope.per_step == pytest.approx(1.25)
+    assert slope.low == pytest.approx(1.25 - 5.5019481, rel=1e-6)
+    assert slope.high == pytest.approx(1.25 + 5.5019481, rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [3, 7, 10, 99, 1000])
+def test_a_straight_line_gives_its_own_slope(steps):
+    slope = block_mean_slope(3.0 - 0.5 * np.arange(steps))
+    assert slope is not None
+    assert (slope.low, slope.per_step, slope.high) == pytest.approx((-0.5, -0.5, -0.5))
+
+
+def test_a_constant_has_no_slope():
+    slope = block_mean_slope(np.full(50, 0.1))
+    assert slope is not None
+    assert (slope.low, slope.per_step, slope.high) == pytest.approx((0.0, 0.0, 0.0), abs=1e-15)
+
+
+def test_missing_steps_keep_their_place_on_the_line():
+    line = 2.0 * np.arange(40.0)
+    line[[0, 3, 4, 5, 6, 7, 8, 9, 20, 39]] = np.nan
+    slope = block_mean_slope(line, blocks=5)
+    assert slope is not None
+    assert slope.per_step == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, np.nan, 2.0, np.inf]])
+def test_fewer_than_three_blocks_have_no_judgeable_slope(values):
+    assert block_mean_slope(values) is None
+    assert block_mean_slope(np.arange(100.0), blocks=2) is None
+
+
+def test_the_slope_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        slope = block_mean_slope(0.01 * np.arange(200) + rng.normal(size=200))
+        hits += slope.low <= 0.01 <= slope.high
+    assert 180 <= hits <= 198
+
+
+def test_slow_noise_without_a_trend_rarely_passes_for_one():
+    # Each step keeps 0.8 of the one before; blocks of 100 are much longer than that memory of some 5 steps.
+    rng = np.random.default_rng(1)
+    false_alarms = 0
+    for _ in range(100):
+        noise = rng.normal(size=1000)
+        for t in range(1, 1000):
+            noise[t] += 0.8 * noise[t - 1]
+        slope = block_mean_slope(noise)
+        false_alarms += not slope.low <= 0.0 <= slope.high
+    assert false_alarms <= 12
+
+
+# iqm
+
+
+def test_iqm_is_the_mean_of_the_middle_half():
+    # 1 and 2 below, 7 and 1000 above go; (3 + 4 + 5 + 6) / 4
+    assert iqm([1000, 1, 3, 2, 6, 5, 4, 7]) == pytest.approx(4.5)
+
+
+def test_iqm_of_a_matrix_pools_all_entries():
+    assert iqm([[1, 3, 4, 5], [2, 6, 7, 1000]]) == pytest.approx(4.5)
+
+
+@LIGHT
+@given(x=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30))
+def test_iqm_equals_scipys_trimmed_mean(x):
+    assert iqm(x) == pytest.approx(scipy.stats.trim_mean(x, 0.25), abs=1e-9)
+
+
+@pytest.mark.parametrize("x", [[], [1.0, np.nan]])
+def test_iqm_refuses_what_has_no_middle_half(x):
+    with pytest.raises(AssertionError, match="finite"):
+        iqm(x)
+
+
+# mad_z
+
+
+def test_mad_z_of_a_hand_computed_spike():
+    # Earlier 1 ... 8: median 4.5, deviations 0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5, 3.5 with median 2
+    # z = (100 - 4.5) / (1.4826 * 2) = 32.2069
+    z = mad_z([1, 2, 3, 4, 5, 6, 7, 8, 100], window=8)
+    assert np.isnan(z[:8]).all()
+    assert z[8] == pytest.approx(32.2069, rel=1e-5)
+
+
+@pytest.mark.parametrize("window", [8, 13, 50])
+def test_mad_z_equals_a_point_by_point_computation(window):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60)
+    x[[2, 11, 30, 31]] = [np.nan, np.inf, np.nan, -np.inf]
+    z = mad_z(x, window)
+    for i in range(60):
+        earlier = [v for v in x[max(0, i - window) : i] if np.isfinite(v)]
+        if len(earlier) < 8 or not np.isfinite(x[i]):
+            assert np.isnan(z[i])
+            continue
+        spread = scipy.stats.median_abs_deviation(earlier, scale="normal")
+        assert z[i] == pytest.approx((x[i] - np.median(earlier)) / spread, rel=1e-4)
+
+
+def test_mad_z_of_normal_noise_is_spread_like_a_normal_variable():
+    z = mad_z(np.random.default_rng(1).normal(5.0, 3.0, size=3000), window=200)[200:]
+    assert np.std(z) == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_spike_does_not_hide_the_next_one():
+    x = np.random.default_rng(2).normal(size=40)
+    x[[30, 32, 34]] = 50.0
+    assert (mad_z(x, window=20)[[30, 32, 34]] > 20).all()
+
+
+def test_no_point_is_judged_by_what_came_after_it():
+    x = np.random.default_rng(3).normal(size=40)
+    changed = x.copy()
+    changed[25:] *= 1e6
+    np.testing.assert_array_equal(mad_z(x, 10)[:25], mad_z(changed, 10)[:25])
+
+
+def test_a_history_without_spread_gives_no_scale_to_judge_by():
+    z = mad_z([0.0] * 10 + [0.0, 1e-9], window=10)
+    assert np.isnan(z).all()
+
+
+def test_mad_z_of_nothing_is_nothing():
+    assert mad_z([], window=8).shape == (0,)
+
+
+def test_mad_z_refuses_a_window_that_could_never_judge():
+    with pytest.raises(AssertionError, match="window 7"):
+        mad_z([1.0], window=7)
