@@ -68,7 +68,7 @@ def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
     """
     width = int(batch.lengths[rows].max())
 
-    def part(array: np.ndarray | None) -> np.ndarray | None:
+    def part(array: Array) -> Array:
         if array is None:
             return None
         return array[rows, :width] if array.ndim == 2 else array[rows]

@@ -19,9 +19,10 @@ from steadyrl.errors import ConfigError
 
 
 class Section(BaseModel):
-    """A group of settings: frozen, strict about unknown keys, documented field by field."""
+    """A group of settings: frozen, strict about keys and types, documented field by field."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    # Without ``strict`` true would be taken for the number 1, and 100.0 for a count.
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False)
 
 
 class RunSection(Section):
@@ -120,7 +121,7 @@ class Config(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     backend: BackendSection = Field(default_factory=BackendSection)
     task: TaskSection = Field(default_factory=TaskSection)
-    rewards: dict[str, float] = Field(default_factory=lambda: {"retrieval": 1.0})
+    rewards: dict[str, float] = Field(default_factory=dict)
     sampling: SamplingSection = Field(default_factory=SamplingSection)
     rollout: RolloutSection = Field(default_factory=RolloutSection)
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
@@ -139,7 +140,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
         overrides: "section.key=value" each; the value is read as TOML, else taken as text.
 
     Raises:
-        ConfigError: With every problem found, one line each.
+        ConfigError: With every problem found.
     """
     path = Path(path)
     try:
@@ -159,18 +160,16 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(merged, override)
     config = validate(Config, merged, "")
-    _check_rewards(config.rewards)
-    _check_cross(config)
-    task = plugins.load("task", config.task.name)
-    algorithm = plugins.load("algorithm", config.algorithm.name)
-    return config.model_copy(
-        update={
-            "task": config.task.model_copy(update={"args": _own(task, config.task.args, "task.args")}),
-            "algorithm": config.algorithm.model_copy(
-                update={"args": _own(algorithm, config.algorithm.args, "algorithm.args")}
-            ),
-        }
-    )
+    problems = [*_reward_problems(config), *_size_problems(config)]
+    sections: dict[str, TaskSection | AlgorithmSection] = {}
+    for kind, section in (("task", config.task), ("algorithm", config.algorithm)):
+        try:
+            sections[kind] = section.model_copy(update={"args": _own(kind, section.name, section.args)})
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return config.model_copy(update=sections)
 
 
 def dump(config: Config) -> dict[str, Any]:
@@ -187,7 +186,7 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
         where: Dotted path of the section, "" at the top.
 
     Raises:
-        ConfigError: One line per problem.
+        ConfigError: With every problem found.
     """
     try:
         return section.model_validate(data)
@@ -196,26 +195,33 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
 
 
-def _own(plugin: Any, args: object, where: str) -> BaseModel:
-    if not hasattr(plugin, "Settings"):
-        raise ConfigError(f"{where}: '{plugin!r}' has no Settings class; see docs/architecture.md for what is expected")
-    if not isinstance(args, Mapping):
-        raise ConfigError(f"{where}: got {args!r}; expected a table of settings")
-    return validate(plugin.Settings, args, where)
-
-
-def _check_rewards(rewards: Mapping[str, float]) -> None:
-    if not any(weight != 0 for weight in rewards.values()):
-        raise ConfigError("rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0")
-
-
-def _check_cross(config: Config) -> None:
-    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    if config.update.minibatches > rollouts:
+def _own(kind: str, name: str, args: object) -> BaseModel:
+    """Validate the settings that a task or an algorithm defines for itself."""
+    settings = getattr(plugins.load(kind, name), "Settings", None)
+    if not isinstance(settings, type) or not issubclass(settings, BaseModel):
         raise ConfigError(
-            f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
-            "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
+            f"{kind}.name: '{name}' is no {kind}: it has no class 'Settings'; expected one derived from "
+            "steadyrl.config.Section"
         )
+    if not isinstance(args, Mapping):
+        raise ConfigError(f"{kind}.args: got {args!r}; expected a table of settings")
+    return validate(settings, args, f"{kind}.args")
+
+
+def _reward_problems(config: Config) -> list[str]:
+    if any(weight != 0 for weight in config.rewards.values()):
+        return []
+    return ["rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0"]
+
+
+def _size_problems(config: Config) -> list[str]:
+    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    if config.update.minibatches <= rollouts:
+        return []
+    return [
+        f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
+        "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
+    ]
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,13 +253,37 @@ def _line(section: type[BaseModel], where: str, problem: Any) -> str:
     location = [str(part) for part in problem["loc"]]
     place = ".".join([*([where] if where else []), *location])
     if problem["type"] == "extra_forbidden":
-        known = _keys(section, location[:-1])
-        close = difflib.get_close_matches(location[-1], known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(known) or 'none'}"
-        return f"{place}: unknown setting; {hint}"
+        return f"{place}: unknown setting; {_suggestion(section, location)}"
     if problem["type"] == "missing":
         return f"{place}: is missing and has no default; give it a value"
-    return f"{place}: got {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    return f"{place}: got {problem['input']!r}; expected {_expectation(problem)}"
+
+
+def _expectation(problem: Any) -> str:
+    """Return what a value should have been, in the words of TOML where pydantic has Python's."""
+    words = {
+        "string_type": "text in quotes",
+        "bool_type": "true or false",
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "dict_type": "a table of settings",
+        "model_type": "a section of settings",
+    }
+    if problem["type"] in words:
+        return words[problem["type"]]
+    text: str = problem["msg"].removeprefix("Value error, ").removeprefix("expected ").removeprefix("Input should be ")
+    return f"a number {text}" if text.startswith(("greater", "less")) else text
+
+
+def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
+    """Return the key that an unknown one may have been meant to be: one like it, or its namesake elsewhere."""
+    *path, name = location
+    known = _keys(section, path)
+    close = difflib.get_close_matches(name, known, n=1)
+    if not close:
+        close = [f"{other}.{name}" for other in _keys(section, []) if name in _keys(section, [other])]
+    return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(known) or 'none'}"
 
 
 def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.rewards.combine import Term, score_groups
+from steadyrl.rewards.combine import Term, score_groups, score_texts
 from steadyrl.rollout import collect
 from steadyrl.types import Backend, Group, Problem, Rollout, Sampling
 
@@ -25,7 +25,7 @@ def evaluate(
         One record per problem for ``evaluations/*.jsonl``: problem, prompt, answers by decoding.
     """
     by_decoding = {
-        name: score_groups(collect(backend, problems, 1, drawn, (seed, _EVALUATION_KEY)), terms)
+        name: _only_rollouts(score_groups(collect(backend, problems, 1, drawn, (seed, _EVALUATION_KEY)), terms))
         for name, drawn in (("sampled", sampling), ("greedy", greedy_sampling(sampling)))
     }
     return _records(problems, by_decoding, metric)
@@ -40,24 +40,8 @@ def evaluate_rules(
     rules: Mapping[str, Callable[[Problem], str]], problems: Sequence[Problem], terms: Sequence[Term], metric: str
 ) -> list[dict[str, Any]]:
     """Answer every problem by rules that need no model; records as ``evaluate`` gives them."""
-    by_rule = {
-        name: score_groups([Group(p, (written(p, rule(p)),)) for p in problems], terms) for name, rule in rules.items()
-    }
+    by_rule = {name: score_texts([(p, rule(p)) for p in problems], terms) for name, rule in rules.items()}
     return _records(problems, by_rule, metric)
-
-
-def written(problem: Problem, text: str) -> Rollout:
-    """Return a rollout of a text that no policy sampled, for scoring it."""
-    nothing = np.zeros(0, np.int32)
-    return Rollout(
-        problem_id=problem.id,
-        prompt_ids=nothing,
-        completion_ids=nothing,
-        completion_mask=np.zeros(0, bool),
-        sampling_logprobs=np.zeros(0, np.float32),
-        text=text,
-        stop_reason="stop",
-    )
 
 
 def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
@@ -79,12 +63,18 @@ def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def _records(problems: Sequence[Problem], by_name: Mapping[str, Sequence[Group]], metric: str) -> list[dict[str, Any]]:
+def _only_rollouts(groups: Sequence[Group]) -> list[Rollout]:
+    return [group.rollouts[0] for group in groups]
+
+
+def _records(
+    problems: Sequence[Problem], by_name: Mapping[str, Sequence[Rollout]], metric: str
+) -> list[dict[str, Any]]:
     return [
         {
             "problem": problem.id,
             "prompt": problem.prompt,
-            "answers": {name: _answer(groups[i].rollouts[0], metric) for name, groups in by_name.items()},
+            "answers": {name: _answer(rollouts[i], metric) for name, rollouts in by_name.items()},
         }
         for i, problem in enumerate(problems)
     ]

@@ -140,6 +140,7 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     mask, old = batch.completion_mask, batch.old
     if old is None or not mask.any():
         return {}
+    assert old.entropy is not None, "score measures the entropy always"
     found: dict[str, float | None] = {
         "entropy": float(old.entropy[mask].mean()),
         "entropy_sampled": float(-old.logprobs[mask].mean()),

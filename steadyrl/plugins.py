@@ -46,6 +46,9 @@ def load(kind: str, name: str) -> Any:
         MissingExtraError: It needs a package that is not installed.
     """
     if ":" in name:
+        here = str(Path.cwd())
+        if here not in sys.path:  # a reward file beside the config is found, as with `python -m`
+            sys.path.insert(0, here)
         return _import(name)
     if name in BUILT_IN[kind]:
         return _import(BUILT_IN[kind][name])
@@ -68,9 +71,8 @@ def require(package: str) -> Any:
 
 def _import(path: str) -> Any:
     module_name, _, attribute = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a reward file beside the config is found, as with `python -m`
-        sys.path.insert(0, here)
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise ConfigError(f"'{path}' is no import path; expected 'package.module:name'")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -80,7 +82,9 @@ def _import(path: str) -> Any:
                 "installed); expected 'package.module:name'"
             ) from error
         raise _missing(error, module_name) from error
-    if not attribute or not hasattr(module, attribute):
+    except (ImportError, SyntaxError) as error:
+        raise ConfigError(f"'{path}': the module '{module_name}' cannot be imported ({error}); mend it") from error
+    if not hasattr(module, attribute):
         raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; expected 'package.module:name'")
     return getattr(module, attribute)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from steadyrl.config import Config, dump
 from steadyrl.errors import SteadyError
-from steadyrl.rundir import RunDir, read_lines, write_json, write_text
+from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.train import Session
 
 _PACKAGES = ("steadyrl", "numpy", "scipy", "torch", "transformers", "tokenizers", "peft", "safetensors", "mlx")
@@ -54,9 +54,10 @@ def begin(config: Config, text: str) -> RunDir:
     return run
 
 
-def begin_again(run: RunDir) -> int:
-    """Note that a run goes on; return the attempt's number."""
-    attempt = 1 + max((line.get("attempt", 0) for line in read_lines(run.metrics_file)), default=run.info()["attempt"])
+def begin_again(run: RunDir, config: Config) -> int:
+    """Note that a run goes on, with the settings that it goes on with; return the attempt's number."""
+    attempt: int = 1 + max(run.info().get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
+    write_json(run.resolved_file, dump(config))
     _change(run, status="running", error=None, ended=None, attempt=attempt)
     return attempt
 

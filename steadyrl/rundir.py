@@ -120,6 +120,8 @@ class RunDir:
         """Return one record per step, the highest attempt of each, in step order."""
         latest: dict[int, dict[str, Any]] = {}
         for record in read_lines(self.metrics_file):
+            if not isinstance(record.get("step"), int) or not isinstance(record.get("attempt"), int):
+                continue  # an object, but no line of metrics
             known = latest.get(record["step"])
             if known is None or record["attempt"] >= known["attempt"]:
                 latest[record["step"]] = record
@@ -139,15 +141,21 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
 
     Non-finite numbers are written as the strings "NaN", "Infinity", "-Infinity": JSON has none, and null is "unknown".
     A line that an earlier writer left torn is closed first, so that it costs no line but itself.
+
+    Raises:
+        AccessError: The file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    with path.open("ab+") as file:
-        if file.tell() > 0:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                line = b"\n" + line
-        file.write(line)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = b"\n" + line
+            file.write(line)
+    except OSError as error:
+        raise AccessError(f"cannot write '{path}': {error.strerror}; free some space or mend permissions") from error
 
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
@@ -173,7 +181,7 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise AccessError(f"cannot write '{path}': {error.strerror}") from error
+        raise AccessError(f"cannot write '{path}': {error.strerror}; free some space or mend permissions") from error
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -199,9 +207,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot read '{path}': {error}") from error
+        raise RunError(f"cannot read '{path}' ({error}); is it the run directory of `steadyrl train`?") from error
     if not isinstance(record, dict):
-        raise RunError(f"'{path}' should hold a JSON object")
+        raise RunError(f"'{path}' holds {type(record).__name__}; expected a JSON object: the file is damaged")
     return record
 
 

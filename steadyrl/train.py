@@ -116,8 +116,8 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
     """Make all remaining steps; return False if the watch stopped the run first."""
     config = session.config
     while state.step < config.run.steps:
-        groups, record = one_step(session, state)
-        record = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **record}
+        groups, found = one_step(session, state)
+        record: dict[str, Any] = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **found}
         record |= _evaluate_now(session, state.step)
         if record["step"] % config.run.rollouts_every == 0:
             _record_rollouts(run, record["step"], groups)
@@ -213,10 +213,10 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
     settings = session.config.update
     records: list[dict[str, float]] = []
     for epoch in range(settings.epochs):
-        for rows in np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches):
+        parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
+        parts = [rows for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few were scored
+        for made, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
-            if not part.completion_mask.any():
-                continue
             stats = session.backend.step(
                 part, session.algorithm.loss, session.sampling, session.algorithm.needs, rate, settings.max_grad_norm
             )
@@ -228,7 +228,7 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
                 )
             records.append(means_now)
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
-                return _mean_updates(records, epoch, settings)
+                return _mean_updates(records, epoch + made / len(parts), settings)
     return _mean_updates(records, settings.epochs, settings)
 
 
@@ -240,7 +240,7 @@ def learning_rate(settings: UpdateSection, step: int, steps: int) -> float:
     return settings.learning_rate * warm * falling[settings.schedule]
 
 
-def _mean_updates(records: Sequence[Mapping[str, float]], epochs: int, settings: UpdateSection) -> dict[str, float]:
+def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, settings: UpdateSection) -> dict[str, float]:
     names = sorted({name for record in records for name in record})
     found = {name: float(np.mean([r[name] for r in records if name in r])) for name in names}
     found["grad_clipped"] = float(np.mean([r["grad_norm"] > settings.max_grad_norm for r in records]))

@@ -1,5 +1,99 @@
-"""Shared set-up: one thread for torch, so that parallel tests do not slow one another."""
+"""Shared set-up: one thread for torch, sessions of the toy backend, tiny models in Hugging Face layout."""
 
+import json
 import os
+from pathlib import Path
+
+import pytest
+
+from steadyrl import config
+from steadyrl.train import open_session
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+TEXT = "the red cat sees a small dog and the old bird hears two or three big blue cats, one is new, not green."
+TEMPLATE = (
+    "{% for message in messages %}<user>{{ message['content'] }}<eos>{% endfor %}"
+    "{% if add_generation_prompt %}<bot>{% endif %}"
+)
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """Return a function that opens a small session of the toy backend; overrides are those of the command line."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijklmnopqrst"))
+
+    def open_toy(*overrides, reward="toy_rewards:share_of_a"):
+        settings = {
+            "run": {"steps": 6, "checkpoint_every": 100, "folder": str(tmp_path / "runs")},
+            "backend": {"name": "toy"},
+            "task": {"name": "prompts", "args": {"path": str(prompts)}},
+            "rewards": {reward: 1.0},
+            "sampling": {"max_new_tokens": 6},
+            "rollout": {"prompts_per_step": 8, "samples_per_prompt": 2},
+            "update": {"learning_rate": 0.1, "warmup_steps": 0, "kl_old_limit": 10.0},
+        }
+        return open_session(config.resolve(settings, overrides))
+
+    return open_toy
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory):
+    """Return the folders of four random models by name, made on the spot.
+
+    llama has grouped queries, tied embeddings and a chat template; qwen2 no pad token; gpt2's tokenizer closes every
+    text with the end token.
+    """
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    root = tmp_path_factory.mktemp("models")
+    return {name: _write_model(name, root / name) for name in ("llama", "qwen2", "qwen3", "gpt2")}
+
+
+def _write_model(name, folder):
+    import torch
+    import transformers
+
+    tokenizer = _tokenizer(closes=name == "gpt2")
+    if name == "llama":
+        tokenizer.chat_template = TEMPLATE
+    if name == "qwen2":
+        tokenizer.pad_token = None
+    # Weights far larger than usual: next-token distributions have to be far from uniform, and to depend on
+    # everything before, for a wrong position or mask to show.
+    shape = {"vocab_size": len(tokenizer), "initializer_range": 0.4, "eos_token_id": 1, "bos_token_id": None}
+    rotary = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 64,
+    }  # fmt: skip
+    settings = {
+        "llama": lambda: transformers.LlamaConfig(**shape, **rotary, tie_word_embeddings=True),
+        "qwen2": lambda: transformers.Qwen2Config(**shape, **rotary, tie_word_embeddings=False),
+        "qwen3": lambda: transformers.Qwen3Config(**shape, **rotary, head_dim=8, tie_word_embeddings=True),
+        "gpt2": lambda: transformers.GPT2Config(**shape, n_embd=32, n_layer=2, n_head=2, n_positions=64),
+    }[name]()
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = transformers.AutoModelForCausalLM.from_config(settings)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _tokenizer(closes):
+    import tokenizers
+    import transformers
+
+    special = ["<pad>", "<eos>", "<user>", "<bot>"]
+    bytewise = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer, inner.decoder = bytewise, tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=60, special_tokens=special, show_progress=False)
+    inner.train_from_iterator([TEXT], trainer)
+    if closes:
+        end = [("<eos>", special.index("<eos>"))]
+        inner.post_processor = tokenizers.processors.TemplateProcessing(single="$A <eos>", special_tokens=end)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", pad_token="<pad>")

@@ -6,6 +6,7 @@ Nothing of a held-out module is read. Everything follows from the seed and the i
 from __future__ import annotations
 
 import random
+import re
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,18 @@ def teacher(rng: random.Random, words: Sequence[str], malformed: float = 0.08) -
             pieces.insert(rng.randrange(len(pieces) + 1), rng.choice(["(", ")", "AND", "OR", "NOT"]))
         query = " ".join(pieces)
     return query
+
+
+def disguised(rng: random.Random, request: str, words: Sequence[str]) -> str:
+    """Return a training request in which half of the content words, more or less, are any other words.
+
+    There are two thousand requests, which a model of this size learns by heart in a few minutes, and then writes their
+    words instead of those before it.
+    """
+    if rng.random() < 0.2:
+        return request
+    changed = {w: rng.choice(words) for w in content_words(request) if rng.random() < 0.6}
+    return re.sub(r"[a-z]+", lambda match: changed.get(match[0], match[0]), request)
 
 
 def blind_words(rng: random.Random, request: str) -> list[str]:

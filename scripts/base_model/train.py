@@ -31,8 +31,8 @@ EXERCISE_ROWS, EXERCISE_LENGTH = 128, 48
 # (share of the run's steps, {kind of batch: its share of the stage's steps})
 STAGES = [
     (0.30, {"copy": 1.0}),
-    (0.40, {"copy": 0.25, "read": 0.60, "teach": 0.15}),
-    (0.30, {"copy": 0.10, "read": 0.15, "teach": 0.75}),
+    (0.45, {"copy": 0.30, "read": 0.50, "teach": 0.20}),
+    (0.25, {"copy": 0.25, "read": 0.10, "teach": 0.65}),
 ]
 
 
@@ -112,7 +112,7 @@ class Data:
         if kind == "copy":
             request, query = texts.copying(self.rng, self.words)
         else:
-            request = self.rng.choice(self.requests)
+            request = texts.disguised(self.rng, self.rng.choice(self.requests), self.words)
             query = texts.teacher(self.rng, texts.blind_words(self.rng, request))
         return self.encode(PROMPT.format(request=request)), [*self.encode(" " + query), self.end]
 

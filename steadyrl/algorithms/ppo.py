@@ -16,7 +16,7 @@ from steadyrl.select import drop_unscored
 from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
 
 
-class Settings(Section):
+class PPOSettings(Section):
     """PPO's own numbers."""
 
     kl_coef: float = Field(0.05, ge=0, description="reward paid per nat of KL to the reference, at the start")
@@ -38,10 +38,10 @@ class Settings(Section):
 class PPO:
     """Builds the algorithm from its settings; the name that the config loads."""
 
-    Settings = Settings
+    Settings = PPOSettings
 
     @staticmethod
-    def build(settings: Settings) -> Algorithm:
+    def build(settings: PPOSettings) -> Algorithm:
         """Return PPO as a record of functions."""
 
         def prepare(batch: Batch, numbers: Numbers) -> Batch:
@@ -71,12 +71,12 @@ class PPO:
         )
 
 
-def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
+def _prepare(batch: Batch, numbers: Numbers, settings: PPOSettings) -> Batch:
     """Turn rewards into advantages and value targets: the KL penalty at every token, the reward at the last."""
     old, mask = batch.old, batch.completion_mask
-    assert old is not None, "score the batch first"
+    assert old is not None and old.values is not None, "score the batch first, values included"
     if settings.kl_estimator == "exact":
-        penalty = old.kl_ref_exact
+        penalty: Array = old.kl_ref_exact
     else:
         estimator = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}[settings.kl_estimator]
         penalty = estimator(np, old.logprobs, old.ref_logprobs)
@@ -93,7 +93,7 @@ def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
 
 
 def _loss(
-    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
+    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: PPOSettings
 ) -> tuple[Array, dict[str, Array]]:
     mask, old_logprobs = arrays["mask"], arrays["old_logprobs"]
     policy, clipped = losses.clipped_policy(
@@ -104,6 +104,7 @@ def _loss(
     )
     per_token = policy + settings.value_coef * value
     if settings.entropy_coef:
+        assert new.entropy is not None, "the algorithm needs 'entropy'"
         per_token = per_token - settings.entropy_coef * new.entropy
     sums = {
         "loss/policy": (policy * mask).sum(),

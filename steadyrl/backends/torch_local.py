@@ -37,7 +37,9 @@ class TorchBackend:
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = _device(config.backend.device)
-        self.model, self.tokenizer = load_model(config.model, self.device)
+        with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
+            torch.manual_seed(config.run.seed)
+            self.model, self.tokenizer = load_model(config.model, self.device)
         self._body, self._head = split_head(self.model)
         self._lora = config.model.lora_rank > 0
         self._micro_batch_tokens = config.backend.micro_batch_tokens
@@ -45,7 +47,7 @@ class TorchBackend:
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
-        self._reference: tuple[nn.Module, nn.Module] | None = None
+        self._reference: tuple[nn.Module, Any] | None = None
         if "ref_logprobs" in algorithm.needs and not self._lora:
             frozen = copy.deepcopy(self.model).requires_grad_(False)
             self._reference = split_head(frozen)
@@ -198,7 +200,8 @@ class TorchBackend:
         """
         ids = torch.from_numpy(part.tokens.astype(np.int64)).to(self.device)
         mask = torch.from_numpy(part.completion_mask[:, 1:]).to(self.device)
-        return body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[mask]
+        hidden: torch.Tensor = body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        return hidden[mask]
 
     def _chosen(self, part: Batch) -> torch.Tensor:
         return torch.from_numpy(part.tokens[part.completion_mask].astype(np.int64)).to(self.device)
@@ -211,6 +214,7 @@ class TorchBackend:
         keep = torch.zeros(len(lengths), self._head.out_features, dtype=torch.bool, device=self.device)
         rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(self.device)
         keep[rows, torch.from_numpy(part.kept.ids.astype(np.int64)).to(self.device)] = True
+        keep[torch.from_numpy(lengths == 0).to(self.device)] = True
         return keep
 
     def _arrays(self, part: Batch) -> dict[str, Any]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from steadyrl.config import ModelSection
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
+
+log = logging.getLogger(__name__)
 
 BASE_MODEL = Path(__file__).parent.parent / "assets" / "base-model"
 
@@ -47,7 +51,8 @@ class HFTokenizer:
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the text without special tokens."""
-        return self.hf.decode(ids.tolist(), skip_special_tokens=True)
+        text: str = self.hf.decode(ids.tolist(), skip_special_tokens=True)
+        return text
 
 
 def load_model(section: ModelSection, device: torch.device) -> tuple[Any, HFTokenizer]:
@@ -57,16 +62,22 @@ def load_model(section: ModelSection, device: torch.device) -> tuple[Any, HFToke
         ModelError: The folder is missing or incomplete, or nothing can be loaded from it.
     """
     transformers = require("transformers")
+    transformers.utils.logging.disable_progress_bar()  # its bars would run through ours at every checkpoint
     path = str(BASE_MODEL) if section.path == "base" else section.path
     _check_folder(path)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa"
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            path, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"model.path = '{section.path}' cannot be loaded: {first}") from error
+    if found["missing_keys"]:  # transformers would fill them with random numbers
+        raise ModelError(
+            f"model.path = '{section.path}' lacks weights: {', '.join(sorted(found['missing_keys'])[:3])}; expected a "
+            "whole causal language model"
+        )
     model = model.to(device).eval()
     if section.lora_rank:
         model = add_lora(model, section)
@@ -89,7 +100,7 @@ def add_lora(model: Any, section: ModelSection) -> Any:
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
 
 
-def split_head(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+def split_head(model: Any) -> tuple[nn.Module, Any]:
     """Return (the part that gives hidden states, the part that gives logits) of a causal model.
 
     Raises:
@@ -117,7 +128,9 @@ def _check_folder(path: str) -> None:
                 f"there is no model folder '{path}'; give 'base', a folder in Hugging Face layout, or a hub name "
                 "such as 'Qwen/Qwen2.5-0.5B-Instruct'"
             )
-        return  # a hub name: transformers looks it up, in its cache first
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # a line for every retry helps nobody
+        log.warning("model.path = '%s' is no folder here; looking it up on the Hugging Face hub", path)
+        return
     if not (folder / "config.json").is_file():
         raise ModelError(f"'{path}' is not a model folder: it has no config.json")
     if not any(folder.glob("*.safetensors")):

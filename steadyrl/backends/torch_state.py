@@ -53,9 +53,15 @@ def load_policy(folder: Path, model: Any, lora: bool) -> None:
         return
     shards = sorted(folder.glob("model*.safetensors"))
     tensors = {name: t for shard in shards or [folder / "model.safetensors"] for name, t in load_tensors(shard).items()}
-    result = model.load_state_dict(tensors, strict=False)
-    tied = set(model.all_tied_weights_keys)  # saved once under one of their names
-    if set(result.missing_keys) - tied or result.unexpected_keys:
+    try:
+        result = model.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:
+        raise CheckpointError(f"'{folder}' does not fit the model: {error}") from error
+    own = model.state_dict()
+    filled = {own[name].data_ptr() for name in tensors if name in own}
+    # Tied weights are saved under one of their names: the others share its memory.
+    missing = [name for name in result.missing_keys if own[name].data_ptr() not in filled]
+    if missing or result.unexpected_keys:
         raise CheckpointError(f"'{folder}' does not fit the model: {result}")
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -49,7 +52,7 @@ class ToyBackend:
         self.tokenizer = CharTokenizer()
         size = self.tokenizer.size
         start = np.random.default_rng(seed).normal(0.0, 0.1, (size, size))
-        start[:, self.tokenizer.pad_id] = -30.0  # never sampled
+        start[:, self.tokenizer.pad_id] = -1e9  # never sampled, however hot
         self.parameters = {"logits": start, "values": np.zeros(size)}
         self._reference = start.copy()
         self._moments = {f"{m}.{name}": np.zeros_like(p) for m in "mv" for name, p in self.parameters.items()}
@@ -73,11 +76,12 @@ class ToyBackend:
         previous, ids, logprobs, kept = int(prompt[-1]), [], [], []
         for u in uniform:
             keep = truncation(self.parameters["logits"][previous] / sampling.temperature, sampling)
-            logp = self._logp(self.parameters["logits"], np.array([previous]), sampling, keep[None])[0]
-            previous = int(np.searchsorted(np.cumsum(np.exp(logp)), u * np.exp(logp).sum(), side="right"))
+            before, table = np.array([previous]), self.parameters["logits"]
+            p = np.exp(self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0])
+            previous = int(np.searchsorted(np.cumsum(p), u * p.sum(), side="right"))
             previous = min(previous, int(np.flatnonzero(keep)[-1]))
             ids.append(previous)
-            logprobs.append(logp[previous])
+            logprobs.append(self._logp(table, before, sampling, keep[None])[0, previous])
             kept.append(np.flatnonzero(keep).astype(np.int32))
             if previous == self.tokenizer.eos_id:
                 break
@@ -122,12 +126,11 @@ class ToyBackend:
         p = np.exp(logp)
         plogp = np.where(p > 0, p * np.where(p > 0, logp, 0.0), 0.0)
         entropy = -plogp.sum(axis=1)
-        new = TokenScores(
-            logprobs=tape.Tensor(_spread(logp[np.arange(len(chosen)), chosen], mask)),
-            entropy=tape.Tensor(_spread(entropy, mask)),
-            values=tape.Tensor(_spread(self.parameters["values"][previous], mask)),
-        )
+        new_logprobs = tape.Tensor(_spread(logp[np.arange(len(chosen)), chosen], mask))
+        new_entropy = tape.Tensor(_spread(entropy, mask))
+        new_values = tape.Tensor(_spread(self.parameters["values"][previous], mask))
         count = float(mask.sum())
+        new = TokenScores(logprobs=new_logprobs, entropy=new_entropy, values=new_values)
         total, sums = loss(tape, new, loss_arrays(batch), count)
         total.backward()
         # d logp(chosen) = onehot - p; d entropy = -(p log p + p * entropy); each over the temperature
@@ -135,29 +138,30 @@ class ToyBackend:
         onehot[np.arange(len(chosen)), chosen] = 1.0
         scale = sampling.temperature if sampling.logprobs == "sampled" else 1.0
         by_choice = (
-            new.logprobs.grad[mask][:, None] * (onehot - p)
-            - new.entropy.grad[mask][:, None] * (plogp + p * entropy[:, None])
+            new_logprobs.grad[mask][:, None] * (onehot - p)
+            - new_entropy.grad[mask][:, None] * (plogp + p * entropy[:, None])
         ) / scale
         gradients = {name: np.zeros_like(x) for name, x in self.parameters.items()}
         np.add.at(gradients["logits"], previous, by_choice)
-        np.add.at(gradients["values"], previous, new.values.grad[mask])
+        np.add.at(gradients["values"], previous, new_values.grad[mask])
         norm = self._adam(gradients, learning_rate, max_grad_norm)
-        totals = {name: (float(np.sum(getattr(x, "data", x))), count) for name, x in sums.items()}
+        totals = {name: (float(np.sum(x.data if isinstance(x, tape.Tensor) else x)), count) for name, x in sums.items()}
         return totals | {"loss/total": (float(total.data), 1.0), "grad_norm": (norm, 1.0)}
 
     def save(self, folder: Path) -> None:
         """See Backend."""
         with (folder / _FILE).open("wb") as file:
-            np.savez(file, updates=self._updates, reference=self._reference, **self.parameters, **self._moments)
+            arrays: dict[str, Any] = {**self.parameters, **self._moments}
+            np.savez(file, updates=self._updates, reference=self._reference, **arrays)
 
     def load(self, folder: Path) -> None:
         """See Backend."""
         try:
-            with np.load(folder / _FILE, allow_pickle=False) as saved:
+            with (folder / _FILE).open("rb") as file, np.load(file, allow_pickle=False) as saved:
                 self._updates, self._reference = int(saved["updates"]), saved["reference"]
                 self.parameters = {name: saved[name] for name in self.parameters}
                 self._moments = {name: saved[name] for name in self._moments}
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise CheckpointError(f"cannot read '{folder / _FILE}': {error}; use an earlier checkpoint") from error
 
     def _contexts(self, batch: Batch, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
@@ -165,8 +169,8 @@ class ToyBackend:
         rows, columns = np.nonzero(batch.completion_mask)
         keep = np.ones((len(rows), self.tokenizer.size), bool)
         if batch.kept is not None and sampling.logprobs == "sampled":
-            keep[:] = False
             lengths = batch.kept.lengths[rows, columns]
+            keep[lengths > 0] = False
             keep[np.repeat(np.arange(len(rows)), lengths), batch.kept.ids] = True
         return batch.tokens[rows, columns - 1], keep
 
@@ -175,7 +179,8 @@ class ToyBackend:
         if sampling.logprobs == "sampled":
             logits = np.where(keep, logits / sampling.temperature, -np.inf)
         logits = logits - logits.max(axis=1, keepdims=True)
-        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        logp: np.ndarray = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return logp
 
     def _adam(self, gradients: dict[str, np.ndarray], learning_rate: float, max_grad_norm: float) -> float:
         norm = float(np.sqrt(sum(np.sum(g**2) for g in gradients.values())))

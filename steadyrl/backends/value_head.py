@@ -21,4 +21,5 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [N, hidden] to [N] values in float32, whatever the model's own type."""
-        return self.linear(hidden.float()).squeeze(-1)
+        values: torch.Tensor = self.linear(hidden.float()).squeeze(-1)
+        return values

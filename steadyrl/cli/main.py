@@ -29,5 +29,5 @@ def main() -> None:
     try:
         app()
     except SteadyError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
         sys.exit(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +22,9 @@ from steadyrl.rollout import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import Session, Watch, open_session, train
 
+# What a run may change on its way without becoming another one.
+_FREE_ON_RESUME = ("run.steps", "run.checkpoint_every", "run.keep_checkpoints", "run.rollouts_every")
+
 
 def train_command(
     config: Annotated[Path | None, typer.Argument(help="a TOML file; see examples/")] = None,
@@ -30,19 +33,20 @@ def train_command(
 ) -> None:
     """Train a policy, evaluate it on held-out problems before and after, and write the report."""
     overrides = overrides or []
+    # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
     if resume is not None:
         # With --resume there is no config file: whatever stands in its place is an override.
-        given = [*([str(config)] if config else []), *overrides]
-        run, settings = _reopen(resume, given)
-        attempt = record.begin_again(run)
+        run, settings = _reopen(resume, [*([str(config)] if config else []), *overrides])
+        session = open_session(settings)
+        attempt = record.begin_again(run, settings)
     elif config is None:
         raise ConfigError("give a config file (steadyrl train examples/search.toml) or --resume with a run directory")
     else:
         settings = configs.load(config, overrides)
-        run, attempt = record.begin(settings, config.read_text(encoding="utf-8")), 0
-    note(f"run directory: {run.path}")
-    with record.outcome(run):
         session = open_session(settings)
+        run, attempt = record.begin(settings, config.read_text(encoding="utf-8")), 0
+        note(f"run directory: {run.path}")
+    with record.outcome(run):
         record.add_model(run, session)
         status = _train(session, run, attempt)
         record.close(run, status)
@@ -79,11 +83,14 @@ def sample_command(
 def _reopen(path: Path, overrides: list[str]) -> tuple[RunDir, Config]:
     run = RunDir.open(path)
     for override in overrides:
-        if not override.startswith("run."):
-            raise ConfigError(f"'{override}' cannot change on resuming; only run.* can (run.steps=... trains longer)")
+        if override.partition("=")[0].strip() not in _FREE_ON_RESUME:
+            raise ConfigError(
+                f"'{override}' cannot change on resuming; only {', '.join(_FREE_ON_RESUME)} can: run.steps=N trains to "
+                "step N. For anything else start a new run"
+            )
     settings = configs.resolve(run.resolved(), overrides)
     done = run.checkpoints()
-    if done and done[-1] >= settings.run.steps and run.evaluation_file("after").is_file():
+    if done and done[-1] >= settings.run.steps and run.info().get("status") == "finished":
         raise RunError(
             f"'{path}' is finished: {done[-1]} of {settings.run.steps} steps; add run.steps=N to train longer"
         )
@@ -96,7 +103,7 @@ def _train(session: Session, run: RunDir, attempt: int) -> str:
 
 
 @contextmanager
-def _interruptible() -> Iterator[object]:
+def _interruptible() -> Iterator[Callable[[], bool]]:
     """Make the first Ctrl-C a request to stop after the step, the second an interrupt at once."""
     asked: list[float] = []
 

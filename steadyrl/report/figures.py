@@ -195,7 +195,7 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
         _check(
             "lowest exact KL to the reference",
             None if exact is None else (f"{exact:.2g} nats/sequence", exact >= -EXACT_KL_ROUNDING),
-            "below 0 it is an error of the arithmetic",
+            f"never negative but for rounding, down to -{EXACT_KL_ROUNDING}; below that the arithmetic is wrong",
         ),
         _check(
             "rollouts in training without a reward",

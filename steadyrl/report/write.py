@@ -43,8 +43,8 @@ def write_report(path: Path | str) -> Path:
     evidence = read_evidence(path)
     summary = summarise(evidence)
     folder = RunDir(path).report_folder
-    pictures = plots.draw(evidence.metrics, evidence.settings.get("rewards", {}), summary["metric"])
     write_json(folder / "summary.json", summary)
+    pictures = plots.draw(evidence.metrics, evidence.settings.get("rewards", {}), summary["metric"])
     for name, (svg, png) in pictures.items():
         write_text(folder / f"{name}.svg", svg)
         _write_bytes(folder / f"{name}.png", png)

@@ -7,6 +7,9 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from steadyrl import plugins
 from steadyrl.errors import ConfigError, DataError
@@ -38,15 +41,13 @@ def make_terms(weights: Mapping[str, float], task: Task) -> list[Term]:
     """
     own = task.rewards()
     wanted = dict(weights)
-    if task.metric:
+    # Where the user's own rewards give the metric, itself or as one of their parts, nothing has to be added.
+    if task.metric in own or (task.metric in plugins.BUILT_IN["reward"] and task.metric not in map(_short, wanted)):
         wanted.setdefault(task.metric, 0.0)
     terms = []
     for name, weight in wanted.items():
-        if name in own:
-            reward: BatchReward = per_rollout(name, own[name])
-        else:
-            reward = _adapt(name, _load(name, own))
-        terms.append(Term(name.rpartition(":")[2], weight, reward))
+        reward = per_rollout(name, own[name]) if name in own else _adapt(name, _load(name, own))
+        terms.append(Term(_short(name), weight, reward))
     names = [term.name for term in terms]
     if len(set(names)) < len(names):
         raise ConfigError(f"rewards: two rewards share a name among {', '.join(names)}; rename one of the functions")
@@ -67,22 +68,45 @@ def score_groups(groups: Sequence[Group], terms: Sequence[Term]) -> list[Group]:
                 f"the reward '{term.name}' scored none of {len(scores)} rollouts; the first reason: "
                 f"{scores[0].unscored}. A run without rewards learns nothing; mend the reward"
             )
-    scored = iter([_total(pairs[i][1], [(t, scores[i]) for t, scores in by_term]) for i in range(len(pairs))])
+    scored = iter(_totals(pairs, by_term))
     return [replace(group, rollouts=tuple(next(scored) for _ in group.rollouts)) for group in groups]
+
+
+def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -> list[Rollout]:
+    """Score texts that no policy sampled, such as a rule's or a known good answer; one rollout each, in order.
+
+    Nothing is refused: a text that could not be scored has no reward.
+    """
+    pairs = [(problem, _written(problem, text)) for problem, text in answers]
+    return _totals(pairs, [(term, term.reward(pairs)) for term in terms])
+
+
+def _written(problem: Problem, text: str) -> Rollout:
+    return Rollout(
+        problem_id=problem.id,
+        prompt_ids=np.zeros(0, np.int32),
+        completion_ids=np.zeros(0, np.int32),
+        completion_mask=np.zeros(0, bool),
+        sampling_logprobs=np.zeros(0, np.float32),
+        text=text,
+        stop_reason="stop",
+    )
 
 
 def per_rollout(name: str, function: RewardFn) -> BatchReward:
     """Lift a function of one rollout. What it raises becomes an unscored rollout with the reason."""
 
     def reward(pairs: Sequence[tuple[Problem, Rollout]]) -> list[Score]:
-        scores = []
+        scores, raised = [], []
         for problem, rollout in pairs:
             try:
                 value = function(problem, rollout)
             except Exception as error:  # the rollout boundary: user code may raise anything
-                log.warning("reward %s raised %s: %s", name, type(error).__name__, error)
-                value = Score(None, unscored=f"{name} raised {type(error).__name__}: {error}")
+                raised.append(f"{name} raised {type(error).__name__}: {error}")
+                value = Score(None, unscored=raised[-1])
             scores.append(as_score(name, value))
+        if raised:
+            log.warning("%d of %d rollouts unscored; the first: %s", len(raised), len(pairs), raised[0])
         return scores
 
     return reward
@@ -94,21 +118,25 @@ def from_trl(name: str, function: Callable[..., Sequence[float | None]]) -> Batc
     It is called once a step with plain strings; a problem's columns are passed as lists, as TRL does; columns that
     only some problems have are filled with None. ``completion_ids`` is passed where the function takes it.
     """
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def reward(pairs: Sequence[tuple[Problem, Rollout]]) -> list[Score]:
         columns = sorted({key for problem, _ in pairs for key in problem.columns})
-        given = {key: [problem.columns.get(key) for problem, _ in pairs] for key in columns}
-        given["completion_ids"] = [rollout.completion_ids.tolist() for _, rollout in pairs]
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+        given: dict[str, Sequence[object]] = {key: [p.columns.get(key) for p, _ in pairs] for key in columns}
+        given |= {
+            "prompts": [problem.prompt for problem, _ in pairs],
+            "completions": [rollout.text for _, rollout in pairs],
+            "completion_ids": [rollout.completion_ids.tolist() for _, rollout in pairs],
+        }
         if not takes_all:
-            given = {key: value for key, value in given.items() if key in inspect.signature(function).parameters}
+            given = {key: value for key, value in given.items() if key in parameters}
         try:
-            values = list(
-                function(prompts=[p.prompt for p, _ in pairs], completions=[r.text for _, r in pairs], **given)
-            )
+            values = list(function(**given))
         except Exception as error:  # the rollout boundary: user code may raise anything
-            log.warning("reward %s raised %s: %s", name, type(error).__name__, error)
-            return [Score(None, unscored=f"{name} raised {type(error).__name__}: {error}") for _ in pairs]
+            reason = f"{name} raised {type(error).__name__}: {error}"
+            log.warning("%d rollouts unscored; %s", len(pairs), reason)
+            return [Score(None, unscored=reason) for _ in pairs]
         if len(values) != len(pairs):
             raise DataError(f"the reward '{name}' returned {len(values)} values for {len(pairs)} completions")
         return [as_score(name, value) for value in values]
@@ -123,7 +151,9 @@ def as_score(name: str, value: object) -> Score:
         DataError: It is no number, mapping, Score or None, or the mapping lacks the reward's own name.
     """
     if isinstance(value, Score):
-        return value
+        if value.value is None or math.isfinite(value.value):
+            return value
+        return replace(value, value=None, unscored=f"{name} returned {value.value}")
     if value is None:
         return Score(None, unscored=f"{name} returned None")
     if isinstance(value, Mapping):
@@ -132,17 +162,26 @@ def as_score(name: str, value: object) -> Score:
                 f"the reward '{name}' returned the parts {', '.join(map(str, value))}; expected one called '{name}', "
                 "which counts, beside the others, which are logged"
             )
-        parts = {str(key): float(part) for key, part in value.items() if key != name}
-        return replace(as_score(name, value[name]), parts=parts)
+        parts = {str(key): _number(name, part) for key, part in value.items() if key != name and part is not None}
+        known = {key: part for key, part in parts.items() if math.isfinite(part)}  # an unknown part is left out
+        return replace(as_score(name, value[name]), parts=known)
+    number = _number(name, value)
+    if not math.isfinite(number):
+        return Score(None, unscored=f"{name} returned {number}")
+    return Score(number)
+
+
+def _number(name: str, value: object) -> float:
     try:
-        number = float(value)  # type: ignore[arg-type]  # whatever a user's function returned
+        return float(value)  # type: ignore[arg-type]  # whatever a user's function returned
     except (TypeError, ValueError) as error:
         raise DataError(
             f"the reward '{name}' returned {value!r} ({type(value).__name__}); expected a number, a dict or None"
         ) from error
-    if not math.isfinite(number):
-        return Score(None, unscored=f"{name} returned {number}")
-    return Score(number)
+
+
+def _totals(pairs: Sequence[tuple[Problem, Rollout]], by_term: Sequence[tuple[Term, Sequence[Score]]]) -> list[Rollout]:
+    return [_total(rollout, [(term, scores[i]) for term, scores in by_term]) for i, (_, rollout) in enumerate(pairs)]
 
 
 def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
@@ -164,18 +203,24 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
     )
 
 
-def _load(name: str, own: Mapping[str, RewardFn]) -> Callable[..., object]:
+def _load(name: str, own: Mapping[str, RewardFn]) -> Callable[..., Any]:
     try:
-        return plugins.load("reward", name)
+        function: Callable[..., Any] = plugins.load("reward", name)
     except ConfigError as error:
         if own and ":" not in name:
             raise ConfigError(f"rewards: {error}; the task gives: {', '.join(sorted(own))}") from error
         raise
+    if not callable(function):
+        raise ConfigError(f"rewards: '{name}' is {function!r}; expected a function (problem, rollout) -> float")
+    return function
 
 
-def _adapt(name: str, function: Callable[..., object]) -> BatchReward:
-    short = name.rpartition(":")[2]
-    parameters = inspect.signature(function).parameters
-    if "completions" in parameters:
-        return from_trl(short, function)  # type: ignore[arg-type]  # the signature was just looked at
-    return per_rollout(short, function)  # type: ignore[arg-type]  # what it returns is checked by as_score
+def _adapt(name: str, function: Callable[..., Any]) -> BatchReward:
+    if "completions" in inspect.signature(function).parameters:
+        return from_trl(_short(name), function)
+    return per_rollout(_short(name), function)
+
+
+def _short(name: str) -> str:
+    """Return the name of a part: of an import path what stands after the colon."""
+    return name.rpartition(":")[2]

@@ -5,6 +5,7 @@ The gold answer scores high, an empty one low, scoring repeats, and nothing that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,8 @@ import numpy as np
 
 from steadyrl import plugins
 from steadyrl.config import Config
-from steadyrl.evaluate import written
-from steadyrl.rewards.combine import Term, make_terms, score_groups
-from steadyrl.types import Group, Problem, Task
+from steadyrl.rewards.combine import Term, make_terms, score_texts
+from steadyrl.types import Problem, Task
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _PROBLEMS = 200  # of each split, spread evenly
@@ -39,17 +39,15 @@ def check_task(config: Config) -> list[Check]:
     task, terms = _build(config)
     train, heldout = list(task.problems("train")), list(task.problems("heldout"))
     some = [*_spread(train), *_spread(heldout)]
-    checks = [_splits(train, heldout)]
-    gold, empty = _mean(task, terms, some, "gold"), _mean(task, terms, some, "empty")
-    if gold is None:
-        checks.append(Check("gold answer", True, "the task knows none; give one to have it checked"))
-    else:
-        checks.append(_compare("gold answer", gold, gold >= GOLD_AT_LEAST, f"expected at least {GOLD_AT_LEAST}", task))
-    if empty is not None:
-        limit = EMPTY_AT_MOST if gold is None else min(EMPTY_AT_MOST, gold)
-        checks.append(_compare("empty answer", empty, empty <= limit, f"expected at most {limit:g}", task))
-    checks += [_repeats(config, terms, some), _hostile(terms, some[0])]
-    return checks
+    if not some:
+        return [_splits(train, heldout)]
+    return [
+        _splits(train, heldout),
+        _gold(task, terms, some),
+        _empty(task, terms, some),
+        _repeats(config, terms, some),
+        _hostile(terms, some[0]),
+    ]
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:
@@ -74,22 +72,30 @@ def _splits(train: Sequence[Problem], heldout: Sequence[Problem]) -> Check:
 
 
 def _scores(terms: Sequence[Term], answers: Sequence[tuple[Problem, str]], metric: str) -> list[float | None]:
-    groups = score_groups([Group(p, (written(p, text),)) for p, text in answers], terms)
-    rollouts = [group.rollouts[0] for group in groups]
-    return [r.parts.get(metric) if metric else r.reward for r in rollouts]
+    return [r.parts.get(metric) if metric else r.reward for r in score_texts(answers, terms)]
 
 
-def _mean(task: Task, terms: Sequence[Term], problems: Sequence[Problem], kind: str) -> float | None:
-    found = [(p, "" if kind == "empty" else task.gold(p)) for p in problems]
-    answers = [(p, text) for p, text in found if text is not None]
+def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
+    golds = [(problem, task.gold(problem)) for problem in problems]
+    answers = [(problem, text) for problem, text in golds if text is not None]
     if not answers:
-        return None
-    values = [value for value in _scores(terms, answers, task.metric) if value is not None]
-    return float(np.mean(values)) if values else None
+        return Check("gold answer", True, "the task knows none; give one to have it checked")
+    return _mean("gold answer", _scores(terms, answers, task.metric), task.metric, GOLD_AT_LEAST, math.inf)
 
 
-def _compare(name: str, value: float, passed: bool, expected: str, task: Task) -> Check:
-    return Check(name, passed, f"mean {task.metric or 'reward'} {value:.3f}, {expected}")
+def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
+    scores = _scores(terms, [(problem, "") for problem in problems], task.metric)
+    return _mean("empty answer", scores, task.metric, -math.inf, EMPTY_AT_MOST)
+
+
+def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float) -> Check:
+    """Compare the mean with its bounds; what was left unscored is no evidence of health and fails."""
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores):
+        return Check(name, False, f"{len(scores) - len(known)} of {len(scores)} left unscored, expected none")
+    mean = float(np.mean(known))
+    bound = f"at least {low:g}" if math.isfinite(low) else f"at most {high:g}"
+    return Check(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
 
 
 def _repeats(config: Config, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
@@ -102,8 +108,7 @@ def _repeats(config: Config, terms: Sequence[Term], problems: Sequence[Problem])
 
 
 def _hostile(terms: Sequence[Term], problem: Problem) -> Check:
-    groups = score_groups([Group(problem, tuple(written(problem, text) for text in _HOSTILE))], terms)
-    unscored = [r for r in groups[0].rollouts if r.unscored]
+    unscored = [r for r in score_texts([(problem, text) for text in _HOSTILE], terms) if r.unscored]
     detail = f"{len(_HOSTILE)} malformed answers, {len(unscored)} left unscored"
     if unscored:
         detail += f" ({unscored[0].unscored})"

@@ -8,11 +8,11 @@ from steadyrl.tasks.search.index import Document, SearchIndex
 from steadyrl.tasks.search.tokens import MAX_TERMS, words_of
 from steadyrl.tasks.search.words import STOP_WORDS, content_words
 
-_HINDSIGHT_WORDS = 3  # words that single out one document in a corpus of thousands
+_HINDSIGHT_WORDS = 5  # words that single out most documents of a corpus of thousands
 
 
-def _rarest(request: str, index: SearchIndex) -> list[str]:
-    """Return the request's content words that occur at all, the rarest first."""
+def rarest_words(request: str, index: SearchIndex) -> list[str]:
+    """Return the request's content words that occur at all, the rarest first; the first of all if none does."""
     words = [(index.document_frequency(word), word) for word in content_words(request)]
     return [word for frequency, word in sorted(words) if frequency] or content_words(request)[:1]
 
@@ -40,17 +40,17 @@ def two_by_two(request: str, index: SearchIndex) -> str:
 
 def rarest(request: str, index: SearchIndex) -> str:
     """Take the content word that the fewest documents contain."""
-    return _rarest(request, index)[0]
+    return "".join(rarest_words(request, index)[:1])
 
 
 def rarest_or(request: str, index: SearchIndex) -> str:
     """Join the two rarest content words by OR."""
-    return " OR ".join(_rarest(request, index)[:2])
+    return " OR ".join(rarest_words(request, index)[:2])
 
 
 def rarest_and(request: str, index: SearchIndex) -> str:
     """Join the two rarest content words by AND."""
-    return " AND ".join(_rarest(request, index)[:2])
+    return " AND ".join(rarest_words(request, index)[:2])
 
 
 BASELINES: Mapping[str, Callable[[str, SearchIndex], str]] = {

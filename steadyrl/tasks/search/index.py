@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class SearchIndex:
         self.cache_misses = 0
         self._numbers = {id: number for number, id in enumerate(self.ids)}
         self._connection = connection
+        weakref.finalize(self, connection.close)  # nobody has to close an index that is forgotten
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, np.ndarray] = OrderedDict()
         self._cached_numbers = 0

@@ -11,12 +11,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from steadyrl.config import Section
+from steadyrl.errors import DataError
 from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
 from steadyrl.tasks.search.beir import beir_corpus
 from steadyrl.tasks.search.cache import stdlib_with_index
@@ -30,7 +32,7 @@ _JUDGED_ENTRIES = 10_000  # judgements kept; a step asks for each one once per r
 _HITS_SHOWN = 5
 
 
-class Settings(Section):
+class SearchSettings(Section):
     """The search task's own settings."""
 
     corpus: str = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format")
@@ -48,11 +50,11 @@ class Settings(Section):
 class SearchTask:
     """See Task. Rewards: retrieval (F1), recall, precision, bits, parseable."""
 
-    Settings = Settings
+    Settings = SearchSettings
     name = "search"
     metric = "retrieval"
 
-    def __init__(self, settings: Settings, seed: int = 0):
+    def __init__(self, settings: SearchSettings, seed: int = 0):
         if settings.corpus == "stdlib":
             self.corpus, self.index = stdlib_with_index()
         else:
@@ -101,7 +103,8 @@ class SearchTask:
         return [f"{len(found)} found", *(self.index.ids[n] for n in found[:_HITS_SHOWN])]
 
     def _problem(self, request: Request) -> Problem:
-        prompt = self._prompt.format(request=" ".join(request.text.split()).lower())  # the index folds case too
+        words = " ".join(request.text.split()).lower()  # the index folds case too
+        prompt = self._prompt.replace("{request}", words)
         return Problem(request.id, prompt, {"request": request.text, "relevant": list(request.relevant)})
 
     def _judge(self, problem: Problem, rollout: Rollout) -> Score:
@@ -163,7 +166,12 @@ def measure(found: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str
     return parts
 
 
-def _corpus(settings: Settings) -> Corpus:
+def _corpus(settings: SearchSettings) -> Corpus:
     if settings.corpus == "generated":
         return generated_corpus(seed=settings.corpus_seed)
+    if not Path(settings.corpus).is_dir():
+        raise DataError(
+            f"task.args.corpus is '{settings.corpus}', and there is no such folder; expected 'stdlib', 'generated', or "
+            "a folder in BEIR format (corpus.jsonl, queries.jsonl, qrels/)"
+        )
     return beir_corpus(settings.corpus)

@@ -11,7 +11,7 @@ STOP_WORDS = frozenset(
     "then there these they this those to two under up use used using was were what when where whether which while "
     "who will with would you your s t".split()
 )
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"[^\W_]+")
 
 
 def content_words(text: str) -> list[str]:

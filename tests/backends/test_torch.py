@@ -1,0 +1,366 @@
+"""The torch backend on tiny random models of four families, made on the spot."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steadyrl import config
+from steadyrl.algorithms.ppo import PPO
+from steadyrl.batch import make_batch
+from steadyrl.errors import CheckpointError
+from steadyrl.rollout import collect
+from steadyrl.types import Problem, Sampling
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from steadyrl.backends.torch_local import TorchBackend  # noqa: E402
+from steadyrl.backends.torch_sampler import draw, warp  # noqa: E402
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+
+FAMILIES = ("llama", "qwen2", "qwen3", "gpt2")
+ALGORITHM = PPO.build(PPO.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
+TEXTS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
+PROBLEMS = [Problem(str(i), text) for i, text in enumerate(TEXTS)]
+PLAIN = Sampling(max_new_tokens=10)
+NARROW = Sampling(max_new_tokens=10, temperature=0.7, top_p=0.9, top_k=20)
+WAYS = {"plain": PLAIN, "narrow": NARROW}
+
+
+def opened(folder, *overrides):
+    settings = {
+        "model": {"path": str(folder)},
+        "backend": {"device": "cpu", "threads": 1},
+        "rewards": {"length": 1.0},
+    }
+    return TorchBackend.create(config.resolve(settings, overrides), ALGORITHM)
+
+
+@pytest.fixture(scope="module")
+def backends(tiny_models):
+    """One backend per family for tests that only read it."""
+    return {name: opened(folder) for name, folder in tiny_models.items()}
+
+
+def scored_batch(backend, sampling, seed=0, samples=1):
+    """A prepared batch of the backend's own completions, with rewards of all sizes."""
+    groups = collect(backend, PROBLEMS, samples, sampling, (seed, 0))
+    rewards = iter(np.random.default_rng(seed).normal(size=samples * len(PROBLEMS)))
+    groups = [replace(g, rollouts=tuple(replace(r, reward=next(rewards)) for r in g.rollouts)) for g in groups]
+    batch = make_batch(groups, backend.tokenizer.pad_id)
+    return ALGORITHM.prepare(replace(batch, old=backend.score(batch, sampling, ALGORITHM.needs)), ALGORITHM.state)
+
+
+def step(backend, batch, sampling=NARROW, rate=1e-2, max_grad_norm=1e9):
+    return backend.step(batch, ALGORITHM.loss, sampling, ALGORITHM.needs, rate, max_grad_norm)
+
+
+def train(backend, seeds):
+    for seed in seeds:
+        step(backend, scored_batch(backend, NARROW, seed))
+
+
+def weights(backend):
+    return {name: p.detach().clone() for name, p in backend._trainable().items()}
+
+
+def prompts_of(backend):
+    return [backend.tokenizer.encode_prompt(text) for text in TEXTS]
+
+
+def long_logprobs(folder, batch, row, temperature=1.0):
+    """All next-token log-probs [T, V] of one row, in float64, by a plain forward pass of the unpadded sequence."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.from_numpy(batch.tokens[row, : batch.lengths[row]].astype(np.int64))[None]
+    with torch.no_grad():
+        return (model(ids).logits[0].double() / temperature).log_softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_sampler_and_score_agree_on_log_probabilities(backends, family, way):
+    batch = scored_batch(backends[family], WAYS[way])
+    assert len(set(batch.completion_mask.argmax(axis=1))) > 3, "prompts of several lengths, padded on the left"
+    np.testing.assert_allclose(batch.old.logprobs, batch.sampling_logprobs, atol=5e-5)
+    assert batch.old.logprobs[batch.completion_mask].std() > 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_score_equals_a_plain_forward_pass_of_each_row_alone(backends, tiny_models, family):
+    batch = scored_batch(backends[family], PLAIN)
+    for row, t in zip(*np.nonzero(batch.completion_mask), strict=True):
+        if not batch.completion_mask[row, t - 1]:
+            logp = long_logprobs(tiny_models[family], batch, row)
+        expected = logp[t - 1]
+        assert batch.old.logprobs[row, t] == pytest.approx(expected[batch.tokens[row, t]], abs=2e-5)
+        assert batch.old.entropy[row, t] == pytest.approx(-(np.exp(expected) * expected).sum(), abs=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_truncated_scores_are_normalised_over_the_kept_ids(backends, tiny_models, family):
+    batch = scored_batch(backends[family], NARROW)
+    kept = iter(np.split(batch.kept.ids, batch.kept.lengths[batch.completion_mask].cumsum()))
+    for row, t in zip(*np.nonzero(batch.completion_mask), strict=True):
+        if not batch.completion_mask[row, t - 1]:
+            logp = long_logprobs(tiny_models[family], batch, row, temperature=0.7)
+        ids = next(kept)
+        left = np.exp(logp[t - 1, ids])
+        assert 0.9 * np.sort(np.exp(logp[t - 1]))[-20:].sum() <= left.sum() + 1e-5
+        p = dict(zip(ids.tolist(), left / left.sum(), strict=True))
+        assert batch.old.logprobs[row, t] == pytest.approx(math.log(p[int(batch.tokens[row, t])]), abs=5e-5)
+        assert batch.old.entropy[row, t] == pytest.approx(-sum(x * math.log(x) for x in p.values()), abs=5e-5)
+
+
+def test_a_position_without_kept_ids_was_not_cut(backends):
+    """A batch may mix rollouts of truncated sampling with others."""
+    backend = backends["llama"]
+    narrow, plain = (collect(backend, PROBLEMS[i : i + 1], 1, way, (0, 0))[0] for i, way in enumerate((NARROW, PLAIN)))
+    groups = [replace(g, rollouts=tuple(replace(r, reward=0.0) for r in g.rollouts)) for g in (narrow, plain)]
+    mixed, alone = (make_batch(some, backend.tokenizer.pad_id) for some in (groups, groups[1:]))
+    found = backend.score(mixed, replace(NARROW, temperature=1.0), frozenset()).logprobs[1, : alone.lengths[0]]
+    np.testing.assert_allclose(found, backend.score(alone, PLAIN, frozenset()).logprobs[0], atol=1e-5)
+
+
+def test_raw_logprobs_change_what_is_measured_and_not_what_is_drawn(backends):
+    backend = backends["llama"]
+    sampled = backend.generate(prompts_of(backend), NARROW, range(6))
+    raw = backend.generate(prompts_of(backend), replace(NARROW, logprobs="raw"), range(6))
+    assert [c.ids.tolist() for c in sampled] == [c.ids.tolist() for c in raw]
+    batch = scored_batch(backend, replace(NARROW, logprobs="raw"))
+    whole = backend.score(replace(batch, kept=None), PLAIN, frozenset())
+    np.testing.assert_allclose(batch.sampling_logprobs, whole.logprobs, atol=5e-5)
+    np.testing.assert_allclose(batch.old.logprobs, whole.logprobs, atol=1e-6)
+    np.testing.assert_allclose(batch.old.entropy, whole.entropy, atol=1e-6)
+
+
+def test_warping_by_hand():
+    """Probabilities 1/2, 1/4, 1/8, 1/8: squared and renormalised at temperature 1/2 they are 8, 2, 1/2, 1/2 of 11."""
+    logits = torch.log(torch.tensor([[0.125, 0.5, 0.125, 0.25]]))
+
+    def warped(**settings):
+        return warp(logits, Sampling(1, **settings)).exp()[0].tolist()
+
+    assert warped() == pytest.approx([1 / 8, 1 / 2, 1 / 8, 1 / 4])
+    assert warped(temperature=0.5) == pytest.approx([1 / 22, 8 / 11, 1 / 22, 2 / 11])
+    assert warped(top_k=2) == pytest.approx([0, 2 / 3, 0, 1 / 3])
+    assert warped(top_p=0.5) == pytest.approx([0, 1, 0, 0])
+    assert warped(top_p=0.51) == pytest.approx([0, 2 / 3, 0, 1 / 3])
+    assert warped(top_k=2, top_p=0.6) == pytest.approx([0, 1, 0, 0])
+    assert warped(temperature=0.5, top_p=0.7) == pytest.approx([0, 1, 0, 0])
+
+
+def test_draws_follow_the_cumulative_distribution():
+    logp = torch.log(torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]])).repeat(6, 1)
+    uniform = torch.tensor([0.0, 0.249, 0.251, 0.749, 0.751, 1 - 2.0**-24])
+    assert draw(logp, uniform).tolist() == [1, 1, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equal_seeds_give_equal_tokens_whatever_the_batch_split(tiny_models, backends, family):
+    backend = backends[family]
+    prompts, seeds = prompts_of(backend), range(10, 16)
+    together = backend.generate(prompts, NARROW, seeds)
+    alone = [backend.generate([p], NARROW, [s])[0] for p, s in zip(prompts, seeds, strict=True)]
+    in_fours = opened(tiny_models[family], "backend.generate_rows=4").generate(prompts, NARROW, seeds)
+    assert [c.ids.tolist() for c in together] == [c.ids.tolist() for c in alone]
+    assert [c.ids.tolist() for c in together] == [c.ids.tolist() for c in in_fours]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=5e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_finish_leave_the_others_as_they_would_be_alone(backends, family):
+    """One prompt many times: some completions end at once, others run to the limit."""
+    backend, sampling = backends[family], Sampling(max_new_tokens=24, temperature=1.5)
+    prompts = [p for p in prompts_of(backend)[:3] for _ in range(8)]
+    together = backend.generate(prompts, sampling, range(24))
+    lengths = [len(c.ids) for c in together]
+    assert min(lengths) <= 12 and max(lengths) == 24
+    for i, completion in enumerate(together):
+        alone = backend.generate([prompts[i]], sampling, [i])[0]
+        assert completion.ids.tolist() == alone.ids.tolist()
+        np.testing.assert_allclose(completion.logprobs, alone.logprobs, atol=5e-5)
+        ended = completion.ids[-1] == backend.tokenizer.eos_id
+        assert completion.stop_reason == ("stop" if ended else "length")
+        assert backend.tokenizer.eos_id not in completion.ids[:-1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_micro_batches_change_neither_loss_nor_gradients_nor_the_update(tiny_models, family):
+    """One plain gradient step, since Adam's first would blow rounding up to the learning rate."""
+    whole, rows = (opened(tiny_models[family], f"backend.micro_batch_tokens={n}") for n in (100_000, 1))
+    batch = scored_batch(whole, NARROW, samples=2)
+    start = weights(whole)
+    np.testing.assert_allclose(rows.score(batch, NARROW, ALGORITHM.needs).logprobs, batch.old.logprobs, atol=1e-5)
+    found = []
+    for backend in (whole, rows):
+        backend.optimizer = torch.optim.SGD(list(backend._trainable().values()))
+        found.append(step(backend, batch, rate=0.1))
+    for name, (total, count) in found[0].items():
+        assert found[1][name] == (pytest.approx(total, rel=1e-4, abs=1e-4), count)
+    after, after_rows = weights(whole), weights(rows)
+    for name in start:
+        torch.testing.assert_close(after_rows[name], after[name], rtol=0, atol=1e-5)
+    assert max((after[name] - start[name]).abs().max() for name in start) > 1e-2
+
+
+def test_the_gradient_is_scaled_down_to_the_largest_norm_and_reported_before(tiny_models):
+    free, clipped = opened(tiny_models["llama"]), opened(tiny_models["llama"])
+    batch = scored_batch(free, NARROW)
+    norm, _ = step(free, batch)["grad_norm"]
+    assert step(clipped, batch, max_grad_norm=norm / 4)["grad_norm"] == (pytest.approx(norm), 1.0)
+    for name, parameter in clipped._trainable().items():
+        torch.testing.assert_close(parameter.grad * 4, free._trainable()[name].grad, rtol=1e-4, atol=1e-7)
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights(tiny_models):
+    backend = opened(tiny_models["llama"])
+    batch = scored_batch(backend, NARROW)
+    step(backend, batch)
+    before = weights(backend)
+
+    def broken(xp, new, arrays, count):
+        return (new.logprobs * arrays["mask"]).sum() * float("inf"), {}
+
+    norm, _ = backend.step(batch, broken, NARROW, ALGORITHM.needs, 1e-2, 1.0)["grad_norm"]
+    assert not math.isfinite(norm)
+    for name, parameter in weights(backend).items():
+        assert torch.equal(parameter, before[name])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_policy_starts_as_its_reference(backends, family, way):
+    old = scored_batch(backends[family], WAYS[way]).old
+    np.testing.assert_allclose(old.kl_ref_exact, 0, atol=1e-6)
+    np.testing.assert_allclose(old.ref_logprobs, old.logprobs, atol=1e-6)
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_training_moves_the_policy_and_leaves_the_reference(tiny_models, lora_rank):
+    backend = opened(tiny_models["llama"], f"model.lora_rank={lora_rank}")
+    batch = scored_batch(backend, NARROW)
+    np.testing.assert_allclose(batch.old.kl_ref_exact, 0, atol=1e-6)
+    train(backend, range(2))
+    after = backend.score(batch, NARROW, ALGORITHM.needs)
+    np.testing.assert_array_equal(after.ref_logprobs, batch.old.ref_logprobs)
+    assert np.abs(after.logprobs - batch.old.logprobs).max() > 0.01
+    assert after.kl_ref_exact[batch.completion_mask].mean() > 1e-4
+
+
+def test_exact_kl_and_entropy_are_sums_over_the_vocabulary(tiny_models, tmp_path):
+    """Of a trained policy against the model it came from, each loaded afresh for one row at a time."""
+    backend = opened(tiny_models["qwen2"])
+    train(backend, range(2))
+    backend.save(tmp_path)
+    batch = scored_batch(backend, PLAIN, seed=5)
+    for row in range(len(TEXTS)):
+        p, q = (long_logprobs(folder, batch, row) for folder in (tmp_path / "policy", tiny_models["qwen2"]))
+        for t in np.flatnonzero(batch.completion_mask[row]):
+            divergence = sum(math.exp(a) * (a - b) for a, b in zip(p[t - 1], q[t - 1], strict=True))
+            assert batch.old.kl_ref_exact[row, t] == pytest.approx(divergence, abs=2e-5)
+            assert batch.old.entropy[row, t] == pytest.approx(-sum(math.exp(a) * a for a in p[t - 1]), abs=2e-5)
+    assert batch.old.kl_ref_exact.max() > 1e-3
+
+
+def test_lora_trains_the_adapter_and_the_value_head_only(tiny_models):
+    backend = opened(tiny_models["llama"], "model.lora_rank=4")
+    before = {name: p.detach().clone() for name, p in backend.model.named_parameters()}
+    train(backend, range(2))
+    changed = {name for name, p in backend.model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed
+    assert all("lora_" in name for name in changed)
+    assert backend.value_head.linear.weight.abs().max() > 0
+
+
+def test_the_adapter_follows_from_the_seed(tiny_models):
+    one, same, other = (
+        weights(opened(tiny_models["llama"], "model.lora_rank=4", f"run.seed={seed}")) for seed in (3, 3, 4)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, family):
+    check_continuation(tiny_models[family], tmp_path)
+
+
+def test_an_adapter_saved_and_loaded_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path):
+    check_continuation(tiny_models["qwen3"], tmp_path, "model.lora_rank=4")
+
+
+def check_continuation(folder, tmp_path, *overrides):
+    unbroken, stopped, resumed = (opened(folder, *overrides, f"run.seed={seed}") for seed in (0, 0, 1))
+    train(unbroken, range(4))
+    train(stopped, range(2))
+    stopped.save(tmp_path)
+    resumed.load(tmp_path)
+    train(resumed, range(2, 4))
+    expected, got = weights(unbroken), weights(resumed)
+    assert expected.keys() == got.keys() and "value_head.linear.weight" in got
+    for name in expected:
+        assert torch.equal(got[name], expected[name]), name
+    for name, parameter in resumed._trainable().items():
+        moments = unbroken.optimizer.state[unbroken._trainable()[name]]
+        assert {k: v.tolist() for k, v in resumed.optimizer.state[parameter].items()} == {
+            k: v.tolist() for k, v in moments.items()
+        }
+    one, other = (scored_batch(b, NARROW, seed=9).old for b in (unbroken, resumed))
+    np.testing.assert_array_equal(one.ref_logprobs, other.ref_logprobs)
+
+
+def test_before_the_first_step_there_is_nothing_of_the_optimizer_to_keep(tiny_models, tmp_path):
+    stopped, resumed = opened(tiny_models["llama"]), opened(tiny_models["llama"])
+    stopped.save(tmp_path)
+    resumed.load(tmp_path)
+    for backend in (stopped, resumed):
+        train(backend, [0])
+    expected, got = weights(stopped), weights(resumed)
+    assert all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("name", ["policy/model.safetensors", "value_head.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_a_damaged_checkpoint_is_refused(tiny_models, tmp_path, name, damage):
+    backend = opened(tiny_models["llama"])
+    train(backend, [0])
+    backend.save(tmp_path)
+    file = tmp_path / name
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "cut short":
+        file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=r"safetensors.*earlier one"):
+        opened(tiny_models["llama"]).load(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["another model", "a weight is missing", "a weight has another shape"])
+def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tiny_models, tmp_path, change):
+    opened(tiny_models["gpt2" if change == "another model" else "llama"]).save(tmp_path)
+    file = tmp_path / "policy" / "model.safetensors"
+    tensors = load_file(file)
+    if change == "a weight is missing":
+        del tensors["model.layers.1.mlp.up_proj.weight"]
+    if change == "a weight has another shape":
+        tensors["model.norm.weight"] = torch.zeros(5)
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        opened(tiny_models["llama"]).load(tmp_path)
+
+
+def test_a_saved_policy_is_a_model_folder(tiny_models, tmp_path):
+    backend = opened(tiny_models["qwen3"])
+    train(backend, range(2))
+    backend.save(tmp_path)
+    again = opened(tmp_path / "policy")
+    one, other = (b.generate(prompts_of(b), PLAIN, range(6)) for b in (backend, again))
+    for a, b in zip(one, other, strict=True):
+        assert a.ids.tolist() == b.ids.tolist()
+        np.testing.assert_array_equal(a.logprobs, b.logprobs)

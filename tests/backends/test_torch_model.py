@@ -1,0 +1,151 @@
+"""Loading models and tokenizers: what is accepted, what is refused, and how a prompt becomes ids."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from steadyrl.config import ModelSection
+from steadyrl.errors import ConfigError, ModelError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from steadyrl.backends.torch_model import load_model, split_head  # noqa: E402
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+
+
+def loaded(folder, **settings):
+    return load_model(ModelSection(path=str(folder), **settings), torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tiny_models):
+    return {name: loaded(folder)[1] for name, folder in tiny_models.items()}
+
+
+def test_a_chat_template_makes_the_prompt_a_message(tokenizers):
+    ids = tokenizers["llama"].encode_prompt("the cat")
+    assert tokenizers["llama"].hf.decode(ids) == "<user>the cat<eos><bot>"
+    assert ids.dtype == np.int32
+
+
+def test_the_chat_template_can_be_left_out(tiny_models):
+    _, tokenizer = loaded(tiny_models["llama"], chat_template="never")
+    assert tokenizer.hf.decode(tokenizer.encode_prompt("the cat")) == "the cat"
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gpt2"])
+def test_without_a_chat_template_the_prompt_is_the_text(tokenizers, family):
+    assert tokenizers[family].hf.decode(tokenizers[family].encode_prompt("the cat")) == "the cat"
+
+
+def test_decoded_text_has_no_special_tokens(tokenizers):
+    assert tokenizers["llama"].decode(tokenizers["llama"].encode_prompt("the cat")) == "the cat"
+
+
+def test_an_end_token_after_the_prompt_is_dropped(tokenizers):
+    tokenizer = tokenizers["gpt2"]
+    whole = tokenizer.hf("the cat")["input_ids"]
+    assert whole[-1] == tokenizer.eos_id
+    assert tokenizer.encode_prompt("the cat").tolist() == whole[:-1]
+
+
+def test_an_empty_prompt_is_the_end_token(tokenizers):
+    assert tokenizers["gpt2"].encode_prompt("").tolist() == [tokenizers["gpt2"].eos_id]
+
+
+def test_without_a_pad_token_the_end_token_pads(tokenizers):
+    assert tokenizers["qwen2"].hf.pad_token is None
+    assert tokenizers["qwen2"].pad_id == tokenizers["qwen2"].eos_id
+    assert tokenizers["llama"].pad_id != tokenizers["llama"].eos_id
+
+
+def test_models_are_loaded_for_scoring_without_dropout(tiny_models):
+    for folder in tiny_models.values():
+        model, _ = loaded(folder)
+        assert not model.training
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_an_adapter_leaves_the_weights_frozen(tiny_models):
+    model, _ = loaded(tiny_models["llama"], lora_rank=2, lora_targets="q_proj, v_proj")
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert len(trained) == 2 * 2 * 2  # layers, modules, matrices
+    assert all(("q_proj" in name or "v_proj" in name) and "lora_" in name for name in trained)
+
+
+def test_an_adapter_for_modules_that_do_not_exist_is_refused(tiny_models):
+    with pytest.raises(ConfigError, match=r"model\.lora_targets = 'nowhere'"):
+        loaded(tiny_models["llama"], lora_rank=2, lora_targets="nowhere")
+
+
+def test_a_model_that_changes_its_logits_after_the_output_layer_is_refused():
+    settings = transformers.Gemma2Config(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, initializer_range=0.4, final_logit_softcapping=2.0, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="soft cap"):
+        split_head(transformers.AutoModelForCausalLM.from_config(settings).eval())
+
+
+@pytest.fixture
+def copied(tiny_models, tmp_path):
+    """A copy of a model folder to spoil."""
+    return shutil.copytree(tiny_models["llama"], tmp_path / "model")
+
+
+def test_a_tokenizer_without_end_token_is_refused(copied):
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (copied / name).is_file():
+            settings = json.loads((copied / name).read_text())
+            settings.pop("eos_token", None)
+            (copied / name).write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match="end-of-sequence"):
+        loaded(copied)
+
+
+def test_a_missing_model_folder_is_refused(tmp_path):
+    with pytest.raises(ModelError, match="there is no model folder"):
+        loaded(tmp_path / "nowhere")
+
+
+def lose_a_weight(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def shrink_a_weight(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"][:5].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "not valid JSON"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "noone"}'), "cannot be loaded"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "cannot be loaded"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"12345678abc"), "cannot be loaded"),
+        (lose_a_weight, r"lacks weights: model\.layers\.1\.mlp\.up_proj\.weight"),
+        (shrink_a_weight, "cannot be loaded"),
+    ],
+    ids=[
+        "no config", "torn config", "unknown type", "no tokenizer", "no weights", "damaged weights", "a weight missing",
+        "a weight too small",
+    ],
+)  # fmt: skip
+def test_an_incomplete_model_folder_is_refused(copied, spoil, message):
+    spoil(copied)
+    with pytest.raises(ModelError, match=message):
+        loaded(copied)

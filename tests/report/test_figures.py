@@ -1,0 +1,217 @@
+"""The summary of a run: numbers computed by hand for four problems, and what happens where something is unknown."""
+
+import math
+
+import pytest
+
+from steadyrl.errors import RunError
+from steadyrl.report.evidence import read_evidence, series
+from steadyrl.report.figures import checks, summarise
+from steadyrl.rundir import RunDir, append_line, write_json, write_lines
+
+
+def answer(metric, **parts):
+    return {"text": "a OR b", "reward": metric, "metric": metric, "parts": parts, "unscored": None, "note": ""}
+
+
+def evaluation(answers):
+    """{name: {problem: answer}} as lines of an evaluation file."""
+    problems = dict.fromkeys(problem for named in answers.values() for problem in named)
+    return [
+        {
+            "problem": p,
+            "prompt": f"prompt {p}",
+            "answers": {name: named[p] for name, named in answers.items() if p in named},
+        }
+        for p in problems
+    ]
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDir(tmp_path / "tiny")
+    write_json(run.info_file, {"id": "tiny", "task": "search", "metric": "retrieval"})
+    append_line(run.metrics_file, {"step": 0, "attempt": 0, "time": 0.0})
+    return run
+
+
+def evaluate(run, **files):
+    for name, answers in files.items():
+        write_lines(run.evaluation_file(name), evaluation(answers))
+    return summarise(read_evidence(run.path))
+
+
+def scored(*values):
+    return {"sampled": {f"p{i}": answer(value) for i, value in enumerate(values)}}
+
+
+# the paired comparison
+
+
+def test_the_summary_of_a_hand_computed_case(run):
+    summary = evaluate(
+        run,
+        before={
+            "sampled": {
+                "a": answer(0.0, recall=0.2),
+                "b": answer(0.5, recall=0.4),
+                "c": answer(None),
+                "d": answer(1.0),
+            },
+            "greedy": {"a": answer(1.0), "b": answer(0.5)},
+        },
+        after={
+            "sampled": {
+                "a": answer(0.5, recall=0.5),
+                "b": answer(1.0, recall=0.9),
+                "c": answer(0.9),
+                "d": answer(None),
+            },
+            "greedy": {"a": answer(0.5), "b": answer(0.0)},
+        },
+        baselines={"all words": {"a": answer(0.2, recall=1.0), "b": answer(None), "c": answer(0.6)}},
+    )
+    # c and d are each unscored once: a and b remain, 0.25 -> 0.75, and both changed by 0.5
+    assert (summary["n"], summary["before"], summary["after"], summary["difference"]) == (2, 0.25, 0.75, 0.5)
+    assert summary["interval"] == [0.5, 0.5]
+    assert summary["relative"] == 2.0
+    assert summary["verdict"] == "better"
+    assert summary["unscored"] == {"before": 1, "after": 1}
+    assert summary["greedy"] == {
+        "n": 2,
+        "before": 0.75,
+        "after": 0.25,
+        "difference": -0.5,
+        "interval": [-0.5, -0.5],
+        "relative": pytest.approx(-2 / 3),
+    }
+    assert summary["parts"]["recall"]["before"] == pytest.approx(0.3)
+    assert summary["parts"]["recall"]["after"] == pytest.approx(0.7)
+    assert summary["baselines"] == {"all words": {"metric": pytest.approx(0.4), "recall": 1.0}}
+    assert {key: summary[key] for key in ("run", "task", "metric", "decoding")} == {
+        "run": "tiny",
+        "task": "search",
+        "metric": "retrieval",
+        "decoding": "sampled",
+    }
+
+
+def test_a_drop_on_every_problem_is_worse(run):
+    assert evaluate(run, before=scored(0.9, 0.8, 0.7), after=scored(0.1, 0.2, 0.3))["verdict"] == "worse"
+
+
+def test_changes_that_cancel_are_undecided(run):
+    summary = evaluate(run, before=scored(0.0, 1.0, 0.0, 1.0), after=scored(1.0, 0.0, 1.0, 0.0))
+    assert summary["difference"] == 0.0
+    assert summary["interval"][0] < 0 < summary["interval"][1]
+    assert summary["verdict"] == "undecided"
+
+
+def test_one_problem_has_no_interval_and_decides_nothing(run):
+    summary = evaluate(run, before=scored(0.1), after=scored(0.9))
+    assert (summary["n"], summary["difference"]) == (1, pytest.approx(0.8))
+    assert (summary["interval"], summary["verdict"]) == (None, "undecided")
+
+
+def test_a_mean_of_zero_before_has_no_relative_change(run):
+    summary = evaluate(run, before=scored(0.0, 0.0), after=scored(0.5, 0.5))
+    assert (summary["difference"], summary["relative"]) == (0.5, None)
+
+
+def test_without_an_evaluation_after_training_only_before_is_filled(run):
+    summary = evaluate(run, before=scored(0.2, None, 0.4))
+    assert (summary["n"], summary["before"]) == (2, pytest.approx(0.3))
+    assert [summary[key] for key in ("after", "difference", "interval", "relative", "verdict")] == [None] * 5
+    assert summary["unscored"] == {"before": 1, "after": None}
+
+
+def test_no_problem_scored_both_times_is_undecided(run):
+    summary = evaluate(run, before=scored(None, 0.5), after=scored(0.5, None))
+    assert (summary["n"], summary["before"], summary["verdict"]) == (0, None, "undecided")
+
+
+def test_a_number_that_is_not_finite_is_unknown(run):
+    summary = evaluate(run, before=scored(math.nan, 0.5, 0.5), after=scored(0.5, 0.5, 0.5))
+    assert (summary["n"], summary["unscored"]) == (2, {"before": 1, "after": 0})
+
+
+# health
+
+
+def test_health_figures_of_a_hand_computed_run(run):
+    entropies = [4.0, 3.0, 2.0, *[9.0] * 4, *[1.5] * 10]  # first three: mean 3; last ten: 1.5
+    for step, entropy in enumerate(entropies):
+        append_line(run.metrics_file, {"step": step, "attempt": 1, "entropy": entropy, "reward/unscored": 0.25})
+    for step, kl, error in ((1, -1.0, 0.25), (2, -0.5, 0.5), (3, 2.0, 0.5), (4, -3.0, None), (5, 0.1, 0.0)):
+        line = {"step": step, "attempt": 2, "entropy": entropies[step], "reward/unscored": 0.25}
+        append_line(run.metrics_file, {**line, "kl_ref_k1_seq": kl, "kl_ref_k1_seq_se": error})
+    health = evaluate(run, after={"sampled": {"a": answer(1.0, parseable=1.0), "b": answer(1.0, parseable=0.0)}})[
+        "health"
+    ]
+    assert (health["entropy_start"], health["entropy_end"], health["entropy_ratio"]) == (3.0, 1.5, 0.5)
+    assert (health["kl_ref_k1_seq_min"], health["kl_ref_k1_seq_min_in_se"]) == (-3.0, -4.0)
+    assert health["kl_steps_below_minus_2se"] == 1
+    assert health["kl_ref_exact_seq_min"] is None
+    assert (health["steps"], health["unscored"], health["parseable"]) == (17, 0.25, 0.5)
+
+
+def test_checks_say_which_figures_need_a_look(run):
+    for step in range(20):
+        line = {"entropy": 3.0 if step < 3 else 0.5, "kl_ref_k1_seq": -1.0, "kl_ref_k1_seq_se": 0.1}
+        append_line(
+            run.metrics_file, {"step": step, "attempt": 1, "grad_norm": math.nan if step == 9 else 1.0, **line}
+        )
+    found = {check.name: (check.measured, check.word) for check in checks(evaluate(run, before=scored(0.5)))}
+    assert found == {
+        "answers after training that can be parsed": ("", "not measured"),
+        "entropy at the end, as a share of the start": ("0.17", "look at this"),
+        "steps with a KL to the reference below -2 standard errors": (
+            "20, lowest -10.0 standard errors",
+            "look at this",
+        ),
+        "lowest exact KL to the reference": ("", "not measured"),
+        "rollouts in training without a reward": ("", "not measured"),
+        "steps with a number that is not finite": ("1 of 20", "look at this"),
+    }
+
+
+# reading
+
+
+def test_a_series_has_gaps_where_nothing_finite_was_measured():
+    records = [
+        {"step": 0, "x": 1.0},
+        {"step": 1, "x": None},
+        {"step": 2},
+        {"step": 3, "x": math.inf},
+        {"step": 4, "x": 2},
+    ]
+    values = series(records, "x")
+    assert values[[0, 4]].tolist() == [1.0, 2.0]
+    assert [math.isnan(value) for value in values[1:4]] == [True] * 3
+
+
+def test_a_torn_last_line_is_ignored(run):
+    evaluate(run, before=scored(0.2, 0.4))
+    for path in (run.metrics_file, run.evaluation_file("before")):
+        with path.open("a") as file:
+            file.write('{"step": 1, "problem": "p2", "ans')
+    summary = summarise(read_evidence(run.path))
+    assert (summary["n"], summary["health"]["steps"]) == (2, 1)
+
+
+def test_an_evaluation_line_without_answers_is_an_error_that_names_the_file(run):
+    append_line(run.evaluation_file("before"), {"problem": "a"})
+    with pytest.raises(RunError, match=r"before\.jsonl.*without 'problem' or 'answers'"):
+        read_evidence(run.path)
+
+
+def test_a_run_without_steps_is_refused(run):
+    run.metrics_file.unlink()
+    with pytest.raises(RunError, match="has no steps yet"):
+        read_evidence(run.path)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match="is not a run directory"):
+        read_evidence(tmp_path)

@@ -1,0 +1,278 @@
+"""The written report: complete, the same bytes each time, and safe against whatever a model wrote."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from steadyrl.config import Config, dump
+from steadyrl.errors import AccessError, RunError
+from steadyrl.report.write import write_report
+from steadyrl.rundir import RunDir, append_line, write_json, write_lines
+
+STEPS, PROBLEMS = 60, 40
+FILES = ["policy.png", "policy.svg", "report.html", "report.md", "summary.json", "train.png", "train.svg"]
+HOSTILE = "<script>alert(1)</script> | a | b |\n```\n# loud\n````\n[x](https://example.org) &lt; \x00\x1b[31m"
+SHOWN = HOSTILE.replace("\x00", "\ufffd").replace("\x1b", "\ufffd")
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """What a browser would see: the text, the tags, and every attribute that could load something."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.text, self.tags, self.open, self.loads = "", [], [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href", "srcset")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def step_record(step, rng):
+    share = step / STEPS
+    reward = 0.1 + 0.2 * share + 0.01 * rng.standard_normal()
+    return {
+        "step": step,
+        "attempt": 0,
+        "time": 1000.0 + step,
+        "reward/mean": reward,
+        "reward/retrieval": reward,
+        "reward/format": 0.5 + 0.4 * share,
+        "reward/unscored": 0.0,
+        "kl_ref_k1_seq": 3 * share + 0.2 * rng.standard_normal() + 0.5,
+        "kl_ref_k1_seq_se": 0.2,
+        "kl_ref_exact_seq": 3 * share + 0.5,
+        "entropy": 2.0 - share,
+        "entropy_sampled": 2.0 - share + 0.05 * rng.standard_normal(),
+        "loss/value": None,
+        "loss/policy": 0.01 * rng.standard_normal(),
+        "grad_norm": "NaN" if step == 30 else 1.0 + rng.random(),
+        **({"heldout/retrieval": reward} if step % 20 == 0 else {}),
+    }
+
+
+def answers(rng, level, text, **more):
+    value = max(0.0, level + 0.1 * rng.standard_normal())
+    parts = {"retrieval": value, "recall": value / 2, "results": 100 * value, "parseable": 1.0}
+    return {"text": text, "reward": value, "metric": value, "parts": parts, "unscored": None, "note": "", **more}
+
+
+def make_run(path, text="open AND file"):
+    rng = np.random.default_rng(0)
+    run = RunDir(path)
+    for step in range(STEPS):
+        append_line(run.metrics_file, step_record(step, rng))
+    for name, level in (("before", 0.2), ("after", 0.5)):
+        lines = []
+        for i in range(PROBLEMS):
+            found = {decoding: answers(rng, level, text, note=text) for decoding in ("sampled", "greedy")}
+            lines.append({"problem": f"p{i}", "prompt": f"{i}: {text}", "answers": found})
+        write_lines(run.evaluation_file(name), lines)
+    lines = [
+        {"problem": f"p{i}", "prompt": "", "answers": {"OR | all": answers(rng, 0.3, "a")}}
+        for i in range(PROBLEMS)
+    ]
+    write_lines(run.evaluation_file("baselines"), lines)
+    settings = dump(Config())
+    settings["update"]["learning_rate"] = 1e-4
+    settings["rewards"] = {"retrieval": 1.0, "format": 0.5}
+    settings["algorithm"]["args"] = {"kl_coef": 0.05}
+    write_json(run.resolved_file, settings)
+    info = {
+        "id": "a-run",
+        "task": "search",
+        "metric": "retrieval",
+        "algorithm": "ppo",
+        "seed": 7,
+        "status": "finished",
+    }
+    write_json(
+        run.info_file,
+        {**info, "command": "steadyrl train x.toml", "commit": "0123abc", "packages": {"numpy": "2"}},
+    )
+    return run
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A run whose prompts, answers and notes try to break the page."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "hostile", HOSTILE)
+    write_report(run.path)
+    return run
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """A run of which only one step is known, interrupted."""
+    run = RunDir(tmp_path_factory.mktemp("runs") / "bare")
+    append_line(run.metrics_file, {"step": 3, "attempt": 0})
+    write_json(run.info_file, {"status": "interrupted", "error": "out of memory"})
+    write_report(run.path)
+    return run
+
+
+def text_of(run, name):
+    return (run.report_folder / name).read_text(encoding="utf-8")
+
+
+# what is written
+
+
+def test_every_file_is_written_and_nothing_else(hostile):
+    assert sorted(path.name for path in hostile.report_folder.iterdir()) == FILES
+
+
+def test_both_pages_open_with_the_verdict_and_its_numbers(hostile):
+    summary = json.loads(text_of(hostile, "summary.json"))
+    low, high = summary["interval"]
+    sentence = (
+        f"held-out retrieval {summary['before']:.3f} → {summary['after']:.3f}, "
+        f"+{summary['difference']:.3f} [{low:.3f}, {high:.3f}], n = 40: better"
+    )
+    assert text_of(hostile, "report.md").splitlines()[:3] == ["# a-run", "", f"**{sentence}**"]
+    assert sentence in Page(text_of(hostile, "report.html")).text
+
+
+def test_the_ranking_is_sorted_by_the_metric_with_the_model_in_it(hostile):
+    page = text_of(hostile, "report.md")
+    first, second, third = (
+        page.index(f"| {name} |")
+        for name in ("**this model, after training**", r"OR \| all", "**this model, before training**")
+    )
+    assert first < second < third
+    assert "| answers | n | retrieval | recall | results | parseable |" in page
+
+
+def test_settings_that_differ_and_how_to_repeat_the_run_are_listed(hostile):
+    page = text_of(hostile, "report.md")
+    assert "| update.learning_rate | 0.0001 | 0.0003 |" in page
+    assert "| rewards.format | 0.5 | not set |" in page
+    assert "| algorithm.args.kl_coef | 0.05 |" in page
+    assert "run.steps" not in page
+    assert "git checkout 0123abc\nsteadyrl train x.toml\nsteadyrl report" in page
+    assert "- seed: 7\n" in page
+
+
+def test_a_nan_in_training_is_pointed_out(hostile):
+    assert "**look at this**: steps with a number that is not finite: 1 of 60" in text_of(hostile, "report.md")
+
+
+def test_eight_problems_are_shown_the_largest_changes_first(hostile):
+    files = [hostile.evaluation_file(name).read_text().splitlines() for name in ("before", "after")]
+    before, after = ([json.loads(line)["answers"]["sampled"]["metric"] for line in lines] for lines in files)
+    gains = sorted(range(PROBLEMS), key=lambda i: before[i] - after[i])
+    headings = re.findall(r"^### (p\d+) \((.*)\)$", text_of(hostile, "report.md"), re.MULTILINE)
+    assert headings[:3] == [(f"p{i}", "large gain") for i in gains[:3]]
+    assert [why for _, why in headings].count("large loss") == sum(after[i] < before[i] for i in gains[-2:])
+    assert len(headings) == len(set(headings)) == 8
+
+
+# the same bytes
+
+
+def test_two_writes_give_identical_bytes(hostile):
+    first = {name: (hostile.report_folder / name).read_bytes() for name in FILES}
+    write_report(hostile.path)
+    assert {name: (hostile.report_folder / name).read_bytes() for name in FILES} == first
+
+
+# what is missing
+
+
+def test_a_report_of_one_empty_step_says_what_is_not_there(bare):
+    page = text_of(bare, "report.md")
+    assert "**held-out metric has not been measured**" in page
+    assert 'status is "interrupted"' in page
+    assert "out of memory" in page
+    assert "The run recorded no settings." in page
+    assert "No answers were recorded." in page
+    assert page.count("**not measured**") == 5
+
+
+def test_panels_without_numbers_say_so(bare, hostile):
+    counted = {
+        name: [text_of(run, f"{name}.svg").count("<!-- not measured -->") for run in (bare, hostile)]
+        for name in ("train", "policy")
+    }
+    # the other run has no coefficient and value loss; no clip fraction, KL to the old policy, advantage and
+    # explained variance
+    assert counted == {"train": [5, 2], "policy": [6, 4]}
+
+
+def test_the_panels_name_units_of_the_catalogue(hostile):
+    assert "<!-- nats/sequence -->" in text_of(hostile, "train.svg")
+    assert "<!-- nats/token -->" in text_of(hostile, "policy.svg")
+    assert "<!-- total = retrieval -->" in text_of(hostile, "train.svg")
+
+
+def test_a_run_without_steps_or_no_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match="there is no run directory"):
+        write_report(tmp_path / "nothing")
+    write_json(tmp_path / "run.json", {})
+    with pytest.raises(RunError, match="has no steps yet"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_report_that_cannot_be_written_is_an_access_error(tmp_path):
+    write_json(tmp_path / "run.json", {})
+    append_line(tmp_path / "metrics.jsonl", {"step": 0, "attempt": 0})
+    (tmp_path / "report").write_text("in the way")
+    with pytest.raises(AccessError, match=r"cannot write .*summary\.json"):
+        write_report(tmp_path)
+    (tmp_path / "report").unlink()
+    (tmp_path / "report" / "train.png.part").mkdir(parents=True)
+    with pytest.raises(AccessError, match=r"cannot write .*train\.png"):
+        write_report(tmp_path)
+
+
+# hostile text
+
+
+def test_html_is_one_well_formed_page_that_loads_nothing(hostile):
+    html = text_of(hostile, "report.html")
+    page = Page(html)
+    assert page.open == []
+    assert page.tags.count("svg") == 2
+    assert "script" not in page.tags
+    assert all(target.startswith("#") for target in page.loads)
+    ids = re.findall(r'\bid="([^"]*)"', html)
+    assert {target[1:] for target in page.loads} <= set(ids)
+    assert "http" not in html.replace("[x](https://example.org)", "")
+
+
+def test_hostile_text_appears_in_html_as_it_was_written(hostile):
+    page = Page(text_of(hostile, "report.html"))
+    assert page.text.count(SHOWN) == 8 * 5  # of 8 problems a prompt, two answers, two notes
+
+
+def test_hostile_text_stays_inside_its_markdown_block(hostile):
+    markdown_it = pytest.importorskip("markdown_it", reason="parses the page as a reader's program would")
+    tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(text_of(hostile, "report.md"))
+    fences = [token.content for token in tokens if token.type == "fence"]
+    assert fences.count(f"{SHOWN}\n") == 8 * 2
+    inline = [child for token in tokens for child in token.children or []]
+    assert not [token for token in [*tokens, *inline] if token.type in ("html_block", "html_inline", "link_open")]
+    headings = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    assert len(headings) == 1 + 7 + 8
+    notes = [token.content for token in tokens if token.type == "inline" and token.content.startswith("Note:")]
+    assert len(notes) == 16
+    cells = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "td_open"]
+    assert r"OR \| all" in cells or "OR | all" in cells

@@ -1,0 +1,290 @@
+import logging
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from steadyrl.errors import ConfigError, DataError
+from steadyrl.rewards.combine import Term, as_score, from_trl, make_terms, per_rollout, score_groups, score_texts
+from steadyrl.types import Group, Problem, Rollout, Score
+
+
+class OneRewardTask:
+    """A task whose own reward is the number written in the answer."""
+
+    def __init__(self, metric="value", own=("value",)):
+        self.metric = metric
+        self._own = own
+
+    def rewards(self):
+        return {name: lambda problem, rollout: float(rollout.text) for name in self._own}
+
+
+def group(*texts, **columns):
+    rollouts = tuple(
+        Rollout(
+            problem_id="p",
+            prompt_ids=np.zeros(1, np.int32),
+            completion_ids=np.arange(len(text), dtype=np.int32),
+            completion_mask=np.ones(len(text), bool),
+            sampling_logprobs=np.zeros(len(text), np.float32),
+            text=text,
+            stop_reason="stop",
+        )
+        for text in texts
+    )
+    return Group(Problem("p", f"say {len(texts)}", columns), rollouts)
+
+
+def term(function, name="part", weight=1.0):
+    return Term(name, weight, per_rollout(name, function))
+
+
+def scored(groups, *terms):
+    return [rollout for g in score_groups(groups, terms) for rollout in g.rollouts]
+
+
+@pytest.fixture
+def users_module(tmp_path, monkeypatch):
+    """Write a module of a user's rewards; return what writes it."""
+
+    def write(name, text):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        return name
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_the_total_is_the_weighted_sum_of_the_parts():
+    terms = [term(lambda p, r: len(r.text), "letters", 0.5), term(lambda p, r: r.text.count("a"), "a", -2.0)]
+    found = scored([group("aab", "b")], *terms)
+    assert [r.reward for r in found] == [0.5 * 3 - 2 * 2, 0.5]
+    assert [r.parts for r in found] == [{"letters": 3.0, "a": 2.0}, {"letters": 1.0, "a": 0.0}]
+
+
+def test_groups_and_rollouts_keep_their_places():
+    found = score_groups([group("1", "2"), group("3")], [term(lambda p, r: float(r.text))])
+    assert [[(r.text, r.reward) for r in g.rollouts] for g in found] == [[("1", 1.0), ("2", 2.0)], [("3", 3.0)]]
+
+
+def test_weight_zero_is_measured_but_does_not_count():
+    (found,) = scored([group("aa")], term(lambda p, r: 1), term(lambda p, r: 7, "seven", 0.0))
+    assert (found.reward, found.parts["seven"]) == (1.0, 7.0)
+
+
+def test_none_is_unscored_and_never_zero():
+    first, second = scored([group("1", "")], term(lambda p, r: 1.0 if r.text else None, "known"))
+    assert (first.reward, first.unscored) == (1.0, None)
+    assert (second.reward, second.unscored, second.parts) == (None, "known returned None", {})
+
+
+def test_one_unknown_part_leaves_the_total_unknown_and_keeps_the_other_part():
+    (found,) = scored([group("1", "2")], term(lambda p, r: 1, "sure"), term(lambda p, r: one_of(r), "maybe"))[:1]
+    assert (found.reward, found.parts, found.unscored) == (None, {"sure": 1.0}, "maybe returned None")
+
+
+def one_of(rollout):
+    return None if rollout.text == "1" else 3.0
+
+
+def test_an_unknown_part_of_weight_zero_does_no_harm():
+    found = scored([group("1", "2")], term(lambda p, r: 1), term(lambda p, r: one_of(r), "maybe", 0.0))
+    assert [r.reward for r in found] == [1.0, 1.0]
+    assert [r.parts for r in found] == [{"part": 1.0}, {"part": 1.0, "maybe": 3.0}]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, Score(math.nan), {"part": -math.inf}])
+def test_a_number_that_is_not_finite_is_unscored(value):
+    score = as_score("part", value)
+    assert score.value is None
+    assert score.unscored in ("part returned nan", "part returned inf", "part returned -inf")
+
+
+def test_what_a_reward_raises_leaves_its_rollout_unscored_with_the_reason(caplog):
+    with caplog.at_level(logging.WARNING):
+        first, second, third = scored([group("1", "x", "y")], term(lambda p, r: float(r.text), "number"))
+    assert (first.reward, second.reward, third.reward) == (1.0, None, None)
+    assert second.unscored.startswith("number raised ValueError: could not convert string to float: 'x'")
+    assert len(caplog.records) == 1  # one line a step, however many rollouts
+    assert "2 of 3 rollouts unscored" in caplog.text
+
+
+def test_a_reward_that_scores_nothing_stops_the_run_with_the_first_reason():
+    with pytest.raises(DataError, match=r"the reward 'number' scored none of 2 rollouts; the first reason: number rai"):
+        scored([group("x", "y")], term(lambda p, r: float(r.text), "number"))
+
+
+def test_a_reward_of_weight_zero_may_score_nothing():
+    (found,) = scored([group("x")], term(lambda p, r: 1), term(lambda p, r: None, "never", 0.0))
+    assert found.reward == 1.0
+
+
+def test_the_entry_of_a_dict_that_bears_the_rewards_name_counts_and_the_others_are_logged():
+    (found,) = scored([group("x")], term(lambda p, r: {"recall": 0.25, "part": 2, "hits": 3}, weight=0.5))
+    assert (found.reward, found.parts) == (1.0, {"part": 2.0, "recall": 0.25, "hits": 3.0})
+
+
+def test_unknown_entries_of_a_dict_are_left_out():
+    (found,) = scored([group("x")], term(lambda p, r: {"part": 2, "recall": None, "hits": math.nan}))
+    assert (found.reward, found.parts) == (2.0, {"part": 2.0})
+
+
+def test_a_dict_without_the_rewards_own_name_is_refused():
+    with pytest.raises(DataError, match="'part' returned the parts recall, hits; expected one called 'part'"):
+        as_score("part", {"recall": 1.0, "hits": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [("good", "'good' (str)"), ([1.0], "[1.0] (list)"), ({"part": 1.0, "hits": "many"}, "'many' (str)")],
+)
+def test_what_is_no_number_is_refused(value, got):
+    with pytest.raises(DataError) as caught:
+        as_score("part", value)
+    assert f"the reward 'part' returned {got}; expected a number, a dict or None" in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "number"), [(True, 1.0), (3, 3.0), (np.float32(0.5), 0.5), (np.array(2), 2.0)])
+def test_whatever_is_a_number_counts(value, number):
+    assert as_score("part", value).value == number
+
+
+def test_notes_are_joined_and_parts_of_a_score_are_logged():
+    first = term(lambda p, r: Score(1.0, {"hits": 4.0}, note="4 found"), "first")
+    (found,) = scored([group("x")], first, term(lambda p, r: Score(2.0, note="short"), "second"))
+    assert (found.note, found.parts) == ("4 found; short", {"first": 1.0, "hits": 4.0, "second": 2.0})
+
+
+def test_texts_are_scored_in_order_and_unscored_ones_refuse_nothing():
+    problem = Problem("p", "?")
+    found = score_texts([(problem, "x"), (problem, "2")], [term(lambda p, r: float(r.text), "number")])
+    assert [(r.text, r.reward) for r in found] == [("x", None), ("2", 2.0)]
+    assert found[0].unscored.startswith("number raised ValueError")
+    assert [r.reward for r in score_texts([(problem, "x")], [term(lambda p, r: None)])] == [None]
+
+
+# Word for word in the manner of TRL's documentation of custom reward functions.
+TRL_MODULE = '''
+def reward_func(completions, **kwargs):
+    """Reward function that gives higher scores to longer completions."""
+    return [float(len(completion)) for completion in completions]
+
+
+def closeness(prompts, completions, ground_truth, completion_ids, **kwargs):
+    assert len(prompts) == len(completions) == len(completion_ids) == len(kwargs["level"])
+    return [1.0 if c == truth else 0.0 for c, truth in zip(completions, ground_truth)]
+
+
+def bare(completions):
+    return [None if c == "skip" else len(c) for c in completions]
+'''
+
+
+def test_reward_functions_written_for_trl_run_unchanged(users_module):
+    module = users_module("rewards_for_trl", TRL_MODULE)
+    weights = {f"{module}:reward_func": 1.0, f"{module}:closeness": 10.0, "rewards_for_trl:bare": 0.0}
+    terms = make_terms(weights, OneRewardTask(metric="", own=()))
+    found = scored([group("one", "three", ground_truth="three"), group("skip", level=2)], *terms)
+    assert [r.reward for r in found] == [3.0, 15.0, 4.0]
+    assert [r.parts for r in found] == [
+        {"reward_func": 3.0, "closeness": 0.0, "bare": 3.0},
+        {"reward_func": 5.0, "closeness": 1.0, "bare": 5.0},
+        {"reward_func": 4.0, "closeness": 0.0},
+    ]
+
+
+def test_trl_functions_get_all_rollouts_of_a_step_at_once_with_their_columns():
+    calls = []
+
+    def spy(prompts, completions, answer, completion_ids, **kwargs):
+        calls.append((prompts, completions, answer, completion_ids, kwargs))
+        return [0.0] * len(completions)
+
+    scored([group("ab", "c", answer=1), group("d", answer=2, hint="h")], Term("spy", 1.0, from_trl("spy", spy)))
+    assert calls == [
+        (["say 2", "say 2", "say 1"], ["ab", "c", "d"], [1, 1, 2], [[0, 1], [0], [0]], {"hint": [None, None, "h"]})
+    ]
+
+
+def test_a_column_cannot_take_the_place_of_the_completions():
+    given = []
+    reward = from_trl("spy", lambda completions, **kwargs: given.append(completions) or [0.0])
+    scored([group("right", completions="wrong", prompts="wrong")], Term("spy", 1.0, reward))
+    assert given == [["right"]]
+
+
+def test_a_trl_function_that_returns_too_few_values_is_refused():
+    reward = from_trl("short", lambda completions, **kwargs: [1.0])
+    with pytest.raises(DataError, match="the reward 'short' returned 1 values for 3 completions"):
+        scored([group("a", "b", "c")], Term("short", 1.0, reward))
+
+
+def test_a_trl_function_that_raises_leaves_all_unscored_with_the_reason(caplog):
+    reward = from_trl("fails", lambda completions, missing, **kwargs: [1.0])
+    found = scored([group("a", "b")], term(lambda p, r: 1), Term("fails", 0.0, reward))
+    assert [r.reward for r in found] == [1.0, 1.0]
+    with pytest.raises(DataError, match=r"fails raised TypeError: .*missing 1 required .*'missing'"):
+        scored([group("a", "b")], Term("fails", 1.0, reward))
+
+
+def test_a_trl_function_may_leave_some_unscored_and_nan_is_unscored_too():
+    reward = from_trl("some", lambda completions, **kwargs: [None, math.nan, 2])
+    found = scored([group("a", "b", "c")], Term("some", 1.0, reward))
+    assert [(r.reward, r.unscored) for r in found] == [
+        (None, "some returned None"),
+        (None, "some returned nan"),
+        (2.0, None),
+    ]
+
+
+def test_rewards_are_found_in_the_task_then_among_the_built_in_then_by_import_path(users_module):
+    module = users_module("users_rewards", "def kindness(problem, rollout):\n    return 5\n")
+    task = OneRewardTask(own=("value", "length"))
+    terms = make_terms({"length": 1.0, "boolean_format": 2.0, f"{module}:kindness": 3.0, "value": 4.0}, task)
+    assert [(t.name, t.weight) for t in terms] == [
+        ("length", 1.0),
+        ("boolean_format", 2.0),
+        ("kindness", 3.0),
+        ("value", 4.0),
+    ]
+    (found,) = scored([group("7")], *terms)
+    assert found.parts == {"length": 7.0, "boolean_format": 0.0, "kindness": 5.0, "value": 7.0}  # the task's length
+
+
+def test_the_tasks_metric_is_measured_without_a_weight():
+    terms = make_terms({"length": 1.0}, OneRewardTask())
+    assert [(t.name, t.weight) for t in terms] == [("length", 1.0), ("value", 0.0)]
+    assert [(t.name, t.weight) for t in make_terms({"value": 2.0}, OneRewardTask())] == [("value", 2.0)]
+    assert [t.name for t in make_terms({"boolean_format": 2.0}, OneRewardTask("length", ()))][1:] == ["length"]
+
+
+def test_a_metric_may_be_what_the_users_own_rewards_give(users_module):
+    module = users_module("users_metrics", "def length(problem, rollout):\n    return {'length': 1, 'recall': 2}\n")
+    for metric in ("length", "recall"):
+        assert [t.name for t in make_terms({f"{module}:length": 1.0}, OneRewardTask(metric, ()))] == ["length"]
+
+
+def test_names_that_collide_are_refused(users_module):
+    for name in ("users_first", "users_second"):
+        users_module(name, "def kindness(problem, rollout):\n    return 5\n")
+    with pytest.raises(ConfigError, match="two rewards share a name among kindness, kindness; rename one"):
+        make_terms({"users_first:kindness": 1.0, "users_second:kindness": 1.0}, OneRewardTask("", ()))
+    with pytest.raises(ConfigError, match="two rewards share a name among length, length"):
+        make_terms({"length": 1.0, "steadyrl.rewards.length:length": 1.0}, OneRewardTask("", ()))
+
+
+def test_an_unknown_reward_is_answered_with_what_the_task_gives():
+    with pytest.raises(ConfigError, match=r"no reward is called 'valeu'.*; the task gives: value"):
+        make_terms({"valeu": 1.0}, OneRewardTask())
+
+
+def test_what_is_no_function_is_refused(users_module):
+    module = users_module("users_constants", "WEIGHT = 5\n")
+    with pytest.raises(ConfigError, match="'users_constants:WEIGHT' is 5; expected a function"):
+        make_terms({f"{module}:WEIGHT": 1.0}, OneRewardTask("", ()))

@@ -1,0 +1,129 @@
+"""The floors of docs/architecture.md: what may import what, how long things may be, what starts without torch."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import steadyrl
+
+ROOT = Path(steadyrl.__file__).parent
+FLOORS = (
+    {"types", "errors", "config", "metrics", "plugins", "rundir"},  # the ground
+    {"advantages", "losses", "kl", "select", "batch", "curriculum", "stats"},  # mathematics
+    {"rewards", "backends"},  # services
+    {"tasks", "algorithms", "rollout", "checkpoint"},  # composition
+    {"train", "evaluate", "record"},  # the loop and its record
+    set(),  # science
+    {"report"},  # writing
+    {"cli"},  # faces
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+TENSOR_PACKAGES = {"torch", "transformers", "peft", "safetensors", "tokenizers", "mlx", "ray"}
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+HEAVY = ("torch", "mlx", "transformers", "peft", "matplotlib", "scipy.stats")
+
+MODULES = {
+    ".".join(("steadyrl", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def room(module):
+    """Return the folder, or the top-level module, that a module of the package belongs to."""
+    return module.split(".")[1]
+
+
+def all_imports(module):
+    """Return the dotted name of everything that a module imports, wherever in the file."""
+    names = set()
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}, line {node.lineno}: a relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def own_imports(module):
+    """Return the modules of this package that a module imports: ``from steadyrl import kl`` names steadyrl.kl."""
+    names = {name for name in all_imports(module) if name.startswith("steadyrl.")}
+    return {name if name in MODULES else name.rpartition(".")[0] for name in names} - {module}
+
+
+def code_lines(function):
+    """Return a function's length without its docstring: explaining more must not count against it."""
+    first = function.body[0]
+    documented = ast.get_docstring(function) is not None
+    return function.end_lineno - function.lineno + 1 - (first.end_lineno - first.lineno + 1 if documented else 0)
+
+
+INSIDE = sorted(module for module in MODULES if module != "steadyrl")
+
+
+def test_every_module_stands_on_a_floor():
+    assert sorted({room(module) for module in INSIDE}) == sorted(FLOOR_OF)
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_a_module_imports_only_from_lower_floors_and_its_own_folder(module):
+    here = FLOOR_OF[room(module)]
+    for imported in own_imports(module):
+        there = FLOOR_OF[room(imported)]
+        # Single modules of one floor may know each other; folders of one floor may not.
+        neighbours = there == here and module.count(".") == imported.count(".") == 1
+        allowed = there < here or room(imported) == room(module) or neighbours
+        assert allowed, f"{module} (floor {here}) imports {imported} (floor {there})"
+
+
+def test_there_is_no_import_cycle():
+    TopologicalSorter({module: own_imports(module) for module in INSIDE}).prepare()  # raises CycleError with the cycle
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_only_backends_import_tensor_packages(module):
+    packages = {name.partition(".")[0] for name in all_imports(module)} & TENSOR_PACKAGES
+    assert not packages or room(module) == "backends"
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_only_the_report_imports_matplotlib(module):
+    assert room(module) == "report" or not {name for name in all_imports(module) if name.startswith("matplotlib")}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_files_stay_short(module):
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= MAX_FILE_LINES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_functions_stay_short(module):
+    functions = [n for n in ast.walk(TREES[module]) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [f.name for f in functions if code_lines(f) > MAX_FUNCTION_LINES] == []
+
+
+@pytest.mark.parametrize("module", [m for m in INSIDE if MODULES[m].name == "__init__.py"])
+def test_packages_inside_are_empty(module):
+    assert MODULES[module].read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["import steadyrl", "import sys; sys.argv = ['steadyrl', '--help']; from steadyrl.cli.main import main; main()"],
+)
+def test_the_package_and_its_help_start_without_heavy_packages(start):
+    told = f"print('LOADED', *(p for p in {HEAVY} if p in sys.modules))"
+    code = f"import atexit, sys\natexit.register(lambda: {told})\n{start}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED"
+
+
+def test_importing_the_package_loads_no_module_of_it():
+    code = "import sys, steadyrl; print(sorted(m for m in sys.modules if m.startswith('steadyrl') or m == 'numpy'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['steadyrl']"

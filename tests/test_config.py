@@ -1,0 +1,243 @@
+import json
+
+import pytest
+from pydantic import BaseModel
+
+from steadyrl import config
+from steadyrl.errors import ConfigError
+
+LEAST = {"rewards": {"retrieval": 1.0}}  # what has no default
+SMALL = LEAST | {"task": {"name": "search", "args": {"corpus": "generated"}}}
+
+
+def refusal(data, *overrides):
+    with pytest.raises(ConfigError) as caught:
+        config.resolve(LEAST | data, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def written(tmp_path, text):
+    path = tmp_path / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_all_but_the_rewards_has_a_default():
+    found = config.resolve(LEAST)
+    assert (found.run.steps, found.backend.name, found.rewards) == (100, "torch", {"retrieval": 1.0})
+    assert found.task.args.corpus == "stdlib"
+    assert found.algorithm.args.lam == 0.95
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"updat": {}}, "updat: unknown setting; did you mean 'update'?"),
+        ({"update": {"epoch": 1}}, "update.epoch: unknown setting; did you mean 'epochs'?"),
+        ({"algorithm": {"args": {"lamb": 1}}}, "algorithm.args.lamb: unknown setting; did you mean 'lam'?"),
+        ({"task": {"args": {"corpse": "x"}}}, "task.args.corpse: unknown setting; did you mean 'corpus'?"),
+        ({"algorithm": {"nam": "ppo"}}, "algorithm.nam: unknown setting; did you mean 'name'?"),
+        ({"lora_rank": 8}, "lora_rank: unknown setting; did you mean 'model.lora_rank'?"),
+        ({"update": {"seed": 8}}, "update.seed: unknown setting; did you mean 'run.seed'?"),
+        ({"sampling": {"zzz": 1}}, "known are: logprobs, max_new_tokens, temperature, top_k, top_p"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_one_that_exists(data, message):
+    assert message in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"run": {"steps": "many"}}, "run.steps: got 'many'; expected a whole number"),
+        ({"run": {"steps": "5"}}, "run.steps: got '5'; expected a whole number"),
+        ({"run": {"steps": True}}, "run.steps: got True; expected a whole number"),
+        ({"run": {"steps": 2.5}}, "run.steps: got 2.5; expected a whole number"),
+        ({"run": 5}, "run: got 5; expected a section of settings"),
+        ({"run": {"folder": 2024}}, "run.folder: got 2024; expected text in quotes"),
+        ({"update": {"learning_rate": "fast"}}, "update.learning_rate: got 'fast'; expected a number"),
+        ({"update": {"schedule": "step"}}, "update.schedule: got 'step'; expected 'constant', 'linear' or 'cosine'"),
+        ({"rewards": {"length": "much"}}, "rewards.length: got 'much'; expected a number"),
+        ({"rewards": ["length"]}, "rewards: got ['length']; expected a table of settings"),
+        ({"task": {"args": 5}}, "task.args: got 5; expected a table of settings"),
+        ({"algorithm": {"args": {"whiten_advantages": 1}}}, "whiten_advantages: got 1; expected true or false"),
+    ],
+)
+def test_a_wrong_type_is_named_with_what_was_got_and_expected(data, message):
+    assert message in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"run": {"steps": 0}}, "run.steps: got 0; expected a number greater than or equal to 1"),
+        ({"sampling": {"temperature": 0}}, "sampling.temperature: got 0; expected a number greater than 0"),
+        ({"sampling": {"top_p": 1.5}}, "sampling.top_p: got 1.5; expected a number less than or equal to 1"),
+        ({"update": {"learning_rate": float("nan")}}, "update.learning_rate: got nan; expected a finite number"),
+        ({"rewards": {"length": float("inf")}}, "rewards.length: got inf; expected a finite number"),
+        (
+            {"algorithm": {"args": {"gamma": 2}}},
+            "algorithm.args.gamma: got 2; expected a number less than or equal to 1",
+        ),
+        ({"task": {"args": {"prompt": "ask"}}}, "task.args.prompt: got 'ask'; expected the text {request} somewhere"),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_the_range(data, message):
+    assert message in refusal(data)
+
+
+def test_all_problems_come_in_one_message():
+    message = refusal({"run": {"steps": 0, "sed": 1}, "update": {"epochs": "x"}})
+    assert message.count("; ") >= 2
+    for place in ("run.steps: got 0", "run.sed: unknown setting", "update.epochs: got 'x'"):
+        assert place in message
+
+
+def test_problems_of_the_task_the_algorithm_and_the_whole_come_in_one_message():
+    message = refusal(
+        {
+            "task": {"args": {"corps": "x"}},
+            "algorithm": {"args": {"lam": 7}},
+            "rewards": {"length": 0.0},
+            "rollout": {"prompts_per_step": 1, "samples_per_prompt": 1},
+        }
+    )
+    for part in ("task.args.corps", "algorithm.args.lam", "every weight is 0", "update.minibatches is 2"):
+        assert part in message
+
+
+def test_a_required_setting_that_is_missing_is_named():
+    assert "task.args.path: is missing" in refusal({"task": {"name": "prompts"}})
+
+
+def test_rewards_need_a_weight():
+    assert "rewards: every weight is 0" in refusal({"rewards": {"length": 0.0}})
+    assert "none is given" in refusal({"rewards": {}})
+
+
+def test_more_minibatches_than_rollouts_are_refused_with_both_numbers():
+    message = refusal(SMALL, "rollout.prompts_per_step=2", "rollout.samples_per_prompt=3", "update.minibatches=7")
+    assert "update.minibatches is 7 but a step has only 6 rollouts" in message
+    fits = config.resolve(SMALL, ["rollout.prompts_per_step=2", "rollout.samples_per_prompt=3", "update.minibatches=6"])
+    assert fits.update.minibatches == 6
+
+
+def test_unknown_names_of_parts_are_answered():
+    assert "no algorithm is called 'pppo'; did you mean 'ppo'?" in refusal({"algorithm": {"name": "pppo"}})
+    assert "no task is called 'serch'; did you mean 'search'?" in refusal({"task": {"name": "serch"}})
+
+
+@pytest.mark.parametrize("name", ["builtins:len", "steadyrl.errors:SteadyError"])
+def test_a_task_without_settings_is_refused(name):
+    assert f"task.name: '{name}' is no task: it has no class 'Settings'" in refusal({"task": {"name": name}})
+
+
+def test_overrides_replace_values_and_make_sections():
+    found = config.resolve(
+        LEAST | {"run": {"steps": 5, "seed": 3}},
+        ["run.steps=7", "update.learning_rate=1e-4", "algorithm.args.lam = 0.9", "task.args.corpus=generated"],
+    )
+    assert (found.run.steps, found.run.seed, found.update.learning_rate) == (7, 3, 1e-4)
+    assert (found.algorithm.args.lam, found.task.args.corpus) == (0.9, "generated")
+
+
+def test_the_last_override_of_a_key_holds():
+    assert config.resolve(LEAST, ["run.steps=7", "run.steps=8"]).run.steps == 8
+
+
+def test_overrides_leave_the_given_data_alone():
+    data = LEAST | {"run": {"steps": 5}}
+    config.resolve(data, ["run.steps=7", "rewards.length=2"])
+    assert data == {"run": {"steps": 5}, "rewards": {"retrieval": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B"),
+        ("'12'", "12"),
+        ('"a = b"', "a = b"),
+        ("a=b", "a=b"),
+        ("", ""),
+    ],
+)
+def test_an_override_that_is_no_toml_is_text(text, value):
+    assert config.resolve(LEAST, [f"model.path={text}"]).model.path == value
+
+
+def test_a_reward_by_import_path_keeps_its_dots():
+    found = config.resolve(LEAST, ["rewards.my.mod:fn=0.5", "rewards.length=-1"])
+    assert found.rewards == {"retrieval": 1.0, "my.mod:fn": 0.5, "length": -1.0}
+
+
+def test_lists_and_tables_are_read_as_toml():
+    found = config.resolve(LEAST, ["rewards={length = 2}", "task.args={corpus = 'generated', corpus_seed = 4}"])
+    assert found.rewards == {"length": 2.0}
+    assert found.task.args.corpus_seed == 4
+    assert "run.steps: got [1, 2]; expected a whole number" in refusal({}, "run.steps=[1, 2]")
+
+
+@pytest.mark.parametrize("override", ["run.steps", "=3", "run.=3", ".steps=3", "run..steps=3"])
+def test_what_is_no_override_is_refused(override):
+    assert f"'{override}' is no override; expected section.key=value" in refusal({}, override)
+
+
+def test_an_override_cannot_go_below_a_value():
+    assert "'run.steps.x=1': run.steps is a value, not a section" in refusal({"run": {"steps": 5}}, "run.steps.x=1")
+
+
+def test_a_file_is_read_and_overridden(tmp_path):
+    path = written(tmp_path, '[run]\nsteps = 5\n[rewards]\n"my.mod:fn" = 0.25\n')
+    found = config.load(path, ["run.seed=9"])
+    assert (found.run.steps, found.run.seed, found.rewards) == (5, 9, {"my.mod:fn": 0.25})
+
+
+def test_invalid_toml_is_refused_with_its_line(tmp_path):
+    path = written(tmp_path, "[run]\nsteps = 5\nseed = = 1\n")
+    with pytest.raises(ConfigError, match=r"config\.toml is not valid TOML: .*line 3"):
+        config.load(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no config file '.*absent\.toml'; expected a TOML file"):
+        config.load(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="cannot read the config file"):
+        config.load(tmp_path)
+
+
+def test_a_file_that_is_no_utf8_is_refused(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"[run]\nfolder = '\xff'\n")
+    with pytest.raises(ConfigError, match="cannot read the config file"):
+        config.load(path)
+
+
+def test_a_dumped_config_resolves_to_itself():
+    first = config.resolve(SMALL, ["run.steps=7", "rewards.my.mod:fn=0.5", "algorithm.args.kl_control=adaptive"])
+    plain = json.loads(json.dumps(config.dump(first)))
+    assert config.resolve(plain) == first
+    assert plain["algorithm"]["args"]["kl_control"] == "adaptive"
+    assert plain["algorithm"]["args"]["clip_low"] == 0.2  # defaults are written too
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        config.resolve(LEAST).run.steps = 5
+
+
+def sections(model):
+    for name, field in model.model_fields.items():
+        yield model, name, field
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from sections(field.annotation)
+
+
+def test_every_setting_is_described():
+    undescribed = [
+        f"{model.__name__}.{name}"
+        for model, name, field in sections(config.Config)
+        if not field.description and model is not config.Config
+    ]
+    assert undescribed == []

@@ -1,0 +1,105 @@
+import sys
+
+import pytest
+
+from steadyrl import plugins
+from steadyrl.errors import ConfigError, MissingExtraError
+from steadyrl.rewards.length import length
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Stand in an empty folder whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def refusal(kind, name):
+    with pytest.raises(ConfigError) as caught:
+        plugins.load(kind, name)
+    return str(caught.value)
+
+
+def test_a_short_name_and_its_import_path_give_the_same():
+    assert plugins.load("reward", "length") is length
+    assert plugins.load("reward", "steadyrl.rewards.length:length") is length
+
+
+def test_an_unknown_name_is_answered_with_one_that_exists():
+    assert refusal("reward", "lenght").startswith("no reward is called 'lenght'; did you mean 'length'?")
+    assert "known are ppo" in refusal("algorithm", "zzzz")
+    assert "'package.module:name'" in refusal("backend", "jax")
+
+
+def test_a_module_in_the_current_folder_is_found(here):
+    (here / "mine_here.py").write_text("def brevity(problem, rollout):\n    return 4.0\n")
+    assert plugins.load("reward", "mine_here:brevity")(None, None) == 4.0
+
+
+def test_a_built_in_name_does_not_look_into_the_current_folder(here):
+    plugins.load("reward", "length")
+    assert str(here) not in sys.path
+
+
+@pytest.mark.parametrize("name", ["absent_here:f", "absent_here.sub:f", "steadyrl.absent:f"])
+def test_a_module_that_does_not_exist_is_named(here, name):
+    message = refusal("reward", name)
+    assert f"'{name}': there is no module '{'steadyrl.absent' if 'steadyrl' in name else 'absent_here'}'" in message
+    assert "looked in the current folder and in what is installed" in message
+
+
+def test_an_attribute_that_does_not_exist_is_named():
+    message = refusal("reward", "steadyrl.rewards.length:brevity")
+    assert "module 'steadyrl.rewards.length' has no 'brevity'" in message
+
+
+@pytest.mark.parametrize("name", [":f", "mod:", ".mod:f", "a b:f", "mod:f:g", "mod.:f", "mod:f()"])
+def test_what_is_no_import_path_is_refused(name):
+    assert f"'{name}' is no import path; expected 'package.module:name'" in refusal("reward", name)
+
+
+def test_a_package_that_the_users_module_lacks_is_named_not_the_module(here):
+    (here / "needs_more.py").write_text("import absent_package.sub\n")
+    with pytest.raises(MissingExtraError, match=r"'absent_package' is not installed .* pip install absent_package"):
+        plugins.load("reward", "needs_more:f")
+
+
+def test_a_module_with_a_syntax_error_is_named_with_the_line(here):
+    (here / "broken_here.py").write_text("x = 1\ndef f(:\n")
+    message = refusal("reward", "broken_here:f")
+    assert "the module 'broken_here' cannot be imported" in message
+    assert "broken_here.py, line 2" in message
+
+
+def test_a_module_that_imports_a_name_that_is_none_is_refused(here):
+    (here / "wrong_here.py").write_text("from math import cosinus\n")
+    assert "cannot import name 'cosinus' from 'math'" in refusal("reward", "wrong_here:f")
+
+
+def test_an_optional_package_that_is_missing_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "steadyrl.backends.torch_local", raising=False)
+    with pytest.raises(MissingExtraError, match=r"the package 'torch' is not installed .* 'steadyrl\[torch\]'"):
+        plugins.load("backend", "torch")
+
+
+def test_require_names_the_extra_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingExtraError, match=r"'peft' is not installed .* 'steadyrl\[torch\]'"):
+        plugins.require("peft")
+    assert plugins.require("json").loads("1") == 1
+
+
+def test_an_installed_package_can_bring_its_own(here):
+    info = here / "others-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[steadyrl.reward]\nkindness = others_rewards:kindness\n")
+    (here / "others_rewards.py").write_text("def kindness(problem, rollout):\n    return 3.0\n")
+    sys.path.insert(0, str(here))
+    assert plugins.load("reward", "kindness")(None, None) == 3.0
+    assert "did you mean 'kindness'?" in refusal("reward", "kindnes")

@@ -1,0 +1,28 @@
+"""Rewards that runs of the tests name by import path."""
+
+
+def share_of_a(problem, rollout):
+    """Which part of the completion is the letter a; what the toy backend has to learn."""
+    return rollout.text.count("a") / max(1, len(rollout.text))
+
+
+def refuses_odd_lengths(problem, rollout):
+    """Raise for about half of the rollouts."""
+    if len(rollout.completion_ids) % 2:
+        raise RuntimeError("odd")
+    return 1.0
+
+
+def always_fails(problem, rollout):
+    """Raise for every rollout."""
+    raise RuntimeError("broken")
+
+
+def first_letter(problem, rollout):
+    """A number with a measurement beside it."""
+    return {"first_letter": float(rollout.text[:1] == problem.prompt[:1]), "letters": float(len(rollout.text))}
+
+
+def nothing(problem, rollout):
+    """Reward everything alike."""
+    return 0.0
