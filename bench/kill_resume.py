@@ -96,7 +96,7 @@ def broken(folder: Path, backend: str, duration: float, generator: random.Random
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
         error = process.communicate()[1]
-        if process.returncode == 0:
+        if process.returncode == 0 or finished(folder):  # the kill may come while the report is written
             return only_run(folder), kills
         if process.returncode != -signal.SIGKILL:
             sys.exit(f"the resumed run failed: {error}")
@@ -108,6 +108,11 @@ def only_run(folder: Path) -> RunDir:
     """Return the finished run of a folder; earlier ones were killed before they had begun."""
     runs = sorted(path.parent for path in (folder / "runs").glob("*/run.json"))
     return RunDir.open(runs[0])
+
+
+def finished(folder: Path) -> bool:
+    """Tell whether the training itself has ended."""
+    return any(RunDir.open(path.parent).info()["status"] == "finished" for path in (folder / "runs").glob("*/run.json"))
 
 
 def outcome(run: RunDir) -> tuple[list[dict[str, object]], str]:

@@ -1,4 +1,4 @@
-"""Where a step of the main job spends its time: `make bench`. Prints a table and writes bench/results/step_time.json."""
+"""Where a step of the main job spends its time: `make bench`; writes bench/results/step_time.json too."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def config_page() -> str:
     for kind in ("algorithm", "task"):
         for name in plugins.BUILT_IN[kind]:
             settings = plugins.load(kind, name).Settings
-            parts.append(_section(f"{kind}.args of {kind}.name = \"{name}\"", settings))
+            parts.append(_section(f'{kind}.args of {kind}.name = "{name}"', settings))
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -56,7 +56,11 @@ def metrics_page() -> str:
 
 def _section(title: str, model: Any) -> str:
     assert issubclass(model, BaseModel)
-    lines = [f"## {title}\n", f"{(model.__doc__ or '').strip().splitlines()[0]}\n", "| key | default | limits | meaning |"]
+    lines = [
+        f"## {title}\n",
+        f"{(model.__doc__ or '').strip().splitlines()[0]}\n",
+        "| key | default | limits | meaning |",
+    ]
     lines.append("|---|---|---|---|")
     for name, field in model.model_fields.items():
         default = "required" if field.default is PydanticUndefined and not field.default_factory else _default(field)
@@ -66,7 +70,7 @@ def _section(title: str, model: Any) -> str:
 
 def _default(field: Any) -> str:
     value = field.default_factory() if field.default_factory else field.default
-    return f"`{value!r}`" if not isinstance(value, str) else f"`\"{value}\"`".replace("\n", "\\n")
+    return f"`{value!r}`" if not isinstance(value, str) else f'`"{value}"`'.replace("\n", "\\n")
 
 
 def _limits(field: Any) -> str:
@@ -81,9 +85,9 @@ def _limits(field: Any) -> str:
 def _rewards() -> str:
     return (
         "## [rewards]\n\nA weight for every reward by name: a reward of the task (search: `retrieval`, `recall`, "
-        "`precision`, `bits`,\n`parseable`), a built-in (`length`, `boolean_format`), or an import path in quotes "
-        '(`"my_rewards:brevity" = 0.5`).\nThe total is the weighted sum. A reward that cannot be had leaves the rollout '
-        "unscored. The task's own metric is\nmeasured even where it has no weight.\n"
+        "`precision`, `bits`,\n`structure`, `parseable`), a built-in (`length`, `boolean_format`), or an import path in quotes "
+        '(`"my_rewards:brevity" = 0.5`).\nThe total is the weighted sum. A reward that cannot be had leaves '
+        "the rollout unscored. The task's own metric is\nmeasured even where it has no weight.\n"
     )
 
 

@@ -221,12 +221,14 @@ def test_evaluations_have_a_line_per_held_out_problem(toy, tmp_path):
     assert not run.evaluation_file("baselines").exists()
 
 
-def test_no_held_out_problem_is_trained_on(toy, tmp_path):
-    run, session = RunDir(tmp_path), toy("run.rollouts_every=1", "rollout.prompts_per_step=20")
+def test_steps_go_through_the_training_problems_and_no_others(toy, tmp_path):
+    """Sixteen of them, eight a step: two steps make a pass."""
+    run, session = RunDir(tmp_path), toy("run.rollouts_every=1")
     train(session, run)
-    trained = {record["problem"] for step in all_rollouts(run) for record in step}
-    assert trained == {problem.id for problem in session.task.problems("train")}
-    assert not trained & {problem.id for problem in session.heldout}
+    by_step = [{record["problem"] for record in step} for step in all_rollouts(run)]
+    for first, second in ((0, 1), (2, 3), (4, 5)):
+        assert by_step[first] | by_step[second] == {problem.id for problem in session.task.problems("train")}
+    assert not set.union(*by_step) & {problem.id for problem in session.heldout}
 
 
 def test_fewer_held_out_problems_can_be_asked_for(toy, tmp_path):

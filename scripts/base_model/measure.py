@@ -8,8 +8,6 @@ import random
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-
-
 from steadyrl.config import resolve
 from steadyrl.evaluate import evaluate, means
 from steadyrl.tasks.search.stdlib_corpus import is_held_out
@@ -36,7 +34,7 @@ def main() -> None:
 
 def copied_share(prompt: str, query: str) -> float:
     """Return the share of a query's words (operators aside) that its request holds."""
-    words = [w.strip("()*\"") for w in query.split() if w not in {"AND", "OR", "NOT", "(", ")"}]
+    words = [w.strip('()*"') for w in query.split() if w not in {"AND", "OR", "NOT", "(", ")"}]
     asked = set("".join(c if c.isalnum() else " " for c in prompt).split())
     return sum(w in asked for w in words) / len(words) if words else 0.0
 

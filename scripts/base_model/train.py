@@ -64,7 +64,7 @@ def main() -> None:
 def new_model(tokenizer) -> LlamaForCausalLM:
     """Return the untrained model for a tokenizer."""
     config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=1024, tie_word_embeddings=True, rope_theta=10000.0,
+        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=1024, tie_word_embeddings=True,
         bos_token_id=None, eos_token_id=tokenizer.token_to_id(vocabulary.END),
         pad_token_id=tokenizer.token_to_id(vocabulary.PAD), **SHAPE,
     )  # fmt: skip

@@ -31,7 +31,7 @@ def check_command(
     """Check that gold answers score high, empty ones low, and that scoring repeats. Exit code 1 if not."""
     settings = configs.load(config, overrides or [])
     console = Console()
-    console.width = max(console.width, 110)  # a table of numbers is unreadable when wrapped
+    console.width = max(console.width, 130)  # a table of numbers is unreadable when wrapped
     checks = check_task(settings)
     for check in checks:
         console.print(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}", highlight=False)

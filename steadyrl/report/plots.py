@@ -135,15 +135,13 @@ def captions(steps: int) -> dict[str, str]:
     if width > 1:
         lines = f"Faint: every step. Strong: rolling median over {width} steps. "
     return {
-        "train": lines
-        + "The reward should rise and level off, and the held-out diamonds with it: parts that rise "
+        "train": lines + "The reward should rise and level off, and the held-out diamonds with it: parts that rise "
         "while they stay flat are learnt for their own sake. The KL to the reference rises while the policy learns; "
         "it is estimated from the sampled tokens (k1, the band is one standard error of a single step) and summed "
         "over the whole vocabulary (exact), and the two should agree. Below 0 the estimate can only be noise. The KL "
         "coefficient is as it was used. The policy loss stays near 0 and its level says little; the value loss "
         "should fall and stay down.",
-        "policy": lines
-        + "Entropy should fall slowly, and exact and sampled should agree; a sudden fall means that "
+        "policy": lines + "Entropy should fall slowly, and exact and sampled should agree; a sudden fall means that "
         "the policy settles on few answers. Clip fraction and KL to the old policy tell how far one step moves the "
         "policy: look for a rise that does not stop. The advantage, before whitening, should have a mean near 0 and "
         "a spread well above it. Explained variance should climb above 0 and stay there (the axis ends at -1). "

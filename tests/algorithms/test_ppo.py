@@ -97,7 +97,7 @@ def loss_of(settings, new, batch):
 def test_the_loss_by_hand():
     """Ratios 1, 2 and 1/2 with advantages 1, 1 and -1, values one off their returns, entropies 0.3.
 
-    Policy: -1, then -1.2 (clipped at 1.2), then 0.8 (clipped at 0.8): -1.4. Value: 3 * 1/2. Over three tokens.
+    Policy: -1, then -1.4 (clipped at 1.4), then 0.9 (clipped at 0.9): -1.5. Value: 3 * 1/2. Over three tokens.
     """
     batch = replace(
         two_rows(),
@@ -109,11 +109,11 @@ def test_the_loss_by_hand():
         values=OLD.values,
         entropy=np.where(MASK, 0.3, 0.0),
     )
-    value, sums = loss_of({"value_coef": 0.1, "entropy_coef": 0.5}, new, batch)
-    assert value == pytest.approx((-1.4 + 0.1 * 1.5 - 0.5 * 0.9) / 3)
+    value, sums = loss_of({"value_coef": 0.1, "entropy_coef": 0.5, "clip_low": 0.1, "clip_high": 0.4}, new, batch)
+    assert value == pytest.approx((-1.5 + 0.1 * 1.5 - 0.5 * 0.9) / 3)
     assert sums == pytest.approx(
         {
-            "loss/policy": -1.4,
+            "loss/policy": -1.5,
             "loss/value": 1.5,
             "clip_fraction": 2.0,
             "clip_fraction_value": 0.0,

@@ -158,9 +158,7 @@ def test_health_figures_of_a_hand_computed_run(run):
 def test_checks_say_which_figures_need_a_look(run):
     for step in range(20):
         line = {"entropy": 3.0 if step < 3 else 0.5, "kl_ref_k1_seq": -1.0, "kl_ref_k1_seq_se": 0.1}
-        append_line(
-            run.metrics_file, {"step": step, "attempt": 1, "grad_norm": math.nan if step == 9 else 1.0, **line}
-        )
+        append_line(run.metrics_file, {"step": step, "attempt": 1, "grad_norm": math.nan if step == 9 else 1.0, **line})
     found = {check.name: (check.measured, check.word) for check in checks(evaluate(run, before=scored(0.5)))}
     assert found == {
         "answers after training that can be parsed": ("", "not measured"),

@@ -86,8 +86,7 @@ def make_run(path, text="open AND file"):
             lines.append({"problem": f"p{i}", "prompt": f"{i}: {text}", "answers": found})
         write_lines(run.evaluation_file(name), lines)
     lines = [
-        {"problem": f"p{i}", "prompt": "", "answers": {"OR | all": answers(rng, 0.3, "a")}}
-        for i in range(PROBLEMS)
+        {"problem": f"p{i}", "prompt": "", "answers": {"OR | all": answers(rng, 0.3, "a")}} for i in range(PROBLEMS)
     ]
     write_lines(run.evaluation_file("baselines"), lines)
     settings = dump(Config())

@@ -24,8 +24,8 @@ from steadyrl.tasks.search.words import content_words
 HELDOUT_SHARE = 0.2
 # Chosen once so that the held-out fifth is spread over many modules (on CPython 3.11: 37, the largest with a tenth).
 _SPLIT_SALT = 989
-MIN_RELEVANT, MAX_RELEVANT = 3, 12
-MIN_CONTENT_WORDS, MAX_WORDS = 4, 24
+MIN_RELEVANT, MAX_RELEVANT = 2, 16
+MIN_CONTENT_WORDS, MAX_WORDS = 3, 24
 # A name's word that more of a module's entries share than this names no subject ("get" in a large module).
 MAX_NAME_SHARERS = 8
 _NAME_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")

@@ -21,7 +21,7 @@ from pathlib import Path
 # Test suites, vendored installers and programs, which are no library documentation.
 _LEFT_OUT = {
     "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "site-packages", "dist-packages",
-    "__phello__", "pydoc_data", "__pycache__", "config", "this", "antigravity", "_pyrepl", "encodings",
+    "__phello__", "pydoc_data", "__pycache__", "this", "antigravity", "_pyrepl", "encodings",
 }  # fmt: skip
 # Extension modules whose public face has another name.
 _PUBLIC_NAMES = {

@@ -25,7 +25,7 @@ from steadyrl.tasks.search.cache import stdlib_with_index
 from steadyrl.tasks.search.corpus import Corpus, Request
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
-from steadyrl.tasks.search.query import parse
+from steadyrl.tasks.search.query import Node, canonical, parse
 from steadyrl.types import Problem, RewardFn, Rollout, Score
 
 _JUDGED_ENTRIES = 10_000  # judgements kept; a step asks for each one once per reward part
@@ -48,7 +48,7 @@ class SearchSettings(Section):
 
 
 class SearchTask:
-    """See Task. Rewards: retrieval (F1), recall, precision, bits, parseable."""
+    """See Task. Rewards: retrieval (F1), recall, precision, bits, structure, parseable."""
 
     Settings = SearchSettings
     name = "search"
@@ -77,7 +77,7 @@ class SearchTask:
         """See Task."""
         return {
             "retrieval": self._judge,
-            **{name: self._part(name) for name in ("recall", "precision", "bits", "parseable")},
+            **{name: self._part(name) for name in ("recall", "precision", "bits", "structure", "parseable")},
         }
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
@@ -109,16 +109,19 @@ class SearchTask:
 
     def _judge(self, problem: Problem, rollout: Rollout) -> Score:
         key = (problem.id, rollout.text)
-        if key not in self._judged:
-            self._judged[key] = self._measure(problem, rollout.text)
+        if key in self._judged:
+            return self._judged[key]
+        score = self._measure(problem, rollout.text)
+        if score.value is not None:  # a failure of the engine is no verdict to remember
+            self._judged[key] = score
             if len(self._judged) > _JUDGED_ENTRIES:
                 self._judged.popitem(last=False)
-        return self._judged[key]
+        return score
 
     def _measure(self, problem: Problem, text: str) -> Score:
         parsed = parse(text)
         if parsed.tree is None:
-            parts = {"recall": 0.0, "precision": 0.0, "bits": 0.0, "parseable": 0.0}
+            parts = dict.fromkeys(("recall", "precision", "bits", "structure", "parseable"), 0.0)
             return Score(0.0, parts, note=f"malformed: {parsed.problem}")
         try:
             found = self.index.search(parsed.tree)
@@ -126,7 +129,8 @@ class SearchTask:
             return Score(None, unscored=str(error))
         parts = measure(found, self._relevant[problem.id], self.index.document_count)
         shown = ", ".join(self.index.ids[n] for n in found[:_HITS_SHOWN])
-        return Score(parts.pop("f1"), {**parts, "parseable": 1.0}, note=f"{len(found)} found: {shown}")
+        parts |= {"structure": structure(parsed.tree), "parseable": 1.0}
+        return Score(parts.pop("f1"), parts, note=f"{len(found)} found: {shown}")
 
     def _part(self, name: str) -> RewardFn:
         def reward(problem: Problem, rollout: Rollout) -> Score:
@@ -137,6 +141,17 @@ class SearchTask:
 
     def _baseline(self, rule: Callable[[str, SearchIndex], str]) -> Callable[[Problem], str]:
         return lambda problem: rule(problem.columns["request"], self.index)
+
+
+def structure(tree: Node) -> float:
+    """Return 0 for a query of one term, 0.5 for terms joined by one kind of operator, 1 for OR beside AND or NOT.
+
+    It looks at the canonical query, in which repetitions are gone: ``( mime OR mime ) AND ( mime OR mime )`` is the one
+    term "mime" and earns 0. A reward for the written form pays for just that.
+    """
+    written = canonical(tree)  # operators are in capitals, terms in lower case
+    narrows, widens = " AND " in written or " NOT " in written, " OR " in written
+    return 0.5 * narrows + 0.5 * widens
 
 
 def measure(found: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str, float]:

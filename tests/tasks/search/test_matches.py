@@ -12,8 +12,7 @@ from steadyrl.tasks.search.query import And, Node, Not, Or, Phrase, Term, parse
 # Words that Porter's stemmer leaves alone; "cat" begins "catnip".
 VOCABULARY = ("cat", "catnip", "dog", "fox", "pig", "zoo")
 TEXTS = tuple(
-    " ".join(word for place, word in enumerate(VOCABULARY) if number >> place & 1) or "empty"
-    for number in range(64)
+    " ".join(word for place, word in enumerate(VOCABULARY) if number >> place & 1) or "empty" for number in range(64)
 )
 TEXTS += ("dog cat", "zoo fox pig", "Cat. Dog?", "fox-pig_zoo")
 
