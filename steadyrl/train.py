@@ -21,7 +21,7 @@ from steadyrl.config import Config, UpdateSection
 from steadyrl.curriculum import uniform
 from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
-from steadyrl.rewards.combine import Term, make_terms, score_groups
+from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups
 from steadyrl.rollout import collect
 from steadyrl.rundir import RunDir, append_line, write_lines
 from steadyrl.types import Algorithm, Backend, Batch, Group, Problem, Sampling, Task
@@ -152,6 +152,7 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
     clock.lap("rollout")
 
     groups = score_groups(groups, session.terms)
+    require_scores(groups)
     clock.lap("reward")
 
     training = algorithm.select(groups)

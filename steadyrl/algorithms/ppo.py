@@ -20,7 +20,6 @@ class PPOSettings(Section):
     """PPO's own numbers."""
 
     kl_coef: float = Field(0.05, ge=0, description="reward paid per nat of KL to the reference, at the start")
-    kl_estimator: Literal["k1", "k2", "k3", "exact"] = Field("k1", description="of the penalty, per token")
     kl_control: Literal["fixed", "adaptive"] = Field("fixed", description="adaptive moves kl_coef towards kl_target")
     kl_target: float = Field(6.0, gt=0, description="nats per sequence, for the adaptive controller")
     kl_horizon: float = Field(20.0, ge=1, description="steps; kl_coef moves by at most a factor 1 +- 0.2 / horizon")
@@ -75,11 +74,8 @@ def _prepare(batch: Batch, numbers: Numbers, settings: PPOSettings) -> Batch:
     """Turn rewards into advantages and value targets: the KL penalty at every token, the reward at the last."""
     old, mask = batch.old, batch.completion_mask
     assert old is not None and old.values is not None, "score the batch first, values included"
-    if settings.kl_estimator == "exact":
-        penalty: Array = old.kl_ref_exact
-    else:
-        estimator = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}[settings.kl_estimator]
-        penalty = estimator(np, old.logprobs, old.ref_logprobs)
+    # k1 alone: as a reward, k2, k3 and the exact KL do not pull the policy back (docs/log.md, 2026-11-20).
+    penalty = kl.k1(np, old.logprobs, old.ref_logprobs)
     token_rewards = at_last_token(batch.rewards, mask) - numbers["kl_coef"] * np.where(mask, penalty, 0.0)  # [B, T]
     if settings.whiten_rewards:
         token_rewards = scale_to_unit_std(token_rewards, mask)

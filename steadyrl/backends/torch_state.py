@@ -47,9 +47,12 @@ def load_into(module: nn.Module, path: Path) -> None:
 def load_policy(folder: Path, model: Any, lora: bool) -> None:
     """Copy a saved policy (whole weights, or a LoRA adapter) into the model."""
     if lora:
-        from peft import set_peft_model_state_dict
+        from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-        set_peft_model_state_dict(model, load_tensors(folder / "adapter_model.safetensors"))
+        adapter = load_tensors(folder / "adapter_model.safetensors")
+        if set(adapter) != set(get_peft_model_state_dict(model)):  # peft would leave the others as they are
+            raise CheckpointError(f"'{folder}' does not fit the model: other adapter matrices than this run trains")
+        set_peft_model_state_dict(model, adapter)
         return
     shards = sorted(folder.glob("model*.safetensors"))
     tensors = {name: t for shard in shards or [folder / "model.safetensors"] for name, t in load_tensors(shard).items()}

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 # Scores of all rollouts at once, in order: what every kind of reward function is brought to.
 BatchReward = Callable[[Sequence[tuple[Problem, Rollout]]], list[Score]]
 
+# reward/<name> of these says something of the total; see metrics.CATALOGUE.
+_TAKEN = frozenset({"mean", "std", "std_within", "unscored"})
+
 
 @dataclass(frozen=True)
 class Term:
@@ -49,27 +52,32 @@ def make_terms(weights: Mapping[str, float], task: Task) -> list[Term]:
         reward = per_rollout(name, own[name]) if name in own else _adapt(name, _load(name, own))
         terms.append(Term(_short(name), weight, reward))
     names = [term.name for term in terms]
+    if taken := _TAKEN.intersection(names):
+        raise ConfigError(f"rewards: '{min(taken)}' is the name of a statistic of all rewards; rename the function")
     if len(set(names)) < len(names):
         raise ConfigError(f"rewards: two rewards share a name among {', '.join(names)}; rename one of the functions")
     return terms
 
 
 def score_groups(groups: Sequence[Group], terms: Sequence[Term]) -> list[Group]:
-    """Score every rollout of every group.
+    """Score every rollout of every group; what could not be scored has no reward and says why."""
+    pairs = [(group.problem, rollout) for group in groups for rollout in group.rollouts]
+    scored = iter(_totals(pairs, [(term, term.reward(pairs)) for term in terms]))
+    return [replace(group, rollouts=tuple(next(scored) for _ in group.rollouts)) for group in groups]
+
+
+def require_scores(groups: Sequence[Group]) -> None:
+    """Refuse a step in which nothing could be scored.
 
     Raises:
-        DataError: A reward could score nothing at all, with the first reason.
+        DataError: With the first reason.
     """
-    pairs = [(group.problem, rollout) for group in groups for rollout in group.rollouts]
-    by_term = [(term, term.reward(pairs)) for term in terms]
-    for term, scores in by_term:
-        if term.weight and all(score.value is None for score in scores):
-            raise DataError(
-                f"the reward '{term.name}' scored none of {len(scores)} rollouts; the first reason: "
-                f"{scores[0].unscored}. A run without rewards learns nothing; mend the reward"
-            )
-    scored = iter(_totals(pairs, by_term))
-    return [replace(group, rollouts=tuple(next(scored) for _ in group.rollouts)) for group in groups]
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    if all(rollout.reward is None for rollout in rollouts):
+        raise DataError(
+            f"none of {len(rollouts)} rollouts could be scored; the first reason: {rollouts[0].unscored}. "
+            "A run without rewards learns nothing; mend the reward"
+        )
 
 
 def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -> list[Rollout]:
@@ -162,6 +170,8 @@ def as_score(name: str, value: object) -> Score:
                 f"the reward '{name}' returned the parts {', '.join(map(str, value))}; expected one called '{name}', "
                 "which counts, beside the others, which are logged"
             )
+        if taken := _TAKEN.intersection(value):
+            raise DataError(f"the reward '{name}' returned a part called '{min(taken)}', a statistic's name; rename it")
         parts = {str(key): _number(name, part) for key, part in value.items() if key != name and part is not None}
         known = {key: part for key, part in parts.items() if math.isfinite(part)}  # an unknown part is left out
         return replace(as_score(name, value[name]), parts=known)

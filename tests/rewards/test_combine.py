@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steadyrl.errors import ConfigError, DataError
-from steadyrl.rewards.combine import Term, as_score, from_trl, make_terms, per_rollout, score_groups, score_texts
+from steadyrl.rewards.combine import Term, as_score, from_trl, make_terms, per_rollout, require_scores, score_groups, score_texts
 from steadyrl.types import Group, Problem, Rollout, Score
 
 
@@ -115,9 +115,17 @@ def test_what_a_reward_raises_leaves_its_rollout_unscored_with_the_reason(caplog
     assert "2 of 3 rollouts unscored" in caplog.text
 
 
-def test_a_reward_that_scores_nothing_stops_the_run_with_the_first_reason():
-    with pytest.raises(DataError, match=r"the reward 'number' scored none of 2 rollouts; the first reason: number rai"):
-        scored([group("x", "y")], term(lambda p, r: float(r.text), "number"))
+def test_a_step_in_which_nothing_was_scored_is_refused_with_the_first_reason():
+    terms = [term(lambda p, r: float(r.text), "number")]
+    with pytest.raises(DataError, match=r"none of 2 rollouts could be scored; the first reason: number raised Value"):
+        require_scores(score_groups([group("x", "y")], terms))
+    require_scores(score_groups([group("x", "1")], terms))
+
+
+@pytest.mark.parametrize("taken", ["mean", "std", "std_within", "unscored"])
+def test_names_of_statistics_are_refused(taken):
+    with pytest.raises(DataError, match=f"returned a part called '{taken}', a statistic's name"):
+        scored([group("x")], term(lambda p, r: {"part": 1.0, taken: 2.0}))
 
 
 def test_a_reward_of_weight_zero_may_score_nothing():
@@ -229,8 +237,10 @@ def test_a_trl_function_that_raises_leaves_all_unscored_with_the_reason(caplog):
     reward = from_trl("fails", lambda completions, missing, **kwargs: [1.0])
     found = scored([group("a", "b")], term(lambda p, r: 1), Term("fails", 0.0, reward))
     assert [r.reward for r in found] == [1.0, 1.0]
-    with pytest.raises(DataError, match=r"fails raised TypeError: .*missing 1 required .*'missing'"):
-        scored([group("a", "b")], Term("fails", 1.0, reward))
+    found = scored([group("a", "b")], Term("fails", 1.0, reward))
+    assert [r.reward for r in found] == [None, None]
+    assert "fails raised TypeError: " in found[0].unscored
+    assert "missing 1 required positional argument: 'missing'" in found[0].unscored
 
 
 def test_a_trl_function_may_leave_some_unscored_and_nan_is_unscored_too():

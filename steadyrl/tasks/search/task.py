@@ -25,7 +25,7 @@ from steadyrl.tasks.search.cache import stdlib_with_index
 from steadyrl.tasks.search.corpus import Corpus, Request
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
-from steadyrl.tasks.search.query import Node, canonical, parse
+from steadyrl.tasks.search.query import Node, canonical, parse, terms
 from steadyrl.types import Problem, RewardFn, Rollout, Score
 
 _JUDGED_ENTRIES = 10_000  # judgements kept; a step asks for each one once per reward part
@@ -144,12 +144,15 @@ class SearchTask:
 
 
 def structure(tree: Node) -> float:
-    """Return 0 for a query of one term, 0.5 for terms joined by one kind of operator, 1 for OR beside AND or NOT.
+    """Return 0.5 for AND or NOT plus 0.5 for OR in a query, and 0 for a query that repeats a word.
 
-    It looks at the canonical query, in which repetitions are gone: ``( mime OR mime ) AND ( mime OR mime )`` is the one
-    term "mime" and earns 0. A reward for the written form pays for just that.
+    A repeated word makes structure that means nothing: ``( mime OR mime ) AND ( mime OR mime )`` and
+    ``( zero OR mime ) AND mime`` both find what "mime" finds. A reward for the written form pays for just that.
     """
-    written = canonical(tree)  # operators are in capitals, terms in lower case
+    words = terms(tree)
+    if len(set(words)) < len(words):
+        return 0.0
+    written = canonical(tree)  # operators are in capitals, words in lower case
     narrows, widens = " AND " in written or " NOT " in written, " OR " in written
     return 0.5 * narrows + 0.5 * widens
 

@@ -49,7 +49,7 @@ def test_every_relevant_id_is_a_document_and_the_request_its_own_first(corpus, d
     for request in [*corpus.train, *corpus.heldout]:
         assert set(request.relevant) <= set(documents)
         assert request.id in request.relevant
-        assert 3 <= len(set(request.relevant)) == len(request.relevant) <= 12
+        assert 2 <= len(set(request.relevant)) == len(request.relevant) <= 16
 
 
 def test_no_two_requests_ask_the_same(corpus):
@@ -62,7 +62,7 @@ def test_a_request_is_not_in_the_text_that_it_should_find(corpus, documents):
     requests = [*corpus.train, *corpus.heldout]
     repeated = [r.id for r in requests if sentence(r.text) in sentence(documents[r.id])]
     # Some docstrings say their first sentence again ("Put an item into the queue."); leaks would be in all.
-    assert len(repeated) < len(requests) / 100, repeated
+    assert len(repeated) < len(requests) / 50, repeated
 
 
 def test_the_words_of_most_requests_do_not_trivially_match(corpus, documents):
@@ -103,8 +103,12 @@ def test_relevance_is_read_off_shared_words_of_names_and_mentions():
     ]
     corpus = stdlib_corpus(entries)
     relevant = {r.id: r.relevant for r in [*corpus.train, *corpus.heldout]}
-    # put_nowait and drain have two relevant documents each, and a subject has at least three.
-    assert relevant == {"queues.get_nowait": ("queues.put_nowait", "queues.get_nowait", "queues.drain")}
+    # close has no relevant document but itself, and a subject has at least two.
+    assert relevant == {
+        "queues.put_nowait": ("queues.put_nowait", "queues.get_nowait"),
+        "queues.get_nowait": ("queues.put_nowait", "queues.get_nowait", "queues.drain"),
+        "queues.drain": ("queues.get_nowait", "queues.drain"),
+    }
     assert corpus.documents[0] == Document("queues.put_nowait", "queues put_nowait queues put nowait ")
 
 

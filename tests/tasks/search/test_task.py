@@ -8,7 +8,8 @@ from steadyrl import config
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.rewards.combine import make_terms, score_texts
 from steadyrl.tasks.search.index import EngineFailure
-from steadyrl.tasks.search.task import SearchTask, measure
+from steadyrl.tasks.search.query import parse
+from steadyrl.tasks.search.task import SearchTask, measure, structure
 
 DOCUMENTS = {
     "d1": "red cats purr",
@@ -16,7 +17,7 @@ DOCUMENTS = {
     "d3": "cats and dogs play",
     "d4": "green birds sing songs",
 }
-PARTS = ("retrieval", "recall", "precision", "bits", "parseable")
+PARTS = ("retrieval", "recall", "precision", "bits", "structure", "parseable")
 
 
 def made(corpus, **settings):
@@ -91,6 +92,7 @@ def test_a_query_is_judged_by_what_it_finds(beir):
         "recall": 1.0,
         "precision": pytest.approx(2 / 3),
         "bits": pytest.approx(math.log(2 / 3 * 4 / 2) / math.log(2)),
+        "structure": 0.5,
         "parseable": 1.0,
         "result_size": 3.0,
     }
@@ -228,3 +230,23 @@ def test_judgements_are_kept_within_bounds(beir, monkeypatch):
     found = answered(task, "cats", "red", "dogs", "purr", "cats")
     assert found[0].parts["retrieval"] == found[-1].parts["retrieval"] == 1.0
     assert len(task._judged) == 3
+
+
+@pytest.mark.parametrize(
+    ("query", "earned"),
+    [
+        ("mime", 0.0),
+        ("( mime OR Mime ) AND ( mime OR mime )", 0.0),  # one word, however often it is written
+        ("a AND b", 0.5),
+        ("a NOT b", 0.5),
+        ("a OR b", 0.5),
+        ("( a OR b ) AND ( b OR a )", 0.0),
+        ("( zero OR mime ) AND mime", 0.0),  # finds what "mime" finds
+        ("( a OR b ) AND ( c OR d )", 1.0),
+        ("( a OR b ) NOT c", 1.0),
+        ("( a OR b ) AND c", 1.0),
+        ('"and or not"', 0.0),
+    ],
+)
+def test_structure_pays_for_operators_between_different_words(query, earned):
+    assert structure(parse(query).tree) == earned
