@@ -8,6 +8,7 @@ learned from scratch it did not learn it in ten.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -46,11 +47,15 @@ def train_tokenizer(requests: Iterable[str], documents: Iterable[str], source: I
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write tokenizer.json and its settings in the Hugging Face layout."""
-    from transformers import PreTrainedTokenizerFast
-
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
-    fast.save_pretrained(folder)
+    """Write tokenizer.json and its settings in the Hugging Face layout, for transformers 4 and 5 alike."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "pad_token": PAD,
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def _regex():
@@ -67,8 +72,6 @@ def _spelling(source: list[str], split) -> tuple[dict[str, int], list[tuple[str,
         vocab_size=768, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     speller.train_from_iterator(source, trainer)
-    import json
-
     model = json.loads(speller.to_str())["model"]
     ordered = sorted(model["vocab"], key=model["vocab"].get)
     return {piece: i for i, piece in enumerate(ordered)}, [tuple(m) for m in model["merges"]]
