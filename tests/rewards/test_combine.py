@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from steadyrl.errors import ConfigError, DataError
-from steadyrl.rewards.combine import Term, as_score, from_trl, make_terms, per_rollout, require_scores, score_groups, score_texts
+from steadyrl.rewards.combine import (
+    Term,
+    as_score,
+    from_trl,
+    make_terms,
+    per_rollout,
+    require_scores,
+    score_groups,
+    score_texts,
+)
 from steadyrl.types import Group, Problem, Rollout, Score
 
 
