@@ -110,7 +110,7 @@ class TaskSection(Section):
 class AlgorithmSection(Section):
     """Which algorithm; ``args`` are its own settings."""
 
-    name: str = Field("ppo", description="'ppo', or an import path")
+    name: str = Field("ppo", description="'ppo', 'grpo', or an import path")
     args: Any = Field(default_factory=dict, description="see its page")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from steadyrl.errors import ConfigError, MissingExtraError
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "algorithm": {"ppo": "steadyrl.algorithms.ppo:PPO"},
+    "algorithm": {"ppo": "steadyrl.algorithms.ppo:PPO", "grpo": "steadyrl.algorithms.grpo:GRPO"},
     "task": {
         "search": "steadyrl.tasks.search.task:SearchTask",
         "prompts": "steadyrl.tasks.prompts:PromptsTask",
