@@ -225,7 +225,8 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
             if not math.isfinite(means_now["grad_norm"]):
                 raise DivergedError(
                     f"step {step}, update {len(records)}: the gradient is not finite, and the update was not made; "
-                    "resume from the last checkpoint with a lower update.learning_rate or algorithm.args.clip_high"
+                    "start a new run from the last checkpoint (model.path = its folder policy/) with a lower "
+                    "update.learning_rate"
                 )
             records.append(means_now)
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:

@@ -59,8 +59,8 @@ def _prepare(batch: Batch, numbers: Numbers) -> Batch:
     """
     if len(np.unique(batch.groups)) == len(batch.groups):
         raise ConfigError(
-            "GRPO compares the rollouts of a problem, and every problem has one; set rollout.samples_per_prompt to 2 or "
-            "more (8 is usual)"
+            "GRPO compares the rollouts of a problem, and every problem has one; set rollout.samples_per_prompt to 2 "
+            "or more (8 is usual)"
         )
     advantages = group_scale(group_baseline(batch.rewards, batch.groups), batch.groups)  # [B]
     spread = np.where(batch.completion_mask, advantages[:, None], 0.0)  # [B, T]

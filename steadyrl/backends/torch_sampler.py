@@ -35,13 +35,12 @@ def sample(
         eos_id: Ends a completion.
         pad_id: Fills the left of short prompts.
     """
-    device = model.device
-    ids, attention = _left_pad(prompts, pad_id, device)
-    uniforms = _uniforms(seeds, sampling.max_new_tokens, device)  # [B, max_new_tokens]
-    drawn: list[list[int]] = [[] for _ in prompts]
-    logprobs: list[list[float]] = [[] for _ in prompts]
+    ids, attention = _left_pad(prompts, pad_id, model.device)
+    uniforms = _uniforms(seeds, sampling.max_new_tokens, model.device)  # [B, max_new_tokens]
+    drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
+    logprobs = torch.zeros_like(uniforms)
     kept: list[list[np.ndarray]] = [[] for _ in prompts]
-    alive = torch.arange(len(prompts), device=device)
+    alive = torch.arange(len(prompts), device=model.device)
     cache = None
     positions = (attention.cumsum(1) - 1).clamp(min=0)
     for t in range(sampling.max_new_tokens):
@@ -49,15 +48,12 @@ def sample(
             input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True,
             logits_to_keep=1,
         )  # fmt: skip
-        cache = out.past_key_values
-        logp = warp(out.logits[:, -1].float(), sampling)  # [b, V]
+        cache, logits = out.past_key_values, out.logits[:, -1].float()
+        logp = warp(logits, sampling)  # [b, V]
         token = draw(logp, uniforms[alive, t])  # [b]
-        token_logp = logp.gather(1, token[:, None])[:, 0]
-        if sampling.logprobs == "raw":
-            token_logp = out.logits[:, -1].float().log_softmax(-1).gather(1, token[:, None])[:, 0]
-        for row, one, value in zip(alive.tolist(), token.tolist(), token_logp.tolist(), strict=True):
-            drawn[row].append(one)
-            logprobs[row].append(value)
+        measured = logp if sampling.logprobs == "sampled" else logits.log_softmax(-1)
+        drawn[alive, t] = token
+        logprobs[alive, t] = measured.gather(1, token[:, None])[:, 0]
         if sampling.truncates:
             for row, line in zip(alive.tolist(), (logp > -torch.inf).cpu().numpy(), strict=True):
                 kept[row].append(np.flatnonzero(line).astype(np.int32))
@@ -70,15 +66,19 @@ def sample(
             rows = going.nonzero()[:, 0]
             cache.batch_select_indices(rows)
             ids, positions, attention, alive = ids[rows], positions[rows], attention[rows], alive[rows]
-    return [
-        Completion(
-            np.array(drawn[row], np.int32),
-            np.array(logprobs[row], np.float32),
-            "stop" if drawn[row][-1] == eos_id else "length",
-            tuple(kept[row]) if sampling.truncates else None,
-        )
-        for row in range(len(prompts))
-    ]
+    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), kept if sampling.truncates else None, eos_id)
+
+
+def _completions(
+    drawn: np.ndarray, logprobs: np.ndarray, kept: list[list[np.ndarray]] | None, eos_id: int
+) -> list[Completion]:
+    completions = []
+    for row, length in enumerate((drawn >= 0).sum(axis=1).tolist()):
+        ids = drawn[row, :length].astype(np.int32)
+        stopped = ids[-1] == eos_id
+        kept_ids = None if kept is None else tuple(kept[row])
+        completions.append(Completion(ids, logprobs[row, :length].copy(), "stop" if stopped else "length", kept_ids))
+    return completions
 
 
 def warp(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:

@@ -59,7 +59,7 @@ def test_without_a_kl_coefficient_no_reference_is_needed():
 
 
 def test_single_rollouts_are_refused_with_the_setting_to_change():
-    with pytest.raises(ConfigError, match="set rollout.samples_per_prompt to 2 or more"):
+    with pytest.raises(ConfigError, match=r"set rollout\.samples_per_prompt to 2 or more"):
         built().prepare(four_rows([1, 2, 3, 4], groups=(0, 1, 2, 3)), {})
 
 
