@@ -19,7 +19,7 @@ from steadyrl.tasks.search.stdlib_docs import interpreter_tag
 log = logging.getLogger(__name__)
 
 # Raised whenever extraction, relevance or indexed text change, so that no old file is read.
-CORPUS_VERSION = 2
+CORPUS_VERSION = 3
 
 
 def stdlib_with_index() -> tuple[Corpus, SearchIndex]:

@@ -114,7 +114,9 @@ def _extension_entries() -> Iterator[Entry]:
         for attribute, value in sorted(vars(module).items()):
             if attribute.startswith("_") or inspect.ismodule(value):
                 continue
-            yield from _object_entries(f"{public}.{attribute}", public, value)
+            # Programs replace hooks such as sys.excepthook; the original stands beside them in underscores.
+            original = getattr(module, f"__{attribute}__", value)
+            yield from _object_entries(f"{public}.{attribute}", public, original)
 
 
 def _object_entries(name: str, module: str, value: object) -> Iterator[Entry]:

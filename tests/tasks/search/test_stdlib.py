@@ -8,7 +8,7 @@ import pytest
 from steadyrl.tasks.search.cache import stdlib_with_index
 from steadyrl.tasks.search.index import Document
 from steadyrl.tasks.search.stdlib_corpus import indexed_text, is_held_out, name_words, stdlib_corpus
-from steadyrl.tasks.search.stdlib_docs import Entry
+from steadyrl.tasks.search.stdlib_docs import Entry, read_entries
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +142,9 @@ def test_documents_are_public_entries_sorted_by_name(corpus, documents):
     assert documents["os.path.join"].startswith("os path join os path join ")
     assert not [name for name in names if name.startswith(("test.", "idlelib", "this", "antigravity"))]
     assert not [name for name in names if any(part.startswith("_") for part in name.split("."))]
+
+
+def test_replaced_hooks_of_the_interpreter_change_nothing(monkeypatch):
+    before = read_entries()
+    monkeypatch.setattr(sys, "excepthook", lambda *error: None)
+    assert read_entries() == before
