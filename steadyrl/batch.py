@@ -23,7 +23,7 @@ _ROW_FIELDS = (
     "advantages",
     "returns",
 )
-_SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact")
+_SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "audited")
 
 
 def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:

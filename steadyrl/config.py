@@ -54,8 +54,20 @@ class BackendSection(Section):
     name: str = Field("torch", description="'torch', 'toy' (numpy, exact gradients), or an import path")
     device: str = Field("auto", description="'auto' (cuda, then mps, then cpu) or a torch device")
     threads: int = Field(0, ge=0, description="CPU threads; 0 leaves it to the library")
-    micro_batch_tokens: int = Field(8192, ge=1, description="tokens per forward and backward pass, padding included")
-    generate_rows: int = Field(256, ge=1, description="prompts generated together at most")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32; 'auto' "
+        "is bf16 on a GPU that has it, else fp32",
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="keep only each layer's input and compute its activations again on the way back"
+    )
+    micro_batch_tokens: int = Field(
+        8192, ge=1, description="tokens per forward and backward pass, padding included; halved when memory runs out"
+    )
+    generate_rows: int = Field(
+        256, ge=1, description="completions sampled together at most; halved when memory runs out"
+    )
 
 
 class SamplingSection(Section):
@@ -88,6 +100,11 @@ class UpdateSection(Section):
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up, down to 0")
     weight_decay: float = Field(0.0, ge=0, description="of AdamW")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this global norm")
+    old_logprobs: Literal["sampler", "recompute"] = Field(
+        "sampler",
+        description="log-probs before the update: of the 'sampler', where they equal the trainer's on every fourth "
+        "row of the step (else computed again, see the metric 'audited'); or always 'recompute' them",
+    )
     kl_old_limit: float = Field(
         0.05, gt=0, description="nats per token (k3): the epochs stop early when the policy is further from the old one"
     )

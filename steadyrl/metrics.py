@@ -61,6 +61,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "entropy_sampled", "nats/token", "", "Mean -log p of the sampled tokens; far from entropy, sampling is warped."
     ),
     Metric("sampler_gap", "nats/token", "down", "Mean |log p of the sampler - log p of the trainer|; rounding only."),
+    Metric(
+        "audited",
+        "share",
+        "",
+        "Tokens whose log-probs the trainer computed itself; entropy, sampler_gap and kl_ref_exact are of these.",
+    ),
     Metric("clip_fraction", "share", "", "Tokens whose policy ratio was clipped, mean over the step's updates."),
     Metric("clip_fraction_value", "share", "", "Tokens whose value change was clipped."),
     Metric("loss/total", "", "", "What was differentiated, mean over the step's updates."),
@@ -141,10 +147,12 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     if old is None or not mask.any():
         return {}
     assert old.entropy is not None, "score measures the entropy always"
+    audited = mask if old.audited is None else mask & old.audited[:, None]
     found: dict[str, float | None] = {
-        "entropy": float(old.entropy[mask].mean()),
-        "entropy_sampled": float(-old.logprobs[mask].mean()),
-        "sampler_gap": float(np.abs(batch.sampling_logprobs - old.logprobs)[mask].mean()),
+        "entropy": float(old.entropy[audited].mean()),
+        "entropy_sampled": float(-old.logprobs[audited].mean()),
+        "sampler_gap": float(np.abs(batch.sampling_logprobs - old.logprobs)[audited].mean()),
+        "audited": float(audited.sum() / mask.sum()),
     }
     if old.ref_logprobs is not None:
         log_ratio = np.where(mask, old.logprobs - old.ref_logprobs, 0.0)
@@ -155,8 +163,9 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
             found["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
         found["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
     if old.kl_ref_exact is not None:
-        found["kl_ref_exact"] = float(old.kl_ref_exact[mask].mean())
-        found["kl_ref_exact_seq"] = float(np.where(mask, old.kl_ref_exact, 0.0).sum(axis=1).mean())
+        rows = slice(None) if old.audited is None else old.audited
+        found["kl_ref_exact"] = float(old.kl_ref_exact[audited].mean())
+        found["kl_ref_exact_seq"] = float(np.where(mask, old.kl_ref_exact, 0.0)[rows].sum(axis=1).mean())
     if old.values is not None and batch.returns is not None:
         found["value/mean"] = float(old.values[mask].mean())
         found["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])

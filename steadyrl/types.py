@@ -143,6 +143,8 @@ class TokenScores:
         values: Value head's prediction before the token was chosen, or None where it was not asked for.
         ref_logprobs: Under the frozen reference, or None where it was not asked for.
         kl_ref_exact: KL(policy || reference) over the whole (kept) vocabulary at that position, nats; or None.
+        audited: [B] bool, the rows on which ``entropy`` and ``kl_ref_exact`` were measured and the sampler's log-probs
+            were checked; None for all of them.
     """
 
     logprobs: Array
@@ -150,6 +152,7 @@ class TokenScores:
     values: Array | None = None
     ref_logprobs: Array | None = None
     kl_ref_exact: Array | None = None
+    audited: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,35 @@ class Algorithm:
     loss: LossFn
     adapt: Callable[[Numbers, Numbers], dict[str, float]]
     state: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a run, and why.
+
+    Attributes:
+        check: Which check found it, such as "negative_kl".
+        severity: "critical": what is trained from here on is worth nothing; "warning": it harms; "info": worth knowing.
+        since_step: The first step at which it shows; None where it holds for the run as a whole.
+        cause: A short name of what is behind it, such as "warped_sampling"; "unknown" where nothing tells.
+        message: One sentence: what is seen and what is behind it.
+        evidence: The numbers, with their steps, a sentence each.
+        remedy: What to do, in one or two sentences.
+        overrides: The remedy as settings of steadyrl that can be pasted, such as "sampling.logprobs=sampled".
+        source: Where the rule comes from: a paper, a file, a thread.
+        follows: The check whose finding brings this one about; "" where it stands alone.
+    """
+
+    check: str
+    severity: Literal["critical", "warning", "info"]
+    since_step: int | None
+    cause: str
+    message: str
+    evidence: tuple[str, ...]
+    remedy: str
+    overrides: tuple[str, ...] = ()
+    source: str = ""
+    follows: str = ""
 
 
 class Tokenizer(Protocol):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from steadyrl.tasks.search.stdlib_corpus import is_held_out, stdlib_corpus
@@ -62,17 +63,37 @@ def page(rng: random.Random, words: Sequence[str]) -> str:
     return f"goal: {action.split()[0]} {names[aim]}\n" + "\n".join(lines) + f"\naction: {action}"
 
 
-def copying(rng: random.Random, words: Sequence[str]) -> tuple[str, str]:
+def rarity(documents: Sequence[str]) -> Callable[[str], float]:
+    """Return a function from a word to how willingly the teacher picks it: (1 + documents that hold it) ** -0.7.
+
+    Of two words, one in ten documents and one in a thousand, the first is picked 24 times as often.
+    """
+    counts = Counter(word for text in documents for word in content_words(text))
+    return lambda word: (1.0 + counts[word]) ** -0.7
+
+
+def spelled_words(documents: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the words of documents that are no single token: the rare ones, which are copied piece by piece."""
+    words = {w for text in documents for w in content_words(text) if w.isascii() and w.isalpha() and 3 < len(w) < 16}
+    return sorted(words - set(known))
+
+
+def copying(rng: random.Random, words: Sequence[str], weight: Callable[[str], float]) -> tuple[str, str]:
     """Return a request of random words and a query of some of them: practice in copying and in the form."""
     request = rng.sample(words, rng.randint(3, 9))
     if rng.random() < 0.3:  # in order: the easiest form of copying teaches the others
         return " ".join(request), " ".join(request)
-    return " ".join(request), teacher(rng, request, malformed=0.04)
+    return " ".join(request), teacher(rng, request, weight, malformed=0.04)
 
 
-def teacher(rng: random.Random, words: Sequence[str], malformed: float = 0.08) -> str:
-    """Write a query as a weak searcher would: words picked blindly, joined in any form, sometimes malformed."""
-    picked = rng.sample(list(words), min(len(words), rng.choice([1, 2, 2, 3, 3, 4, 4, 5])))
+def teacher(
+    rng: random.Random, words: Sequence[str], weight: Callable[[str], float], malformed: float = 0.08
+) -> str:
+    """Write a query as a weak searcher would: rather the rarer words, joined in any form, sometimes malformed."""
+    count = min(len(words), rng.choice([1, 2, 2, 3, 3, 4, 4, 5]))
+    # The largest keys u ** (1 / weight) are a sample without replacement (Efraimidis and Spirakis 2006).
+    picked = sorted(words, key=lambda word: rng.random() ** (1.0 / weight(word)), reverse=True)[:count]
+    rng.shuffle(picked)
     query = _join(rng, picked)
     if rng.random() < malformed:
         pieces = query.split()

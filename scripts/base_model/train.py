@@ -40,8 +40,8 @@ def main() -> None:
     """Build the tokenizer, train, and write the folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("steadyrl/assets/base-model"))
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--steps", type=int, default=1400)
+    parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -86,6 +86,9 @@ class Data:
         self.words = sorted(
             {p[1:] for p in ids if p.startswith("Ġ") and len(p) > 3 and p[1:].isalpha() and p[1:].islower()}
         )
+        self.weight = texts.rarity(documents)
+        spelled = texts.spelled_words(documents, self.words)
+        self.any_words = self.words + self.rng.sample(spelled, min(len(spelled), len(self.words) // 3))
         self.requests = [request.lower() for request in requests]
         pages = [texts.page(self.rng, self.words[:2000]) for _ in range(3000)]
         files = self.rng.sample(source, len(source))
@@ -110,10 +113,10 @@ class Data:
 
     def _exercise(self, kind: str):
         if kind == "copy":
-            request, query = texts.copying(self.rng, self.words)
+            request, query = texts.copying(self.rng, self.any_words, self.weight)
         else:
-            request = texts.disguised(self.rng, self.rng.choice(self.requests), self.words)
-            query = texts.teacher(self.rng, texts.blind_words(self.rng, request))
+            request = texts.disguised(self.rng, self.rng.choice(self.requests), self.any_words)
+            query = texts.teacher(self.rng, texts.blind_words(self.rng, request), self.weight)
         return self.encode(PROMPT.format(request=request)), [*self.encode(" " + query), self.end]
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from steadyrl.backends import torch_state
+from steadyrl.backends import torch_memory, torch_state
+from steadyrl.backends.torch_decoder import checked_plan
+from steadyrl.backends.torch_head import chosen_logprobs, chunks, entropy_of, log_softmax
 from steadyrl.backends.torch_model import load_model, split_head
 from steadyrl.backends.torch_sampler import sample
 from steadyrl.backends.value_head import ValueHead
@@ -28,6 +30,13 @@ from steadyrl.errors import ConfigError
 from steadyrl.types import Algorithm, Batch, Completion, LossFn, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
+# The sampler's log-probs are taken for the trainer's where the two agree on some rows to this many nats; rounding
+# gives 1e-5 in float32.
+TRUSTED_GAP = 1e-3
+AUDITED_PART, LEAST_AUDITED = 4, 8  # one row in four is audited, and at least eight
+
+
+Result = TypeVar("Result")
 
 
 class TorchBackend:
@@ -41,9 +50,20 @@ class TorchBackend:
             torch.manual_seed(config.run.seed)
             self.model, self.tokenizer = load_model(config.model, self.device)
         self._body, self._head = split_head(self.model)
+        self._plan = checked_plan(self.model)
         self._lora = config.model.lora_rank > 0
         self._micro_batch_tokens = config.backend.micro_batch_tokens
         self._generate_rows = config.backend.generate_rows
+        self._lower = _lower_precision(config.backend.precision, self.device)
+        if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
+            torch.backends.cuda.matmul.allow_tf32 = True
+        self._recomputed: list[nn.Module] = []
+        if config.backend.gradient_checkpointing:
+            # transformers has renamed it
+            new = getattr(self.model, "activation_checkpointing_enable", None)
+            (new or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
+            self._recomputed = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
+        self._trusting = config.update.old_logprobs == "sampler"
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
@@ -56,6 +76,7 @@ class TorchBackend:
             betas=ADAM_BETAS,
             eps=ADAM_EPS,
             weight_decay=config.update.weight_decay,
+            fused=self.device.type in {"cpu", "cuda", "mps"},
         )
 
     @classmethod
@@ -78,52 +99,130 @@ class TorchBackend:
         """See Backend."""
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         done: dict[int, Completion] = {}
-        for start in range(0, len(order), self._generate_rows):
-            rows = order[start : start + self._generate_rows]
-            drawn = sample(
-                self.model,
-                [prompts[i] for i in rows],
-                sampling,
-                [seeds[i] for i in rows],
-                self.tokenizer.eos_id,
-                self.tokenizer.pad_id,
-            )
+        while len(done) < len(order):
+            rows = order[len(done) : len(done) + self._generate_rows]
+            try:
+                with self._autocast():
+                    drawn = sample(
+                        self.model,
+                        self._plan,
+                        [prompts[i] for i in rows],
+                        sampling,
+                        [seeds[i] for i in rows],
+                        self.tokenizer.eos_id,
+                        self.tokenizer.pad_id,
+                        self._lower,
+                    )
+            except (RuntimeError, MemoryError) as error:
+                self._generate_rows = torch_memory.halved(error, len(rows), "backend.generate_rows")
+                continue
             done.update(zip(rows, drawn, strict=True))
         return [done[i] for i in range(len(prompts))]
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """See Backend."""
+        """See Backend.
+
+        Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
+        needs the policy's whole distribution is measured on those rows only.
+        """
         names = ["logprobs", "entropy"]
         names += ["values"] if "values" in needs else []
         names += ["ref_logprobs", "kl_ref_exact"] if "ref_logprobs" in needs else []
         found = {name: np.zeros(batch.tokens.shape) for name in names}
+        audited = self._audited_rows(len(batch.lengths))
+        rest = np.flatnonzero(~audited)
         with torch.inference_mode():
-            for rows in micro_batches(batch, self._micro_batch_tokens):
-                part = take_rows(batch, rows)
-                for name, flat in self._measure(part, sampling, needs).items():
-                    full = np.zeros(part.tokens.shape)
-                    full[part.completion_mask] = flat.double().cpu().numpy()
-                    found[name][rows, : part.tokens.shape[1]] = full
-        return TokenScores(**found)
+            self._fitting(lambda: self._measure_rows(batch, np.flatnonzero(audited), sampling, needs, found, True))
+            mask = batch.completion_mask & audited[:, None]
+            gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[mask]
+            trusted = bool(gap.size) and float(gap.max()) <= TRUSTED_GAP
+            self._fitting(lambda: self._measure_rows(batch, rest, sampling, needs, found, whole=not trusted))
+        return TokenScores(**found, audited=audited if trusted else np.ones(len(audited), bool))
+
+    def _audited_rows(self, rows: int) -> np.ndarray:
+        """Return [B] bool: the rows on which the sampler is checked, evenly spaced."""
+        audited = np.ones(rows, bool)
+        if self._trusting:
+            audited[:] = False
+            audited[np.linspace(0, rows - 1, min(rows, max(LEAST_AUDITED, rows // AUDITED_PART))).astype(int)] = True
+        return audited
+
+    def _measure_rows(
+        self,
+        batch: Batch,
+        rows: np.ndarray,
+        sampling: Sampling,
+        needs: frozenset[str],
+        found: dict[str, np.ndarray],
+        whole: bool,
+    ) -> None:
+        """Fill in the measurements of some rows; not ``whole``, the sampler's log-probs and what needs no policy."""
+        if not whole:
+            found["logprobs"][rows] = batch.sampling_logprobs[rows]
+            if not needs & {"values", "ref_logprobs"}:
+                return
+        for part, at in self._parts(batch, rows):
+            measured = self._measure(part, sampling, needs) if whole else self._measure_rest(part, sampling, needs)
+            for name, flat in measured.items():
+                full = np.zeros(part.tokens.shape)
+                full[part.completion_mask] = flat.double().cpu().numpy()
+                found[name][at, : part.tokens.shape[1]] = full
+
+    def _parts(self, batch: Batch, rows: np.ndarray) -> list[tuple[Batch, np.ndarray]]:
+        """Return micro-batches of some rows, each with the rows of the batch that it holds."""
+        if not len(rows):
+            return []
+        some = take_rows(batch, rows)
+        return [(take_rows(some, at), rows[at]) for at in micro_batches(some, self._micro_batch_tokens)]
 
     def _measure(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> dict[str, torch.Tensor]:
         """Return the asked measurements of a micro-batch, [N] each, completion tokens in row-major order."""
         hidden = self._hidden(self._body, part)
-        chosen = self._chosen(part)
-        kept = self._kept_mask(part, sampling)
-        logp = _log_softmax(self._head(hidden), sampling, kept)  # [N, V]
-        found = {"logprobs": logp.gather(1, chosen[:, None])[:, 0], "entropy": _entropy(logp)}
+        reference = None
+        if "ref_logprobs" in needs:
+            with self._as_reference() as (body, _):
+                reference = self._hidden(body, part)
+        chosen, kept, scale = self._chosen(part), self._kept_mask(part, sampling), _scale(sampling)
+        found: dict[str, list[torch.Tensor]] = {}
+        for rows in chunks(len(hidden), self._head.out_features):
+            cut = None if kept is None else kept[rows]
+            logp = log_softmax(self._head(hidden[rows]), scale, cut)  # [n, V]
+            now = {"logprobs": logp.gather(1, chosen[rows, None])[:, 0], "entropy": entropy_of(logp)}
+            if reference is not None:
+                with self._as_reference() as (_, head):
+                    ref = log_softmax(head(reference[rows]), scale, cut)
+                p = logp.exp()
+                now["ref_logprobs"] = ref.gather(1, chosen[rows, None])[:, 0]
+                now["kl_ref_exact"] = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
+            for name, values in now.items():
+                found.setdefault(name, []).append(values)
+        joined = {name: torch.cat(values) for name, values in found.items()}
         if "values" in needs:
             assert self.value_head is not None, "values asked of a backend built without a value head"
-            found["values"] = self.value_head(hidden)
+            joined["values"] = self.value_head(hidden)
+        return joined
+
+    def _measure_rest(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> dict[str, torch.Tensor]:
+        """Return values and reference log-probs of a micro-batch whose own log-probs are known."""
+        found: dict[str, torch.Tensor] = {}
+        if "values" in needs:
+            assert self.value_head is not None, "values asked of a backend built without a value head"
+            found["values"] = self.value_head(self._hidden(self._body, part))
         if "ref_logprobs" in needs:
-            body, head = self._reference or (self._body, self._head)
-            with self.model.disable_adapter() if self._lora else nullcontext():
-                ref = _log_softmax(head(self._hidden(body, part)), sampling, kept)
-            found["ref_logprobs"] = ref.gather(1, chosen[:, None])[:, 0]
-            p = logp.exp()
-            found["kl_ref_exact"] = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
+            kept, scale = self._kept_mask(part, sampling), _scale(sampling)
+            with self._as_reference() as (body, head):
+                hidden = self._hidden(body, part)
+                found["ref_logprobs"] = chosen_logprobs(hidden, head, self._chosen(part), scale, kept, entropy=False)[0]
         return found
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[tuple[nn.Module, Any]]:
+        """Yield (body, head) of the frozen reference: a copy, or the model with its adapter off."""
+        if self._reference is not None:
+            yield self._reference
+            return
+        with self.model.disable_adapter():
+            yield self._body, self._head
 
     def step(
         self,
@@ -136,15 +235,7 @@ class TorchBackend:
     ) -> dict[str, tuple[float, float]]:
         """See Backend."""
         count = float(batch.completion_mask.sum())
-        totals: dict[str, float] = {"loss/total": 0.0}
-        self.optimizer.zero_grad(set_to_none=True)
-        for rows in micro_batches(batch, self._micro_batch_tokens):
-            part = take_rows(batch, rows)
-            value, sums = loss(torch, self._new_scores(part, sampling, needs), self._arrays(part), count)
-            value.backward()
-            totals["loss/total"] += value.item()
-            for name, total in sums.items():
-                totals[name] = totals.get(name, 0.0) + total.item()
+        totals = self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, count))
         parameters = list(self._trainable().values())
         norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm).item()
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
@@ -154,9 +245,40 @@ class TorchBackend:
         stats = {name: (total, count) for name, total in totals.items()}
         return stats | {"loss/total": (totals["loss/total"], 1.0), "grad_norm": (norm, 1.0)}
 
+    def _accumulate(
+        self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str], count: float
+    ) -> dict[str, float]:
+        """Add up the gradients of all micro-batches; return the sums of what the loss measured."""
+        totals: dict[str, float] = {"loss/total": 0.0}
+        self.optimizer.zero_grad(set_to_none=True)
+        for rows in micro_batches(batch, self._micro_batch_tokens):
+            part = take_rows(batch, rows)
+            value, sums = loss(torch, self._new_scores(part, sampling, needs), self._arrays(part), count)
+            value.backward()
+            totals["loss/total"] += value.item()
+            for name, total in sums.items():
+                totals[name] = totals.get(name, 0.0) + total.item()
+        return totals
+
+    def _fitting(self, work: Callable[[], Result]) -> Result:
+        """Do the work again with smaller micro-batches where it does not fit into memory; its result is the same."""
+        while True:
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                self._micro_batch_tokens = torch_memory.halved(
+                    error, self._micro_batch_tokens, "backend.micro_batch_tokens"
+                )
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._lower is None else torch.autocast(self.device.type, self._lower)
+
     def _new_scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         hidden = self._hidden(self._body, part)
-        logp = _log_softmax(self._head(hidden), sampling, self._kept_mask(part, sampling))
+        kept = self._kept_mask(part, sampling)
+        logprobs, entropy = chosen_logprobs(
+            hidden, self._head, self._chosen(part), _scale(sampling), kept, "entropy" in needs
+        )
         mask = torch.from_numpy(part.completion_mask).to(self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
@@ -165,8 +287,8 @@ class TorchBackend:
             return full
 
         return TokenScores(
-            logprobs=spread(logp.gather(1, self._chosen(part)[:, None])[:, 0]),
-            entropy=spread(_entropy(logp)) if "entropy" in needs else None,
+            logprobs=spread(logprobs),
+            entropy=None if entropy is None else spread(entropy),
             values=spread(self.value_head(hidden)) if self.value_head is not None else None,
         )
 
@@ -200,8 +322,13 @@ class TorchBackend:
         """
         ids = torch.from_numpy(part.tokens.astype(np.int64)).to(self.device)
         mask = torch.from_numpy(part.completion_mask[:, 1:]).to(self.device)
-        hidden: torch.Tensor = body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-        return hidden[mask]
+        for module in self._recomputed:  # transformers recomputes in training mode only; dropout must stay off
+            module.training = torch.is_grad_enabled()
+        with self._autocast():
+            hidden: torch.Tensor = body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+        for module in self._recomputed:
+            module.training = False
+        return hidden[mask].float()
 
     def _chosen(self, part: Batch) -> torch.Tensor:
         return torch.from_numpy(part.tokens[part.completion_mask].astype(np.int64)).to(self.device)
@@ -224,18 +351,16 @@ class TorchBackend:
         }
 
 
-def _log_softmax(logits: torch.Tensor, sampling: Sampling, kept: torch.Tensor | None) -> torch.Tensor:
-    logits = logits.float()
-    if sampling.logprobs == "sampled":
-        logits = logits / sampling.temperature
-    if kept is not None:
-        logits = logits.masked_fill(~kept, -torch.inf)
-    return logits.log_softmax(-1)
+def _scale(sampling: Sampling) -> float:
+    """Return what logits are multiplied by before log-probs are taken."""
+    return 1.0 if sampling.logprobs == "raw" else 1.0 / sampling.temperature
 
 
-def _entropy(logp: torch.Tensor) -> torch.Tensor:
-    p = logp.exp()
-    return -(p * logp.masked_fill(p == 0, 0.0)).sum(-1)
+def _lower_precision(name: str, device: torch.device) -> torch.dtype | None:
+    """Return the type that matrices are multiplied in, or None for that of the weights."""
+    if name == "auto":
+        name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return torch.bfloat16 if name == "bf16" else None
 
 
 def _device(name: str) -> torch.device:

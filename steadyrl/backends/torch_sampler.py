@@ -1,72 +1,106 @@
 """Batched sampling from a causal model, with the log-probability of what was sampled.
 
-Prompts are padded on the left; finished rows leave the batch, so that one long completion does not make all others
-wait. Each row draws from its own seed, one uniform number a token, so that what a row becomes does not depend on its
-neighbours.
+Prompts are padded on the left and read once each, however many samples are drawn from one; finished rows leave the
+batch, so that one long completion does not make all others wait. Each row draws from its own seed, one uniform number
+a token, so that what a row becomes does not depend on its neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from steadyrl.backends.torch_decoder import Decoder
+from steadyrl.backends.torch_families import Plan
 from steadyrl.types import Completion, Sampling
+
+LEAVE_SHARE = 0.1  # of the rows must be finished before the batch is made smaller: that copies the cache
+BLOCK = 128  # tokens whose probabilities are summed together when one is drawn
+
+
+class Engine(Protocol):
+    """What reads prompts and tokens and gives logits: our decoder, or transformers' own forward."""
+
+    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Return (logits [B, V] float32 of the next token, cache)."""
+
+    def step(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Append tokens [B]; return logits [B, V] float32 of the next."""
 
 
 @torch.inference_mode()
 def sample(
     model: Any,
+    plan: Plan | None,
     prompts: Sequence[np.ndarray],
     sampling: Sampling,
     seeds: Sequence[int],
     eos_id: int,
     pad_id: int,
+    lower: torch.dtype | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
     Args:
         model: A transformers causal model in eval mode.
+        plan: How to decode it quickly, or None for transformers' own forward.
         prompts: Token ids, at least one each.
         sampling: How to draw.
         seeds: One per prompt.
         eos_id: Ends a completion.
         pad_id: Fills the left of short prompts.
+        lower: Type that the decoder multiplies matrices in; None for that of the weights.
     """
-    ids, attention = _left_pad(prompts, pad_id, model.device)
-    uniforms = _uniforms(seeds, sampling.max_new_tokens, model.device)  # [B, max_new_tokens]
+    distinct, which = _distinct(prompts)
+    ids, visible = _left_pad(distinct, pad_id, model.device)
+    engine: Engine = _Forward(model)
+    if plan is not None:
+        engine = Decoder(plan, len(prompts), ids.shape[1] + sampling.max_new_tokens, lower)
+    logits, cache = engine.prefill(ids, visible)
+    if len(distinct) < len(prompts):
+        chosen = torch.tensor(which, device=model.device)
+        logits = logits[chosen]
+        cache.take(chosen)
+    return _decode(engine, cache, logits, sampling, _uniforms(seeds, sampling.max_new_tokens, model.device), eos_id)
+
+
+def _decode(
+    engine: Engine, cache: Any, logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor, eos_id: int
+) -> list[Completion]:
+    """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens]."""
     drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
     logprobs = torch.zeros_like(uniforms)
-    kept: list[list[np.ndarray]] = [[] for _ in prompts]
-    alive = torch.arange(len(prompts), device=model.device)
-    cache = None
-    positions = (attention.cumsum(1) - 1).clamp(min=0)
+    kept: list[list[np.ndarray]] = [[] for _ in uniforms]
+    rows = torch.arange(len(uniforms), device=uniforms.device)  # of the batch as it was, one per row that is left
+    going = torch.ones_like(rows, dtype=torch.bool)
     for t in range(sampling.max_new_tokens):
-        out = model(
-            input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True,
-            logits_to_keep=1,
-        )  # fmt: skip
-        cache, logits = out.past_key_values, out.logits[:, -1].float()
-        logp = warp(logits, sampling)  # [b, V]
-        token = draw(logp, uniforms[alive, t])  # [b]
-        measured = logp if sampling.logprobs == "sampled" else logits.log_softmax(-1)
-        drawn[alive, t] = token
-        logprobs[alive, t] = measured.gather(1, token[:, None])[:, 0]
+        warped = warp(logits, sampling)
+        tokens, found = draw(warped, uniforms[rows, t])
+        if sampling.logprobs == "raw":
+            found = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+        drawn[rows, t] = torch.where(going, tokens, -1)
+        logprobs[rows, t] = found
         if sampling.truncates:
-            for row, line in zip(alive.tolist(), (logp > -torch.inf).cpu().numpy(), strict=True):
-                kept[row].append(np.flatnonzero(line).astype(np.int32))
-        going = token != eos_id
-        if not going.any():
+            _keep(kept, rows[going], warped[going])
+        going = going & (tokens != eos_id)
+        left = int(going.sum())
+        if left == 0 or t + 1 == sampling.max_new_tokens:
             break
-        ids, positions = token[:, None], positions[:, -1:] + 1
-        attention = torch.cat([attention, attention.new_ones(len(attention), 1)], dim=1)
-        if not going.all():
-            rows = going.nonzero()[:, 0]
-            cache.batch_select_indices(rows)
-            ids, positions, attention, alive = ids[rows], positions[rows], attention[rows], alive[rows]
+        if left <= (1.0 - LEAVE_SHARE) * len(going):
+            stay = going.nonzero()[:, 0]
+            cache.take(stay)
+            rows, tokens, going = rows[stay], tokens[stay], going[stay]
+        logits = engine.step(tokens, cache)
     return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), kept if sampling.truncates else None, eos_id)
+
+
+def _keep(kept: list[list[np.ndarray]], rows: torch.Tensor, warped: torch.Tensor) -> None:
+    """Append the ids that truncation left to the list of each row."""
+    for row, line in zip(rows.tolist(), (warped > -torch.inf).cpu().numpy(), strict=True):
+        kept[row].append(np.flatnonzero(line).astype(np.int32))
 
 
 def _completions(
@@ -82,16 +116,17 @@ def _completions(
 
 
 def warp(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Return the log-probabilities that tokens are drawn from: temperature first, then top-k, then top-p.
+    """Return the logits that tokens are drawn from: temperature first, then top-k, then top-p.
 
     Args:
         logits: [N, V] float32.
         sampling: temperature, top_k and top_p are used.
 
     Returns:
-        [N, V]; -inf for tokens that truncation cut, the others normalised among themselves.
+        [N, V], not normalised; -inf for tokens that truncation cut.
     """
-    logits = logits / sampling.temperature
+    if sampling.temperature != 1.0:
+        logits = logits / sampling.temperature
     if sampling.top_k > 0:
         least = logits.topk(min(sampling.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
@@ -100,33 +135,103 @@ def warp(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         p = ordered.softmax(-1)
         cut = p.cumsum(-1) - p >= sampling.top_p  # the token that reaches top_p stays
         logits = logits.masked_fill(cut.scatter(1, order, cut), -torch.inf)
-    return logits.log_softmax(-1)
+    return logits
 
 
-def draw(logp: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Invert the cumulative distribution at given uniform numbers.
+def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Invert the cumulative distribution of a softmax at given uniform numbers.
+
+    First the block of tokens is found, then the token in it, so that only sums of blocks are accumulated over the
+    whole vocabulary.
 
     Args:
-        logp: [N, V].
+        logits: [N, V] float32; -inf is never drawn.
         uniform: [N] in [0, 1).
 
     Returns:
-        [N] token ids; never one of probability 0.
+        Token ids [N], and their log-probabilities [N].
     """
-    wide = torch.float32 if logp.device.type == "mps" else torch.float64
-    cumulative = logp.to(wide).exp().cumsum(-1)
-    aim = uniform.to(wide)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, aim, right=True)[:, 0].clamp(max=logp.shape[-1] - 1)
+    wide = torch.float32 if logits.device.type == "mps" else torch.float64
+    vocabulary = logits.shape[1]
+    top = logits.amax(-1, keepdim=True)
+    weights = (logits - top).exp_()  # [N, V]
+    whole = vocabulary - vocabulary % BLOCK
+    sums = weights[:, :whole].view(len(weights), -1, BLOCK).sum(-1) if whole else weights[:, :0]
+    if whole < vocabulary:
+        sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], dim=1)
+    ends = sums.to(wide).cumsum(-1)  # [N, blocks]
+    aim = uniform.to(wide)[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, aim, right=True).clamp(max=sums.shape[1] - 1)  # [N, 1]
+    start = ends.gather(1, block) - sums.to(wide).gather(1, block)
+    places = block * BLOCK + torch.arange(BLOCK, device=logits.device)  # [N, BLOCK]
+    inside = weights.gather(1, places.clamp(max=vocabulary - 1)).masked_fill(places >= vocabulary, 0.0)
+    passed = (inside.to(wide).cumsum(-1) + start <= aim).sum(-1)
+    # Sums of blocks and sums inside one are rounded differently: never step onto what has no probability.
+    numbers = torch.arange(BLOCK, device=logits.device)
+    possible = torch.where(inside > 0, numbers, -1)
+    behind = torch.where(possible >= passed[:, None], numbers, BLOCK).amin(-1)
+    place = torch.where(behind < BLOCK, behind, possible.amax(-1))
+    tokens = block[:, 0] * BLOCK + place
+    logprobs = logits.gather(1, tokens[:, None])[:, 0] - top[:, 0] - ends[:, -1].log().to(logits.dtype)
+    return tokens, logprobs
+
+
+class _ForwardCache:
+    """Transformers' own cache, and what its forward wants beside it."""
+
+    def __init__(self, past: Any, attention: torch.Tensor, places: torch.Tensor):
+        self.past, self.attention, self.places = past, attention, places
+
+    def take(self, rows: torch.Tensor) -> None:
+        """Keep these rows only; a row may be taken several times."""
+        self.past.batch_select_indices(rows)
+        self.attention, self.places = self.attention[rows], self.places[rows]
+
+
+class _Forward:
+    """The path for families without a plan: transformers' forward, one token at a time."""
+
+    def __init__(self, model: Any):
+        self._model = model
+
+    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, _ForwardCache]:
+        """See Engine."""
+        attention = visible.long()
+        places = (attention.cumsum(1) - 1).clamp(min=0)
+        out = self._model(
+            input_ids=ids, attention_mask=attention, position_ids=places, use_cache=True, logits_to_keep=1
+        )
+        return out.logits[:, -1].float(), _ForwardCache(out.past_key_values, attention, places[:, -1:] + 1)
+
+    def step(self, tokens: torch.Tensor, cache: _ForwardCache) -> torch.Tensor:
+        """See Engine."""
+        cache.attention = torch.cat([cache.attention, cache.attention.new_ones(len(tokens), 1)], dim=1)
+        out = self._model(
+            input_ids=tokens[:, None], attention_mask=cache.attention, position_ids=cache.places,
+            past_key_values=cache.past, use_cache=True, logits_to_keep=1,
+        )  # fmt: skip
+        cache.places = cache.places + 1
+        logits: torch.Tensor = out.logits[:, -1].float()
+        return logits
+
+
+def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
+    """Return the distinct prompts and, for each prompt, which of them it is."""
+    numbers: dict[bytes, int] = {}
+    which = [numbers.setdefault(prompt.tobytes(), len(numbers)) for prompt in prompts]
+    first = dict(zip(reversed(which), reversed(prompts), strict=True))
+    return [first[number] for number in range(len(numbers))], which
 
 
 def _left_pad(prompts: Sequence[np.ndarray], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (ids [B, P] int64, visible [B, P] bool)."""
     width = max(len(p) for p in prompts)
     ids = np.full((len(prompts), width), pad_id, np.int64)
-    attention = np.zeros((len(prompts), width), np.int64)
+    visible = np.zeros((len(prompts), width), bool)
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = prompt
-        attention[row, width - len(prompt) :] = 1
-    return torch.from_numpy(ids).to(device), torch.from_numpy(attention).to(device)
+        visible[row, width - len(prompt) :] = True
+    return torch.from_numpy(ids).to(device), torch.from_numpy(visible).to(device)
 
 
 def _uniforms(seeds: Sequence[int], count: int, device: Any) -> torch.Tensor:

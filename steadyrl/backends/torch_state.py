@@ -79,7 +79,8 @@ def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:
-    """Read what ``save_optimizer`` wrote."""
+    """Read what ``save_optimizer`` wrote; what it names no state of has none afterwards, as before the first step."""
+    optimizer.state.clear()
     for key, value in load_tensors(path).items():
         kind, _, name = key.partition("|")
         if name not in named:

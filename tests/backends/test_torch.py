@@ -9,7 +9,7 @@ import pytest
 from steadyrl import config
 from steadyrl.algorithms.ppo import PPO
 from steadyrl.batch import make_batch
-from steadyrl.errors import CheckpointError
+from steadyrl.errors import CheckpointError, ModelError
 from steadyrl.rollout import collect
 from steadyrl.types import Problem, Sampling
 
@@ -144,7 +144,7 @@ def test_warping_by_hand():
     logits = torch.log(torch.tensor([[0.125, 0.5, 0.125, 0.25]]))
 
     def warped(**settings):
-        return warp(logits, Sampling(1, **settings)).exp()[0].tolist()
+        return warp(logits, Sampling(1, **settings)).softmax(-1)[0].tolist()
 
     assert warped() == pytest.approx([1 / 8, 1 / 2, 1 / 8, 1 / 4])
     assert warped(temperature=0.5) == pytest.approx([1 / 22, 8 / 11, 1 / 22, 2 / 11])
@@ -158,7 +158,9 @@ def test_warping_by_hand():
 def test_draws_follow_the_cumulative_distribution():
     logp = torch.log(torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]])).repeat(6, 1)
     uniform = torch.tensor([0.0, 0.249, 0.251, 0.749, 0.751, 1 - 2.0**-24])
-    assert draw(logp, uniform).tolist() == [1, 1, 3, 3, 4, 4]
+    tokens, logprobs = draw(logp, uniform)
+    assert tokens.tolist() == [1, 1, 3, 3, 4, 4]
+    assert logprobs.exp().tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.25])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -364,3 +366,107 @@ def test_a_saved_policy_is_a_model_folder(tiny_models, tmp_path):
     for a, b in zip(one, other, strict=True):
         assert a.ids.tolist() == b.ids.tolist()
         np.testing.assert_array_equal(a.logprobs, b.logprobs)
+
+
+def test_the_sampler_is_trusted_where_it_agrees_and_nowhere_else(backends, monkeypatch):
+    """Eight rows of many are audited; a sampler that is off by 0.01 nats in one of them is not believed at all."""
+    backend = backends["llama"]
+    batch = scored_batch(backend, PLAIN, samples=8)
+    whole = opened_scores(backend, batch, trusting=False)
+    trusted = opened_scores(backend, batch, trusting=True)
+    assert trusted.audited.sum() == 12, "one of four"
+    mask, rest = batch.completion_mask, ~trusted.audited[:, None] & batch.completion_mask
+    np.testing.assert_array_equal(trusted.logprobs[rest], batch.sampling_logprobs[rest])
+    np.testing.assert_allclose(trusted.logprobs[mask], whole.logprobs[mask], atol=5e-5)
+    np.testing.assert_allclose(trusted.values[mask], whole.values[mask], atol=1e-6)
+    np.testing.assert_allclose(trusted.ref_logprobs[mask], whole.ref_logprobs[mask], atol=5e-5)
+    seen = mask & trusted.audited[:, None]
+    np.testing.assert_allclose(trusted.entropy[seen], whole.entropy[seen], atol=1e-6)
+    np.testing.assert_allclose(trusted.kl_ref_exact[seen], whole.kl_ref_exact[seen], atol=1e-6)
+    off = batch.sampling_logprobs.copy()
+    row = int(np.flatnonzero(trusted.audited)[-1])
+    off[row, batch.lengths[row] - 1] -= 0.01
+    doubted = opened_scores(backend, replace(batch, sampling_logprobs=off), trusting=True)
+    assert doubted.audited.all()
+    np.testing.assert_allclose(doubted.logprobs, whole.logprobs, atol=1e-6)
+
+
+def opened_scores(backend, batch, trusting):
+    before, backend._trusting = backend._trusting, trusting
+    found = backend.score(batch, PLAIN, ALGORITHM.needs)
+    backend._trusting = before
+    return found
+
+
+def test_running_out_of_memory_changes_the_size_of_the_parts_and_not_the_result(tiny_models, monkeypatch, caplog):
+    wanted, tried = opened(tiny_models["llama"]), opened(tiny_models["llama"])
+    batch = scored_batch(wanted, PLAIN)
+    plain_hidden, sizes = TorchBackend._hidden, []
+
+    def hungry(self, body, part):
+        if self is tried:
+            sizes.append(part.tokens.size)
+            if part.tokens.size > 40:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain_hidden(self, body, part)
+
+    monkeypatch.setattr(TorchBackend, "_hidden", hungry)
+    one, other = step(wanted, batch), step(tried, batch)
+    assert max(sizes) > 40 >= sizes[-1]
+    assert "memory ran out with backend.micro_batch_tokens = 8192; going on with 4096" in caplog.text
+    assert other["loss/total"] == pytest.approx(one["loss/total"], rel=1e-5)
+    for name, parameter in tried._trainable().items():
+        torch.testing.assert_close(parameter.grad, wanted._trainable()[name].grad, atol=1e-5, rtol=1e-4)
+    found = tried.score(batch, PLAIN, frozenset()).logprobs
+    np.testing.assert_allclose(found, wanted.score(batch, PLAIN, frozenset()).logprobs, atol=1e-4)
+
+
+def test_a_single_row_that_does_not_fit_is_said(tiny_models, monkeypatch):
+    backend = opened(tiny_models["llama"])
+    batch = scored_batch(backend, PLAIN)
+
+    def hungry(self, body, part):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried")
+
+    monkeypatch.setattr(TorchBackend, "_hidden", hungry)
+    with pytest.raises(ModelError, match="memory ran out with backend.micro_batch_tokens at 1"):
+        step(backend, batch)
+
+
+def test_an_error_that_is_no_lack_of_memory_is_raised_on(tiny_models, monkeypatch):
+    backend = opened(tiny_models["llama"])
+    batch = scored_batch(backend, PLAIN)
+
+    def broken(self, body, part):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(TorchBackend, "_hidden", broken)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        step(backend, batch)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_gradient_checkpointing_changes_no_result(tiny_models, family):
+    plain, frugal = opened(tiny_models[family]), opened(tiny_models[family], "backend.gradient_checkpointing=true")
+    batch = scored_batch(plain, NARROW)
+    calls = []
+    inner = next(module for name, module in frugal.model.named_modules() if name.endswith("attn"))
+    inner.register_forward_hook(lambda *args: calls.append(torch.is_grad_enabled()))
+    one, other = step(plain, batch), step(frugal, batch)
+    assert len(calls) == 2, "once forward, once more on the way back"
+    assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+    for name, weight in weights(frugal).items():
+        torch.testing.assert_close(weight, weights(plain)[name], atol=1e-6, rtol=0)
+
+
+def test_in_bfloat16_the_weights_stay_float32_and_the_sampler_near_the_trainer(tiny_models):
+    backend = opened(tiny_models["qwen3"], "backend.precision=bf16")
+    plain = opened(tiny_models["qwen3"])
+    batch = scored_batch(backend, PLAIN)
+    mask = batch.completion_mask
+    gap = np.abs(batch.old.logprobs - batch.sampling_logprobs)[mask].mean()
+    exact = plain.score(batch, PLAIN, frozenset()).logprobs
+    assert 1e-4 < np.abs(batch.old.logprobs - exact)[mask].mean() < 0.2, "coarser than float32, and no more than that"
+    assert gap < 0.2
+    step(backend, batch)
+    assert {p.dtype for p in backend._trainable().values()} == {torch.float32}

@@ -1,0 +1,17 @@
+"""How much memory an accelerator had to give, for those who must not import torch."""
+
+from __future__ import annotations
+
+import sys
+
+
+def peak_device_memory() -> tuple[int, int] | None:
+    """Return (most bytes ever in use, all bytes) of the CUDA device; None where no run of torch uses one."""
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    device = torch.cuda.current_device()
+    return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory

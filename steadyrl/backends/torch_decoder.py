@@ -1,0 +1,304 @@
+"""Decoding with a preallocated cache of keys and values, from the weights of the model that trains.
+
+On a CPU the products of a few rows with a large matrix are what takes the time, and a plain linear layer reaches a
+third of the machine's rate there. So for the length of one call the weights are laid out once more in the blocked form
+of oneDNN, queries, keys and values as one matrix, gate and up as another; the copy is dropped at the end. On other
+devices the modules are used as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from steadyrl.backends.torch_families import Block, Function, Plan, plan_of
+
+# Nats: a plan whose log-probs are further from those of transformers' forward is wrong, not rounded.
+PARITY = {torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
+
+
+@dataclass
+class Cache:
+    """Keys and values of all layers, [L, B, kv_heads, S, head_dim] each, and which columns hold something.
+
+    Attributes:
+        visible: [B, S] bool, False on the padding left of a prompt; None where no row has any.
+        used: Columns that are filled.
+        places: [B] position of each row's next token.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    visible: torch.Tensor | None
+    used: int
+    places: torch.Tensor
+
+    def take(self, rows: torch.Tensor) -> None:
+        """Keep these rows only; a row may be taken several times."""
+        self.keys, self.values = self.keys.index_select(1, rows), self.values.index_select(1, rows)
+        self.places = self.places[rows]
+        if self.visible is not None:
+            self.visible = self.visible[rows]
+
+
+class Decoder:
+    """A model ready to decode; made anew for every call, since training changes the weights in between.
+
+    Args:
+        plan: Of the model.
+        rows: About as many rows as will be decoded at once.
+        length: Columns of the cache: the longest prompt and all new tokens.
+        lower: Type that matrices are multiplied in and the cache is kept in; None for that of the weights.
+    """
+
+    def __init__(self, plan: Plan, rows: int, length: int, lower: torch.dtype | None = None):
+        weight = next(plan.embed.parameters())
+        self.device, self.dtype = weight.device, lower or weight.dtype
+        self._plan, self._length = plan, length
+        self._layers = [_Layer(block, plan, rows, self.dtype) for block in plan.blocks]
+        self._norm = norm(plan.norm)
+        self._head = product((plan.head,), rows, self.dtype)
+        self._turns: tuple[torch.Tensor, torch.Tensor] | None = None
+        if plan.rotary is not None:
+            places = torch.arange(length, device=self.device)
+            cos, sin = plan.rotary(torch.zeros(1, dtype=self.dtype, device=self.device), places[None])
+            half = plan.head_dim // 2
+            # x * cos + rotate_half(x) * sin, with the minus sign of rotate_half put into the sines.
+            self._turns = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)  # [S, head_dim] each
+
+    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, Cache]:
+        """Read prompts that are padded on the left.
+
+        Args:
+            ids: [B, P] int64.
+            visible: [B, P] bool, False on padding.
+
+        Returns:
+            Logits of the next token [B, V] float32, and the cache.
+        """
+        rows, width = ids.shape
+        shape = (len(self._layers), rows, self._plan.kv_heads, self._length, self._plan.head_dim)
+        whole = torch.ones(rows, self._length, dtype=torch.bool, device=self.device)
+        whole[:, :width] = visible
+        cache = Cache(
+            keys=torch.empty(shape, dtype=self.dtype, device=self.device),
+            values=torch.empty(shape, dtype=self.dtype, device=self.device),
+            visible=None if bool(visible.all()) else whole,
+            used=0,
+            places=visible.sum(1),
+        )
+        places = (visible.cumsum(1) - 1).clamp(min=0)
+        hidden = self._through(ids, places, cache, _prompt_masks(visible))
+        return self._logits(hidden[:, -1]), cache
+
+    def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+        """Append one token to every row.
+
+        Args:
+            tokens: [B] int64.
+            cache: Moves on by one column.
+
+        Returns:
+            Logits of the next token [B, V] float32.
+        """
+        mask = None
+        if cache.visible is not None:
+            mask = torch.zeros(len(tokens), cache.used + 1, dtype=self.dtype, device=self.device)
+            mask = mask.masked_fill(~cache.visible[:, : cache.used + 1], -torch.inf)[:, None, None]  # [B, 1, 1, S]
+        hidden = self._through(tokens[:, None], cache.places[:, None], cache, lambda window: mask)
+        cache.places = cache.places + 1
+        return self._logits(hidden[:, -1])
+
+    def _through(
+        self,
+        ids: torch.Tensor,
+        places: torch.Tensor,
+        cache: Cache,
+        masks: Callable[[int | None], torch.Tensor | None],
+    ) -> torch.Tensor:
+        rows, width = ids.shape
+        x: torch.Tensor = self._plan.embed(ids).flatten(0, 1)  # [B * T, H]
+        if self._plan.places is not None:
+            x = x + self._plan.places(places).flatten(0, 1)
+        turns = None
+        if self._turns is not None:
+            turns = tuple(turn[places].view(rows * width, 1, -1) for turn in self._turns)
+        for number, layer in enumerate(self._layers):
+            x = layer(x, turns, cache.keys[number], cache.values[number], cache.used, masks)
+        cache.used += width
+        return x.view(rows, width, -1)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._head(self._norm(hidden.contiguous())).float()
+        return logits
+
+
+class _Layer:
+    def __init__(self, block: Block, plan: Plan, rows: int, dtype: torch.dtype):
+        self._plan, self._window = plan, block.window
+        self._norm_attention, self._norm_mlp = norm(block.norm_attention), norm(block.norm_mlp)
+        self._qkv, self._out = product(block.qkv, rows, dtype), product((block.out,), rows, dtype)
+        self._q_norm = block.q_norm and norm(block.q_norm)
+        self._k_norm = block.k_norm and norm(block.k_norm)
+        self._mlp_in = product(block.mlp_in, rows, dtype)
+        self._mlp_out = product((block.mlp_out,), rows, dtype)
+        self._gated = len(block.mlp_in) == 2
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        turns: Any,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        used: int,
+        masks: Callable[[int | None], torch.Tensor | None],
+    ) -> torch.Tensor:
+        """Return the output [B * T, H]; keys and values [B, kv_heads, S, head_dim] get T columns at ``used``."""
+        x = x + self._out(self._attend(self._norm_attention(x), turns, keys, values, used, masks))
+        inner = self._mlp_in(self._norm_mlp(x))
+        if self._gated:
+            gate, up = inner.chunk(2, dim=-1)
+            return x + self._mlp_out(self._plan.activation(gate) * up)
+        return x + self._mlp_out(self._plan.activation(inner))
+
+    def _attend(
+        self,
+        x: torch.Tensor,
+        turns: Any,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        used: int,
+        masks: Callable[[int | None], torch.Tensor | None],
+    ) -> torch.Tensor:
+        heads, kv_heads, width = self._plan.heads, self._plan.kv_heads, self._plan.head_dim
+        rows, length = len(keys), len(x) // len(keys)
+        joined = self._qkv(x).view(rows * length, heads + 2 * kv_heads, width)
+        turned, v = joined[:, : heads + kv_heads], joined[:, heads + kv_heads :]
+        if self._q_norm is not None and self._k_norm is not None:
+            turned = torch.cat([self._q_norm(turned[:, :heads]), self._k_norm(turned[:, heads:])], dim=1)
+        if turns is not None:
+            turned = torch.addcmul(turned * turns[0], turned.roll(width // 2, -1), turns[1])
+        split = turned.view(rows, length, heads + kv_heads, width)
+        end = used + length
+        keys[:, :, used:end] = split[:, :, heads:].transpose(1, 2)
+        values[:, :, used:end] = v.view(rows, length, kv_heads, width).transpose(1, 2)
+        start = 0
+        if length == 1 and self._window is not None:
+            start = max(0, end - self._window)
+        mask = masks(self._window)
+        if length == 1:  # the heads that share keys stand beside each other, as if they were positions
+            q = split[:, 0, :heads].view(rows, kv_heads, heads // kv_heads, width)
+            mask = None if mask is None else mask[..., start:]
+            found = F.scaled_dot_product_attention(q, keys[:, :, start:end], values[:, :, start:end], mask)
+            return found.reshape(rows, heads * width)
+        k, v = keys[:, :, :end], values[:, :, :end]
+        if heads != kv_heads:
+            k, v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))
+        found = F.scaled_dot_product_attention(split[:, :, :heads].transpose(1, 2), k, v, mask)
+        return found.transpose(1, 2).reshape(rows * length, heads * width)
+
+
+def _prompt_masks(visible: torch.Tensor) -> Callable[[int | None], torch.Tensor]:
+    """Return the function from a window to the mask [B, 1, P, P]; padding sees itself, lest it become NaN."""
+    width = visible.shape[1]
+    place = torch.arange(width, device=visible.device)
+    back = place[:, None] - place[None]  # [P, P], how far a key lies behind the query
+    known: dict[int | None, torch.Tensor] = {}
+
+    def mask(window: int | None) -> torch.Tensor:
+        if window not in known:
+            reached = (back >= 0) & (back < (window or width))
+            known[window] = (reached[None] & visible[:, None] | (back == 0)[None])[:, None]
+        return known[window]
+
+    return mask
+
+
+def product(modules: Sequence[nn.Module], rows: int, dtype: torch.dtype) -> Function:
+    """Return a function that applies linear modules to one input and joins their outputs.
+
+    Args:
+        modules: nn.Linear, GPT-2's transposed linear, LoRA around either, or anything callable.
+        rows: The number of input rows to be quick for.
+        dtype: To multiply in.
+    """
+    pairs = [_weights(module) for module in modules]
+    known = [pair for pair in pairs if pair is not None]
+    if len(known) < len(pairs):  # quantised, or of a kind that is not known
+        return lambda x: torch.cat([module(x) for module in modules], dim=-1)
+    weights, bias = [w for w, _ in known], None
+    if any(b is not None for _, b in known):
+        bias = torch.cat([b if b is not None else w.new_zeros(len(w)) for w, b in known]).to(dtype)
+    if weights[0].device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        joined = torch.cat(weights) if len(weights) > 1 else weights[0]
+        packed = torch.ops.mkldnn._reorder_linear_weight(joined.to(dtype).contiguous(), rows)
+        return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(dtype), packed, bias, "none", [], "")
+    if len(weights) == 1 and weights[0].dtype == dtype:
+        return lambda x: F.linear(x, weights[0], bias)  # the very weights that train
+    joined = torch.cat([weight.to(dtype) for weight in weights])
+    return lambda x: F.linear(x.to(dtype), joined, bias)
+
+
+def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    """Return (weight [out, in], bias [out]) of a linear module, an adapter added in; None for anything else."""
+    if type(module) is nn.Linear:
+        return module.weight, module.bias
+    name = f"{type(module).__module__}.{type(module).__name__}"
+    if name == "transformers.pytorch_utils.Conv1D":
+        whole: Any = module
+        return whole.weight.t(), whole.bias
+    if name == "peft.tuners.lora.layer.Linear":
+        adapted: Any = module
+        inner = _weights(adapted.base_layer)
+        if inner is None or adapted.disable_adapters or len(adapted.active_adapters) != 1:
+            return None
+        delta = adapted.get_delta_weight(adapted.active_adapters[0])
+        if type(adapted.base_layer) is not nn.Linear:
+            delta = delta.t()  # get_delta_weight answers in the layout of the layer it adapts
+        return inner[0] + delta, inner[1]
+    return None
+
+
+def norm(module: nn.Module) -> Function:
+    """Return a norm module as a function of few kernels."""
+    whole: Any = module
+    name = type(module).__name__
+    if isinstance(module, nn.LayerNorm):
+        return module
+    if name.endswith("RMSNorm"):
+        # Gemma's weight is the distance from 1.
+        weight = whole.weight + 1.0 if name.startswith("Gemma") else whole.weight
+        epsilon = whole.eps if name.startswith("Gemma") else whole.variance_epsilon
+        return lambda x: F.rms_norm(x.to(weight.dtype), (x.shape[-1],), weight, epsilon)
+    return module
+
+
+@torch.no_grad()
+def checked_plan(model: Any) -> Plan | None:
+    """Return the plan of a model if decoding by it gives transformers' own log-probs, else None.
+
+    Args:
+        model: A transformers causal model, perhaps under a LoRA adapter.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plan = plan_of(inner)
+    if plan is None:
+        return None
+    vocabulary = inner.config.get_text_config().vocab_size
+    ids = (torch.arange(2 * 9, device=inner.device).view(2, 9) * 7919) % vocabulary
+    visible = torch.ones_like(ids, dtype=torch.bool)
+    visible[0, :3] = False
+    decoder = Decoder(plan, 2, 10)
+    first, cache = decoder.prefill(ids, visible)
+    found = torch.stack([first, decoder.step(ids[:, 0], cache)], dim=1)
+    whole = torch.cat([ids, ids[:, :1]], dim=1)
+    seen = torch.cat([visible, visible[:, 1:2] | True], dim=1)
+    places = (seen.long().cumsum(1) - 1).clamp(min=0)
+    expected = inner(input_ids=whole, attention_mask=seen.long(), position_ids=places).logits[:, -2:].float()
+    far = (found.log_softmax(-1) - expected.log_softmax(-1)).abs().max().item()
+    return plan if far <= PARITY.get(decoder.dtype, 0.0) else None

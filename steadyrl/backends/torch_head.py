@@ -1,0 +1,153 @@
+"""Log-probs and entropies of chosen tokens from hidden states, in chunks, without keeping logits.
+
+Through autograd's own log_softmax the vocabulary is walked eight times and four matrices as large as the logits are
+alive at once. Here it is walked three times forward and twice back, a chunk of tokens at a time; probabilities are
+kept for the way back where all of them are small enough, else computed again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+CHUNK = 2**23  # logits computed at once
+LEAST_ROWS = 512  # but at least so many tokens: every chunk reads the whole head and adds to its whole gradient
+KEEP = 2**25  # probabilities that are kept for the backward pass; more of them are computed again
+
+
+def chosen_logprobs(
+    hidden: torch.Tensor,
+    head: nn.Module,
+    chosen: torch.Tensor,
+    scale: float,
+    kept: torch.Tensor | None,
+    entropy: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return log-probs [N] of chosen tokens and, if asked for, entropies [N]; both carry gradients.
+
+    Args:
+        hidden: [N, H].
+        head: Linear, hidden states to logits.
+        chosen: [N] int64.
+        scale: Logits are multiplied by it: one over the temperature.
+        kept: [N, V] bool, the ids that truncation left; None for all.
+        entropy: Whether to compute entropies.
+    """
+    if type(head) is not nn.Linear:  # an adapter on the head itself
+        logp = log_softmax(head(hidden), scale, kept)
+        return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
+    found: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
+        hidden, head.weight, head.bias, chosen, scale, kept, entropy
+    )
+    return found[0], found[1] if entropy else None
+
+
+def log_softmax(logits: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:
+    """Return log-probs [N, V] in float32, normalised over the kept ids, -inf for the others."""
+    logits = logits.float()
+    if scale != 1.0:
+        logits = logits * scale
+    if kept is not None:
+        logits = logits.masked_fill(~kept, -torch.inf)
+    return logits.log_softmax(-1)
+
+
+def entropy_of(logp: torch.Tensor) -> torch.Tensor:
+    """Return the entropy [N] of log-probs [N, V], which may be -inf."""
+    p = logp.exp()
+    return -(p * logp.masked_fill(p == 0, 0.0)).sum(-1)
+
+
+def chunks(rows: int, vocabulary: int) -> list[slice]:
+    """Return the slices of rows whose logits are computed at once."""
+    width = max(LEAST_ROWS, CHUNK // vocabulary)
+    return [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
+
+
+class _Chosen(torch.autograd.Function):
+    """logp = x_chosen - log sum exp x; d logp / dx = onehot - p; d entropy / dx = -p * (log p + entropy)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        chosen: torch.Tensor,
+        scale: float,
+        kept: torch.Tensor | None,
+        entropy: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden_dtype, hidden = hidden.dtype, hidden.float()
+        wide, offset = weight.float(), None if bias is None else bias.float()
+        logprobs = hidden.new_empty(len(hidden))
+        entropies = hidden.new_empty(len(hidden) if entropy else 0)
+        needed = any(ctx.needs_input_grad)
+        keep = needed and len(hidden) * len(weight) <= KEEP
+        probabilities = hidden.new_empty((len(hidden), len(weight)) if keep else 0)
+        for part in chunks(len(hidden), len(weight)):
+            z = _shifted(hidden[part], wide, offset, scale, None if kept is None else kept[part])
+            found = z.gather(1, chosen[part][:, None])[:, 0]
+            p = z.exp() if entropy else z.exp_()
+            total = p.sum(-1)
+            logprobs[part] = found - total.log()
+            if entropy:  # the smallest float stands in for -inf, which times 0 is no number
+                entropies[part] = total.log() - (p * z.clamp_(min=-3e38)).sum(-1) / total
+            if keep:
+                torch.div(p, total[:, None], out=probabilities[part])
+        if needed:
+            ctx.save_for_backward(hidden, wide, offset, chosen, kept, probabilities, entropies)
+            ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, chosen, kept, probabilities, entropies = ctx.saved_tensors
+        scale, entropy, keep, hidden_dtype, weight_dtype, has_bias = ctx.settings
+        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
+        d_hidden = torch.empty_like(hidden) if to_hidden else None
+        d_weight = torch.zeros_like(weight) if to_weight else None
+        d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
+        d_logprobs, d_entropies = gradients
+        for part in chunks(len(hidden), len(weight)):
+            if keep:
+                p = probabilities[part]
+            else:
+                z = _shifted(hidden[part], weight, bias, scale, None if kept is None else kept[part])
+                p = z.softmax(-1)
+            d = p * -d_logprobs[part][:, None]
+            if entropy:
+                steep = torch.special.xlogy(p, p).addcmul_(p, entropies[part][:, None])
+                d.addcmul_(steep, d_entropies[part][:, None], value=-1.0)
+            d.scatter_add_(1, chosen[part][:, None], d_logprobs[part][:, None])
+            if scale != 1.0:
+                d *= scale
+            if d_hidden is not None:
+                torch.mm(d, weight, out=d_hidden[part])
+            if d_weight is not None:
+                d_weight.addmm_(d.t(), hidden[part])
+            if d_bias is not None:
+                d_bias += d.sum(0)
+        return (
+            None if d_hidden is None else d_hidden.to(hidden_dtype),
+            None if d_weight is None else d_weight.to(weight_dtype),
+            None if d_bias is None else d_bias.to(weight_dtype),
+            None, None, None, None,
+        )  # fmt: skip
+
+
+def _shifted(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: float, kept: torch.Tensor | None
+) -> torch.Tensor:
+    """Return logits [n, V] less the greatest of each row; -inf where truncation cut."""
+    z = hidden @ weight.t()
+    if bias is not None:
+        z += bias
+    if scale != 1.0:
+        z *= scale
+    if kept is not None:
+        z.masked_fill_(~kept, -torch.inf)
+    z -= z.amax(-1, keepdim=True)
+    return z

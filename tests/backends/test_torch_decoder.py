@@ -1,0 +1,184 @@
+"""The fast decoder against transformers' own forward, family by family, on random models made on the spot."""
+
+import numpy as np
+import pytest
+
+from steadyrl.types import Sampling
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from steadyrl.backends.torch_decoder import Decoder, checked_plan  # noqa: E402
+from steadyrl.backends.torch_families import plan_of  # noqa: E402
+from steadyrl.backends.torch_sampler import draw, sample  # noqa: E402
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+
+VOCABULARY = 300  # more than two blocks of tokens, and no whole number of them
+# Weights far larger than usual, so that a wrong position, mask or head shows.
+COMMON = {"vocab_size": VOCABULARY, "initializer_range": 0.2, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+ROTARY = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+MODELS = {
+    "llama": lambda: transformers.LlamaConfig(**COMMON, **ROTARY, tie_word_embeddings=True),
+    "llama, untied, biases": lambda: transformers.LlamaConfig(
+        **COMMON, **ROTARY, tie_word_embeddings=False, attention_bias=True, mlp_bias=True
+    ),
+    "llama, no shared keys": lambda: transformers.LlamaConfig(**COMMON, **(ROTARY | {"num_key_value_heads": 4})),
+    "llama, one key head": lambda: transformers.LlamaConfig(**COMMON, **(ROTARY | {"num_key_value_heads": 1})),
+    "llama, rope llama3": lambda: transformers.LlamaConfig(**COMMON, **ROTARY, rope_parameters=LLAMA3),
+    "llama, rope yarn": lambda: transformers.LlamaConfig(**COMMON, **ROTARY, rope_parameters=YARN),
+    "mistral, window": lambda: transformers.MistralConfig(**COMMON, **ROTARY, head_dim=8, sliding_window=5),
+    "mistral, no window": lambda: transformers.MistralConfig(**COMMON, **ROTARY, head_dim=8, sliding_window=None),
+    "qwen2": lambda: transformers.Qwen2Config(**COMMON, **ROTARY),
+    "qwen2, one layer with a window": lambda: transformers.Qwen2Config(
+        **COMMON, **ROTARY, use_sliding_window=True, sliding_window=4, max_window_layers=1
+    ),
+    "qwen3": lambda: transformers.Qwen3Config(**COMMON, **ROTARY, head_dim=16),
+    "gemma": lambda: transformers.GemmaConfig(**COMMON, **ROTARY, head_dim=16),
+    "gpt2": lambda: transformers.GPT2Config(**COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+}
+LENGTHS = (3, 9, 1, 6)
+
+
+def random_model(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = transformers.AutoModelForCausalLM.from_config(MODELS[name](), attn_implementation="sdpa").eval()
+        for parameter in model.parameters():  # biases and norms start at 0 and 1, which hides them
+            if parameter.dim() == 1:
+                parameter.data += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def padded(lengths=LENGTHS):
+    ids = np.random.default_rng(0).integers(3, VOCABULARY, (len(lengths), max(lengths)))
+    visible = np.arange(max(lengths))[None] >= max(lengths) - np.array(lengths)[:, None]
+    return torch.from_numpy(np.where(visible, ids, 0)), torch.from_numpy(visible)
+
+
+def alone(model, row):
+    """Return the log-probs [T, V] of one unpadded row by a plain forward pass without a cache."""
+    return model(torch.tensor([row])).logits[0].log_softmax(-1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_prefill_and_steps_equal_a_plain_forward_of_each_row_alone(name):
+    model = random_model(name)
+    ids, visible = padded()
+    decoder = Decoder(plan_of(model), 4, 20)
+    logits, cache = decoder.prefill(ids, visible)
+    rows = [ids[i, visible[i]].tolist() for i in range(4)]
+    for t in range(8):
+        for i, row in enumerate(rows):
+            far = (logits[i].log_softmax(-1) - alone(model, row)[-1]).abs().max().item()
+            assert far <= 5e-5, f"row {i}, token {t}"
+        tokens = (ids[:, -1] * 7 + t) % VOCABULARY
+        rows = [[*row, int(token)] for row, token in zip(rows, tokens, strict=True)]
+        logits = decoder.step(tokens, cache)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_every_family_passes_its_own_check(name):
+    assert checked_plan(random_model(name)) is not None
+
+
+@torch.no_grad()
+def test_a_plan_that_does_not_fit_the_model_is_not_used(monkeypatch):
+    model = random_model("llama")
+    model.model.layers[1].self_attn.o_proj.register_forward_hook(lambda module, inputs, out: out * 1.5)
+    assert plan_of(model) is not None
+    assert checked_plan(model) is None
+
+
+@torch.no_grad()
+def test_an_unknown_family_and_a_rope_that_depends_on_the_batch_have_no_plan():
+    settings = transformers.GPTNeoXConfig(
+        **COMMON, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    assert checked_plan(transformers.AutoModelForCausalLM.from_config(settings).eval()) is None
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    settings = transformers.LlamaConfig(**COMMON, **ROTARY, rope_parameters=dynamic)
+    assert checked_plan(transformers.AutoModelForCausalLM.from_config(settings).eval()) is None
+
+
+@torch.no_grad()
+def test_a_cache_row_taken_twice_goes_on_in_two_ways():
+    model = random_model("qwen3")
+    ids, visible = padded()
+    decoder = Decoder(plan_of(model), 4, 20)
+    _, cache = decoder.prefill(ids, visible)
+    cache.take(torch.tensor([1, 1, 3]))
+    logits = decoder.step(torch.tensor([10, 11, 12]), cache)
+    for found, row, token in zip(logits, (1, 1, 3), (10, 11, 12), strict=True):
+        expected = alone(model, [*ids[row, visible[row]].tolist(), token])[-1]
+        assert (found.log_softmax(-1) - expected).abs().max().item() <= 5e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window"])
+def test_the_fast_and_the_plain_path_draw_the_same(name):
+    model = random_model(name)
+    ids, visible = padded()
+    prompts = [ids[i, visible[i]].numpy().astype(np.int32) for i in (0, 1, 1, 2, 3, 1)]
+    for sampling in (Sampling(12), Sampling(12, temperature=0.6, top_k=30, top_p=0.9)):
+        fast, plain = (sample(model, plan, prompts, sampling, range(6), 1, 0) for plan in (plan_of(model), None))
+        assert [c.ids.tolist() for c in fast] == [c.ids.tolist() for c in plain]
+        assert len({tuple(c.ids.tolist()) for c in fast}) == 6, "one prompt, three seeds, three completions"
+        for one, other in zip(fast, plain, strict=True):
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=5e-5)
+
+
+@torch.no_grad()
+def test_an_adapter_is_decoded_with_its_weights():
+    peft = pytest.importorskip("peft")
+    for name, targets in (("llama", "all-linear"), ("gpt2", ["c_attn", "c_proj", "c_fc"])):
+        model = random_model(name)
+        settings = peft.LoraConfig(
+            r=4, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2"
+        )
+        before = sample(model, plan_of(model), [np.array([5, 6], np.int32)], Sampling(8), [0], 1, 0)[0]
+        adapted = peft.get_peft_model(model, settings).eval()
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            for key, parameter in adapted.named_parameters():
+                if "lora_B" in key:
+                    parameter.data.normal_(std=0.3)
+        plan = checked_plan(adapted)
+        assert plan is not None
+        prompts = [np.array([5, 6], np.int32), np.array([7], np.int32)]
+        fast, plain = (sample(adapted, p, prompts, Sampling(8), range(2), 1, 0) for p in (plan, None))
+        assert [c.ids.tolist() for c in fast] == [c.ids.tolist() for c in plain]
+        np.testing.assert_allclose(fast[0].logprobs, plain[0].logprobs, atol=5e-5)
+        assert abs(fast[0].logprobs[0] - before.logprobs[0]) > 1e-3 or fast[0].ids[0] != before.ids[0]
+
+
+def test_draws_over_blocks_follow_the_distribution():
+    """A distribution over 300 tokens: at u just above the sum of all before it, token k is drawn."""
+    logits = torch.from_numpy(np.random.default_rng(1).normal(size=VOCABULARY).astype(np.float32) * 2)
+    logits[[0, 5, 127, 128, 255, 256, 299]] = -torch.inf
+    p = torch.softmax(logits.double(), -1)
+    before = p.cumsum(-1) - p
+    likely = [k for k in range(VOCABULARY) if p[k] > 1e-5]
+    uniform = torch.tensor([float(before[k] + p[k] / 2) for k in likely], dtype=torch.float32)
+    tokens, found = draw(logits.repeat(len(likely), 1), uniform)
+    assert tokens.tolist() == likely
+    np.testing.assert_allclose(found.numpy(), p[likely].log().numpy(), atol=1e-5)
+
+
+def test_what_has_no_probability_is_never_drawn():
+    logits = torch.full((2, VOCABULARY), -torch.inf)
+    logits[:, 140] = 3.0
+    for u in (0.0, 0.5, 1 - 2.0**-24):
+        tokens, logprobs = draw(logits, torch.full((2,), u))
+        assert tokens.tolist() == [140, 140]
+        assert logprobs.tolist() == [0.0, 0.0]

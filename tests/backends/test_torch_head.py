@@ -1,0 +1,92 @@
+"""Chunked log-probs and entropies against autograd's own log_softmax, values and gradients."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from steadyrl.backends import torch_head  # noqa: E402
+from steadyrl.backends.torch_head import chosen_logprobs, chunks  # noqa: E402
+
+TOKENS, WIDTH, VOCABULARY = 23, 6, 17
+
+
+def case(bias, kept):
+    generator = torch.Generator().manual_seed(0)
+    head = nn.Linear(WIDTH, VOCABULARY, bias=bias)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    hidden = torch.randn(TOKENS, WIDTH, generator=generator)
+    chosen = torch.randint(VOCABULARY, (TOKENS,), generator=generator)
+    keep = None
+    if kept:
+        keep = torch.rand(TOKENS, VOCABULARY, generator=generator) < 0.4
+        keep[torch.arange(TOKENS), chosen] = True
+    weights = torch.randn(2, TOKENS, generator=generator)
+    return head, hidden, chosen, keep, weights
+
+
+def plain(head, hidden, chosen, scale, keep):
+    """The same in float64, the straightforward way."""
+    logits = (hidden.double() @ head.weight.double().t()) * scale
+    if head.bias is not None:
+        logits = logits + head.bias.double() * scale
+    if keep is not None:
+        logits = torch.where(keep, logits, -1e9)
+    p = logits.softmax(-1)
+    return p.gather(1, chosen[:, None])[:, 0].log(), -(p * p.clamp(min=1e-300).log()).sum(-1)
+
+
+@pytest.fixture(params=["kept for the way back", "computed again"])
+def small_chunks(request, monkeypatch):
+    """Several chunks, the last of them short."""
+    monkeypatch.setattr(torch_head, "CHUNK", 5 * VOCABULARY)
+    monkeypatch.setattr(torch_head, "LEAST_ROWS", 1)
+    monkeypatch.setattr(torch_head, "KEEP", 10**6 if request.param.startswith("kept") else 0)
+    assert len(chunks(TOKENS, VOCABULARY)) == 5
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 0.7])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.usefixtures("small_chunks")
+def test_values_and_gradients_equal_the_plain_way(bias, kept, scale):
+    head, hidden, chosen, keep, weights = case(bias, kept)
+    leaves = [hidden.requires_grad_(), *head.parameters()]
+    logprobs, entropies = chosen_logprobs(hidden, head, chosen, scale, keep, entropy=True)
+    expected = plain(head, hidden, chosen, scale, keep)
+    torch.testing.assert_close(logprobs.double(), expected[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies.double(), expected[1], atol=1e-5, rtol=1e-5)
+    found = torch.autograd.grad((torch.stack([logprobs, entropies]) * weights).sum(), leaves)
+    wanted = torch.autograd.grad((torch.stack(expected) * weights).sum(), leaves)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-4)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_without_entropy_the_gradient_is_that_of_the_log_probs_alone():
+    head, hidden, chosen, keep, weights = case(True, True)
+    leaves = [hidden.requires_grad_(), *head.parameters()]
+    logprobs, entropies = chosen_logprobs(hidden, head, chosen, 1.0, keep, entropy=False)
+    assert entropies is None
+    found = torch.autograd.grad((logprobs * weights[0]).sum(), leaves)
+    wanted = torch.autograd.grad((plain(head, hidden, chosen, 1.0, keep)[0] * weights[0]).sum(), leaves)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-4)
+
+
+def test_a_frozen_head_gets_no_gradient():
+    head, hidden, chosen, _, _ = case(False, False)
+    head.requires_grad_(False)
+    logprobs, _ = chosen_logprobs(hidden.requires_grad_(), head, chosen, 1.0, None, entropy=False)
+    logprobs.sum().backward()
+    assert head.weight.grad is None
+    assert hidden.grad.abs().sum() > 0
+
+
+def test_every_row_stands_in_one_chunk():
+    parts = chunks(1000, 2**20)
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(1000))
+    assert len(parts) == 2, "at least 512 rows at once, however large the vocabulary"
