@@ -86,8 +86,9 @@ class Decoder:
         whole = torch.ones(rows, self._length, dtype=torch.bool, device=self.device)
         whole[:, :width] = visible
         cache = Cache(
-            keys=torch.empty(shape, dtype=self.dtype, device=self.device),
-            values=torch.empty(shape, dtype=self.dtype, device=self.device),
+            # Zeros: what is masked is still multiplied, and 0 times whatever lies in fresh memory may be no number.
+            keys=torch.zeros(shape, dtype=self.dtype, device=self.device),
+            values=torch.zeros(shape, dtype=self.dtype, device=self.device),
             visible=None if bool(visible.all()) else whole,
             used=0,
             places=visible.sum(1),
@@ -114,11 +115,47 @@ class Decoder:
         cache.places = cache.places + 1
         return self._logits(hidden[:, -1])
 
+    def step_at(
+        self, tokens: torch.Tensor, places: torch.Tensor, column: torch.Tensor, visible: torch.Tensor, cache: Cache
+    ) -> torch.Tensor:
+        """Append one token to every row, with all that changes in tensors, so that a CUDA graph can hold the step.
+
+        Args:
+            tokens: [B] int64.
+            places: [B] int64, their positions.
+            column: [1] int64, where the token goes in the cache.
+            visible: [B, S] bool, this column included.
+            cache: Its keys and values are written; nothing else is used or changed.
+
+        Returns:
+            Logits of the next token [B, V] float32.
+        """
+        numbers = torch.arange(visible.shape[1], device=self.device)
+
+        def mask(window: int | None) -> torch.Tensor:
+            seen = visible if window is None else visible & (numbers > column - window)
+            open_ = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+            return open_.masked_fill(~seen, -torch.inf)[:, None, None]  # [B, 1, 1, S]
+
+        return self._logits(self._layers_of(tokens[:, None], places[:, None], cache, column, mask)[:, -1])
+
     def _through(
         self,
         ids: torch.Tensor,
         places: torch.Tensor,
         cache: Cache,
+        masks: Callable[[int | None], torch.Tensor | None],
+    ) -> torch.Tensor:
+        hidden = self._layers_of(ids, places, cache, cache.used, masks)
+        cache.used += ids.shape[1]
+        return hidden
+
+    def _layers_of(
+        self,
+        ids: torch.Tensor,
+        places: torch.Tensor,
+        cache: Cache,
+        used: int | torch.Tensor,
         masks: Callable[[int | None], torch.Tensor | None],
     ) -> torch.Tensor:
         rows, width = ids.shape
@@ -129,8 +166,7 @@ class Decoder:
         if self._turns is not None:
             turns = tuple(turn[places].view(rows * width, 1, -1) for turn in self._turns)
         for number, layer in enumerate(self._layers):
-            x = layer(x, turns, cache.keys[number], cache.values[number], cache.used, masks)
-        cache.used += width
+            x = layer(x, turns, cache.keys[number], cache.values[number], used, masks)
         return x.view(rows, width, -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -155,7 +191,7 @@ class _Layer:
         turns: Any,
         keys: torch.Tensor,
         values: torch.Tensor,
-        used: int,
+        used: int | torch.Tensor,
         masks: Callable[[int | None], torch.Tensor | None],
     ) -> torch.Tensor:
         """Return the output [B * T, H]; keys and values [B, kv_heads, S, head_dim] get T columns at ``used``."""
@@ -172,7 +208,7 @@ class _Layer:
         turns: Any,
         keys: torch.Tensor,
         values: torch.Tensor,
-        used: int,
+        used: int | torch.Tensor,
         masks: Callable[[int | None], torch.Tensor | None],
     ) -> torch.Tensor:
         heads, kv_heads, width = self._plan.heads, self._plan.kv_heads, self._plan.head_dim
@@ -184,23 +220,41 @@ class _Layer:
         if turns is not None:
             turned = torch.addcmul(turned * turns[0], turned.roll(width // 2, -1), turns[1])
         split = turned.view(rows, length, heads + kv_heads, width)
-        end = used + length
-        keys[:, :, used:end] = split[:, :, heads:].transpose(1, 2)
-        values[:, :, used:end] = v.view(rows, length, kv_heads, width).transpose(1, 2)
-        start = 0
-        if length == 1 and self._window is not None:
-            start = max(0, end - self._window)
+        new = split[:, :, heads:].transpose(1, 2), v.view(rows, length, kv_heads, width).transpose(1, 2)
         mask = masks(self._window)
-        if length == 1:  # the heads that share keys stand beside each other, as if they were positions
-            q = split[:, 0, :heads].view(rows, kv_heads, heads // kv_heads, width)
+        start, end = _append(keys, values, new, used)
+        if length > 1:
+            return self._attend_prompts(split[:, :, :heads], keys[:, :, :end], values[:, :, :end], mask)
+        if self._window is not None and isinstance(used, int):
+            start = max(0, end - self._window)
             mask = None if mask is None else mask[..., start:]
-            found = F.scaled_dot_product_attention(q, keys[:, :, start:end], values[:, :, start:end], mask)
-            return found.reshape(rows, heads * width)
-        k, v = keys[:, :, :end], values[:, :, :end]
-        if heads != kv_heads:
-            k, v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))
-        found = F.scaled_dot_product_attention(split[:, :, :heads].transpose(1, 2), k, v, mask)
-        return found.transpose(1, 2).reshape(rows * length, heads * width)
+        # The heads that share keys stand beside each other, as if they were positions.
+        q = split[:, 0, :heads].reshape(rows, kv_heads, heads // kv_heads, width).to(keys.dtype)
+        found = F.scaled_dot_product_attention(q, keys[:, :, start:end], values[:, :, start:end], mask)
+        return found.reshape(rows, heads * width)
+
+    def _attend_prompts(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return [B * T, heads * head_dim] for queries [B, T, heads, head_dim] that stand in the last T columns."""
+        shared = self._plan.heads // self._plan.kv_heads
+        if shared > 1:
+            k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+        found = F.scaled_dot_product_attention(q.transpose(1, 2).to(k.dtype), k, v, mask)
+        return found.transpose(1, 2).reshape(len(q) * q.shape[1], -1)
+
+
+def _append(
+    keys: torch.Tensor, values: torch.Tensor, new: tuple[torch.Tensor, torch.Tensor], used: int | torch.Tensor
+) -> tuple[int, int]:
+    """Write new columns [B, kv_heads, T, head_dim] and return the columns to attend to."""
+    if isinstance(used, torch.Tensor):  # a number on the device, as a captured graph needs: all columns, by the mask
+        keys.index_copy_(2, used, new[0].to(keys.dtype))
+        values.index_copy_(2, used, new[1].to(keys.dtype))
+        return 0, keys.shape[2]
+    end = used + new[0].shape[2]
+    keys[:, :, used:end], values[:, :, used:end] = new
+    return 0, end
 
 
 def _prompt_masks(visible: torch.Tensor) -> Callable[[int | None], torch.Tensor]:
@@ -237,7 +291,10 @@ def product(modules: Sequence[nn.Module], rows: int, dtype: torch.dtype) -> Func
     if weights[0].device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         joined = torch.cat(weights) if len(weights) > 1 else weights[0]
         packed = torch.ops.mkldnn._reorder_linear_weight(joined.to(dtype).contiguous(), rows)
-        return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(dtype), packed, bias, "none", [], "")
+        multiply = torch.ops.mkldnn._linear_pointwise
+        if weights[0].dtype == dtype:
+            return lambda x: multiply(x, packed, bias, "none", [], "")
+        return lambda x: multiply(x.to(dtype), packed, bias, "none", [], "")
     if len(weights) == 1 and weights[0].dtype == dtype:
         return lambda x: F.linear(x, weights[0], bias)  # the very weights that train
     joined = torch.cat([weight.to(dtype) for weight in weights])

@@ -429,7 +429,7 @@ def test_a_single_row_that_does_not_fit_is_said(tiny_models, monkeypatch):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried")
 
     monkeypatch.setattr(TorchBackend, "_hidden", hungry)
-    with pytest.raises(ModelError, match="memory ran out with backend.micro_batch_tokens at 1"):
+    with pytest.raises(ModelError, match=r"memory ran out with backend\.micro_batch_tokens at 1"):
         step(backend, batch)
 
 

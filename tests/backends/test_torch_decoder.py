@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from steadyrl.backends.torch_decoder import Decoder, checked_plan  # noqa: E402
 from steadyrl.backends.torch_families import plan_of  # noqa: E402
+from steadyrl.backends.torch_graph import StepState  # noqa: E402
 from steadyrl.backends.torch_sampler import draw, sample  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
@@ -85,6 +86,36 @@ def test_prefill_and_steps_equal_a_plain_forward_of_each_row_alone(name):
         tokens = (ids[:, -1] * 7 + t) % VOCABULARY
         rows = [[*row, int(token)] for row, token in zip(rows, tokens, strict=True)]
         logits = decoder.step(tokens, cache)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_the_step_that_a_graph_captures_equals_the_plain_step(name):
+    """Its column, places and mask are tensors that stay where they are; what is behind the column must not count."""
+    ids, visible = padded()
+    decoder = Decoder(plan_of(random_model(name)), 4, 20)
+    _, plain = decoder.prefill(ids, visible)
+    _, static = decoder.prefill(ids, visible)
+    static.keys[:, :, :, plain.used :], static.values[:, :, :, plain.used :] = 9.0, 9.0
+    state = StepState(static, 20)
+    for t in range(8):
+        tokens = (ids[:, -1] * 5 + t) % VOCABULARY
+        expected = decoder.step(tokens, plain).log_softmax(-1)
+        assert (state.step(decoder, tokens, static).log_softmax(-1) - expected).abs().max().item() <= 2e-5
+    state.rewind(static)
+    again = state.step(decoder, ids[:, -1] * 5 % VOCABULARY, static)
+    _, plain = decoder.prefill(ids, visible)
+    torch.testing.assert_close(again, decoder.step(ids[:, -1] * 5 % VOCABULARY, plain), atol=1e-4, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_graphs_draw_what_plain_steps_draw():
+    model = random_model("qwen3").cuda()
+    prompts = [np.array(row, np.int32) for row in ([5, 6, 7], [8], [9, 10], [5, 6, 7])]
+    graphs = sample(model, plan_of(model), prompts, Sampling(16), range(4), 1, 0)
+    plain = sample(model, None, prompts, Sampling(16), range(4), 1, 0)
+    assert [c.ids.tolist() for c in graphs] == [c.ids.tolist() for c in plain]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,0 +1,83 @@
+"""Decoding steps as CUDA graphs: one launch a token instead of hundreds.
+
+A graph is captured for the rows that are left; when finished rows leave the batch, another one is. Captured on a GPU
+only; the step that is captured is tested on a CPU.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from steadyrl.backends.torch_decoder import Cache, Decoder
+
+WARM_UP = 2  # runs before a capture, as torch's documentation asks: libraries set themselves up in the first
+
+
+class GraphDecoder:
+    """A decoder whose steps are replayed graphs; see ``torch_sampler.Engine``."""
+
+    def __init__(self, decoder: Decoder):
+        self._decoder = decoder
+        self._captured: _Captured | None = None
+
+    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, Cache]:
+        """See Engine."""
+        return self._decoder.prefill(ids, visible)
+
+    def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+        """See Engine."""
+        if self._captured is None or self._captured.keys is not cache.keys:
+            self._captured = _Captured(self._decoder, cache)
+        cache.places = cache.places + 1
+        cache.used += 1
+        return self._captured.replay(tokens)
+
+
+class _Captured:
+    """A graph of one step for the rows of one cache."""
+
+    def __init__(self, decoder: Decoder, cache: Cache):
+        rows, length = cache.keys.shape[1], cache.keys.shape[3]
+        self.keys = cache.keys
+        self._tokens = torch.zeros(rows, dtype=torch.long, device=decoder.device)
+        self._moving = StepState(cache, length)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            for _ in range(WARM_UP):
+                self._moving.step(decoder, self._tokens, cache)
+        torch.cuda.synchronize()
+        self._moving.rewind(cache)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._logits = self._moving.step(decoder, self._tokens, cache)
+        self._moving.rewind(cache)
+
+    def replay(self, tokens: torch.Tensor) -> torch.Tensor:
+        self._tokens.copy_(tokens)
+        self._graph.replay()
+        return self._logits
+
+
+class StepState:
+    """What moves from step to step, in tensors that keep their place in memory."""
+
+    def __init__(self, cache: Cache, length: int):
+        self._places = cache.places.clone()
+        self._column = torch.tensor([cache.used], device=cache.keys.device)
+        self._visible = torch.zeros(len(cache.places), length, dtype=torch.bool, device=cache.keys.device)
+        self.rewind(cache)
+
+    def rewind(self, cache: Cache) -> None:
+        """Stand where the cache stands."""
+        self._places.copy_(cache.places)
+        self._column.fill_(cache.used)
+        self._visible.zero_()
+        self._visible[:, : cache.used] = True if cache.visible is None else cache.visible[:, : cache.used]
+
+    def step(self, decoder: Decoder, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+        """Append tokens [B], return logits [B, V], and move on by one column."""
+        self._visible.index_fill_(1, self._column, True)
+        logits = decoder.step_at(tokens, self._places, self._column, self._visible, cache)
+        self._places += 1
+        self._column += 1
+        return logits
