@@ -27,6 +27,8 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/step_time.py
+	$(BIN)/python bench/peers/environments.py $(PIP_ARGS)
+	$(BIN)/python bench/side_by_side.py
 
 base-model: $(INSTALLED)
 	$(BIN)/python scripts/base_model/train.py

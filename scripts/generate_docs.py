@@ -1,7 +1,8 @@
-"""Write docs/config.md and docs/metrics.md from the code: `make docs`. A test holds page and code equal."""
+"""Write docs/config.md, docs/metrics.md and docs/doctor/* from the code: `make docs`. A test holds them equal."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,28 @@ from pydantic_core import PydanticUndefined
 
 from steadyrl import plugins
 from steadyrl.config import Config
+from steadyrl.doctor.check import Check
+from steadyrl.doctor.examine import TOPICS
+from steadyrl.doctor.names import generic
+from steadyrl.doctor.names.identify import TABLES, explain
 from steadyrl.metrics import CATALOGUE
+from steadyrl.report.expectations import HEALTHY
 
 DOCS = Path(__file__).parent.parent / "docs"
+SECTION = re.compile(r"^(Symptoms?|Causes|What tells|Critical|Remedy|Source)([^:\n]*):\s*(\w+|\S)", re.MULTILINE)
+GENERATED = "Generated from the code by `make docs`."
+WRITTEN = ("README.md", "statistics.md")  # of docs/doctor, by hand
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write all generated pages; one of the doctor whose check is gone goes too."""
     (DOCS / "config.md").write_text(config_page(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    doctor = DOCS / "doctor"
+    for page in {*doctor.glob("*.md")} - {doctor / name for name in (*doctor_pages(), *WRITTEN)}:
+        page.unlink()
+    for name, text in doctor_pages().items():
+        (doctor / name).write_text(text, encoding="utf-8")
 
 
 def config_page() -> str:
@@ -52,6 +66,46 @@ def metrics_page() -> str:
     ]
     lines += [f"| `{m.name}` | {m.unit} | {m.better} | {m.meaning.replace('|', chr(92) + '|')} |" for m in CATALOGUE]
     return "\n".join(lines) + "\n"
+
+
+def doctor_pages() -> dict[str, str]:
+    """Return every generated page by its path below docs/doctor."""
+    made = {f"{check.name}.md": check_page(topic, check) for topic, checks in TOPICS.items() for check in checks}
+    return {**made, "names.md": names_page()}
+
+
+def check_page(topic: str, check: Check) -> str:
+    """Return the page of a check: its docstring, with its sections as headings."""
+    first, _, rest = check.page.partition("\n")
+    needs = [" or ".join(f"`{name}`" for name in need.split("|")) for need in check.needs]
+    parts = [
+        f"# {check.name}",
+        first,
+        f"{topic}. Healthy: {HEALTHY[check.name]}",
+        f"Needs {' and '.join(needs)}." if needs else "Needs no particular metric: it says what it lacks.",
+        _sections(rest),
+        f"{GENERATED} [All checks](README.md), [names of metrics](names.md).",
+    ]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def names_page() -> str:
+    """Return the tables of all trainers' names."""
+    lines = [
+        "# What trainers call their metrics\n",
+        f"{GENERATED} A `*` stands for any text. Unit and estimator decide what a number means: one nat per token is",
+        "twenty nats per completion of twenty tokens, and of the estimators of a KL only k1 can be negative.\n",
+        *(f"- [{table.trainer}](#{table.trainer})" for table in (*TABLES, generic.TABLE)),
+        "",
+    ]
+    for table in (*TABLES, generic.TABLE):
+        lines += [f"## {table.trainer}\n", "| its name | quantity | unit | estimator |", "|---|---|---|---|"]
+        lines += [
+            f"| `{name}` | `{quantity}` | {unit} | {estimator} |"
+            for name, quantity, unit, estimator in explain(table.trainer)
+        ]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _section(title: str, model: Any) -> str:
@@ -89,6 +143,21 @@ def _rewards() -> str:
         'in quotes (`"my_rewards:brevity" = 0.5`).\nThe total is the weighted sum. A reward that cannot be had leaves '
         "the rollout unscored. The task's own metric is\nmeasured even where it has no weight.\n"
     )
+
+
+def _capital(word: str) -> str:
+    """Return a word with a capital letter, unless it is a name that has none."""
+    return word[0].upper() + word[1:] if word.isalpha() and word != "steadyrl" else word
+
+
+def _sections(text: str) -> str:
+    """Return a docstring's body with its sections as headings and its indentation gone."""
+    marked = SECTION.sub(lambda found: f"\n## {found[1]}{found[2]}\n\n{_capital(found[3])}", text)
+    lines = [line.removeprefix("    ") if line.startswith("    ") else line for line in marked.splitlines()]
+    joined = re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in lines))
+    # A list needs an empty line before it, and code its single marks.
+    joined = re.sub(r"(?<=\n)((?!- |  ).+)\n(?=- )", r"\1\n\n", joined)
+    return joined.replace("``", "`").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

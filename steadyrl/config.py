@@ -34,6 +34,10 @@ class RunSection(Section):
     checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="older ones are removed")
     rollouts_every: int = Field(10, ge=1, description="steps between recorded rollouts (prompts and completions)")
+    preflight: Literal["stop", "warn", "off"] = Field(
+        "stop", description="what `steadyrl train` does where a check before the first step fails; 'off' makes none"
+    )
+    doctor_every: int = Field(20, ge=0, description="steps between examinations of the run as it goes on; 0 makes none")
 
 
 class ModelSection(Section):
@@ -81,6 +85,17 @@ class SamplingSection(Section):
         "sampled",
         description="of the distribution 'sampled' from, or 'raw': older trainers' mismatch, for studies",
     )
+
+
+class SamplerSection(Section):
+    """What draws the completions: the backend itself, or a running vLLM server (see vllm.md)."""
+
+    engine: Literal["own", "vllm"] = Field("own", description="'own' samples in-process; 'vllm' asks a server")
+    url: str = Field("http://localhost:8000", description="where the server answers")
+    model: str = Field("", description="the name that the server gives the model; empty takes the one it serves")
+    folder: str = Field("runs/served", description="where new weights are written; the server must see the same path")
+    requests: int = Field(64, ge=1, le=1024, description="completions asked for at the same time, at most")
+    timeout_s: float = Field(600.0, gt=0, le=86400, description="seconds to wait for one answer")
 
 
 class RolloutSection(Section):
@@ -140,6 +155,7 @@ class Config(Section):
     task: TaskSection = Field(default_factory=TaskSection)
     rewards: dict[str, float] = Field(default_factory=dict)
     sampling: SamplingSection = Field(default_factory=SamplingSection)
+    sampler: SamplerSection = Field(default_factory=SamplerSection)
     rollout: RolloutSection = Field(default_factory=RolloutSection)
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
     update: UpdateSection = Field(default_factory=UpdateSection)
@@ -177,7 +193,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(merged, override)
     config = validate(Config, merged, "")
-    problems = [*_reward_problems(config), *_size_problems(config)]
+    problems = [*_reward_problems(config), *_size_problems(config), *_sampler_problems(config)]
     sections: dict[str, TaskSection | AlgorithmSection] = {}
     for kind, section in (("task", config.task), ("algorithm", config.algorithm)):
         try:
@@ -239,6 +255,24 @@ def _size_problems(config: Config) -> list[str]:
         f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
         "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
     ]
+
+
+def _sampler_problems(config: Config) -> list[str]:
+    if config.sampler.engine == "own":
+        return []
+    sampling, url, found = config.sampling, config.sampler.url, []
+    if not url.startswith(("http://", "https://")):
+        found.append(f"sampler.url: got '{url}'; expected an address such as http://localhost:8000")
+    if config.backend.name == "toy":
+        found.append("sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got 'toy'")
+    if sampling.top_p < 1 or sampling.top_k > 0:
+        found.append(
+            f"sampling.top_p = {sampling.top_p:g}, top_k = {sampling.top_k}: vLLM does not tell which tokens truncation"
+            " left, which log-probs are normalised over; set top_p = 1 and top_k = 0, or sampler.engine = 'own'"
+        )
+    if sampling.logprobs == "raw":
+        found.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
+    return found
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:

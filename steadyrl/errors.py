@@ -8,6 +8,7 @@
       CheckpointError (ValueError)  a checkpoint is incomplete or damaged
       MissingExtraError (ImportError)   an optional package is not installed
       AccessError    (OSError)      a file or folder cannot be written
+      EngineError    (ConnectionError)   an outside engine does not answer, or not with what is needed
       DivergedError  (ArithmeticError)   a gradient or loss is not finite
 
 Each message says what was got, what was expected, and what to do next.
@@ -46,6 +47,10 @@ class MissingExtraError(SteadyError, ImportError):
 
 class AccessError(SteadyError, OSError):
     """A file or folder cannot be written."""
+
+
+class EngineError(SteadyError, ConnectionError):
+    """An outside engine does not answer, or not with what is needed."""
 
 
 class DivergedError(SteadyError, ArithmeticError):

@@ -2,6 +2,7 @@
 
     config.toml  resolved.json  run.json
     metrics.jsonl               one line per step, flushed
+    findings.jsonl              what the doctor raised and cleared meanwhile, one line each
     rollouts/000012.jsonl       prompts, completions, reward parts, stop reason, policy version
     evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
     checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  state.json  DONE
@@ -85,6 +86,11 @@ class RunDir:
     def metrics_file(self) -> Path:
         """One line per step."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def findings_file(self) -> Path:
+        """What the doctor raised and cleared while the run went on, one line each."""
+        return self.path / "findings.jsonl"
 
     @property
     def config_file(self) -> Path:

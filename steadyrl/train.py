@@ -17,8 +17,10 @@ import numpy as np
 from steadyrl import checkpoint, metrics, plugins
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
-from steadyrl.config import Config, UpdateSection
+from steadyrl.config import Config, UpdateSection, dump
 from steadyrl.curriculum import uniform
+from steadyrl.doctor.live import Change, LiveDoctor
+from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups
@@ -52,11 +54,13 @@ class Watch:
     Attributes:
         phase: Called with a line when something longer begins.
         step: Called with every line of metrics.
+        finding: Called with what the doctor raises or clears while the run goes on.
         stop: Asked after every step; True ends the run with a checkpoint.
     """
 
     phase: Callable[[str], None] = field(default=lambda text: None)
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
+    finding: Callable[[Change], None] = field(default=lambda change: None)
     stop: Callable[[], bool] = field(default=lambda: False)
 
 
@@ -115,6 +119,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
 def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
     """Make all remaining steps; return False if the watch stopped the run first."""
     config = session.config
+    doctor = _doctor(session, run)
     while state.step < config.run.steps:
         groups, found = one_step(session, state)
         record: dict[str, Any] = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **found}
@@ -123,6 +128,9 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
             _record_rollouts(run, record["step"], groups)
         append_line(run.metrics_file, record)
         watch.step(record)
+        for change in doctor.add(record["step"], record) if doctor else ():
+            append_line(run.findings_file, change.record())
+            watch.finding(change)
 
         last = state.step == config.run.steps
         stopped = watch.stop() and not last
@@ -276,6 +284,16 @@ def _evaluate_now(session: Session, finished: int) -> dict[str, float]:
     if not every or finished % every or not session.heldout:
         return {}
     return {f"heldout/{name}": value for name, value in means(_evaluate(session), "sampled").items()}
+
+
+def _doctor(session: Session, run: RunDir) -> LiveDoctor | None:
+    """Return the doctor that follows the run, with what earlier attempts measured; None where none is wanted."""
+    every = session.config.run.doctor_every
+    if not every:
+        return None
+    doctor = LiveDoctor(flat_settings(dump(session.config)), every)
+    doctor.remember(run.metrics())
+    return doctor
 
 
 def _record_rollouts(run: RunDir, step: int, groups: Sequence[Group]) -> None:

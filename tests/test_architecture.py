@@ -14,12 +14,12 @@ ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
     {"types", "errors", "config", "metrics", "plugins", "rundir"},  # the ground
     {"advantages", "losses", "kl", "select", "batch", "curriculum", "stats"},  # mathematics
-    {"rewards", "backends"},  # services
+    {"rewards", "backends", "doctor"},  # services
     {"tasks", "algorithms", "rollout", "checkpoint"},  # composition
-    {"train", "evaluate", "record"},  # the loop and its record
+    {"train", "evaluate", "record", "trial", "parity", "rehearsal", "forecast", "preflight"},  # the loop
     set(),  # science
     {"report"},  # writing
-    {"cli"},  # faces
+    {"cli", "integrations"},  # faces
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 TENSOR_PACKAGES = {"torch", "transformers", "peft", "safetensors", "tokenizers", "mlx", "ray"}
@@ -86,9 +86,16 @@ def test_there_is_no_import_cycle():
 
 
 @pytest.mark.parametrize("module", INSIDE)
-def test_only_backends_import_tensor_packages(module):
+def test_only_backends_and_integrations_import_tensor_packages(module):
     packages = {name.partition(".")[0] for name in all_imports(module)} & TENSOR_PACKAGES
-    assert not packages or room(module) == "backends"
+    assert not packages or room(module) in ("backends", "integrations")
+
+
+@pytest.mark.parametrize("module", [m for m in INSIDE if room(m) == "doctor"])
+def test_the_doctor_needs_numpy_the_ground_and_stats_only(module):
+    assert {room(imported) for imported in own_imports(module)} <= {*FLOORS[0], "stats", "doctor"}
+    packages = {name.partition(".")[0] for name in all_imports(module)} - {"steadyrl", "__future__"}
+    assert packages - sys.stdlib_module_names <= {"numpy"}
 
 
 @pytest.mark.parametrize("module", INSIDE)
@@ -114,9 +121,14 @@ def test_packages_inside_are_empty(module):
 
 @pytest.mark.parametrize(
     "start",
-    ["import steadyrl", "import sys; sys.argv = ['steadyrl', '--help']; from steadyrl.cli.main import main; main()"],
+    [
+        "import steadyrl",
+        "import sys; sys.argv = ['steadyrl', '--help']; from steadyrl.cli.main import main; main()",
+        "import sys; sys.argv = ['steadyrl', 'doctor', '--help']; from steadyrl.cli.main import main; main()",
+        "import steadyrl.doctor.examine",
+    ],
 )
-def test_the_package_and_its_help_start_without_heavy_packages(start):
+def test_the_package_its_help_and_the_doctor_start_without_heavy_packages(start):
     told = f"print('LOADED', *(p for p in {HEAVY} if p in sys.modules))"
     code = f"import atexit, sys\natexit.register(lambda: {told})\n{start}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

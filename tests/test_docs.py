@@ -8,6 +8,7 @@ import pytest
 import typer.main
 
 from steadyrl.cli.main import app
+from steadyrl.doctor.examine import CHECKS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,6 +27,20 @@ def test_the_page_of_settings_is_what_the_code_says():
 
 def test_the_page_of_metrics_is_what_the_code_says():
     assert (ROOT / "docs" / "metrics.md").read_text() == generator().metrics_page(), "run `make docs`"
+
+
+def test_the_pages_of_the_doctor_are_what_the_code_says():
+    made = generator()
+    doctor = ROOT / "docs" / "doctor"
+    there = {page.name: page.read_text() for page in doctor.glob("*.md") if page.name not in made.WRITTEN}
+    expected = made.doctor_pages()
+    assert sorted(there) == sorted(expected), "run `make docs`"
+    assert [name for name, text in expected.items() if there[name] != text] == [], "run `make docs`"
+
+
+def test_the_overview_of_the_doctor_names_every_check():
+    overview = (ROOT / "docs" / "doctor" / "README.md").read_text()
+    assert [check.name for check in CHECKS if f"[{check.name}]({check.name}.md)" not in overview] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

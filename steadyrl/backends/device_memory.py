@@ -11,7 +11,6 @@ def peak_device_memory() -> tuple[int, int] | None:
         return None
     import torch
 
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if not torch.cuda.is_available() or torch.cuda.max_memory_allocated() == 0:
         return None
-    device = torch.cuda.current_device()
-    return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    return torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties().total_memory

@@ -24,6 +24,7 @@ from steadyrl.backends.torch_head import chosen_logprobs, chunks, entropy_of, lo
 from steadyrl.backends.torch_model import load_model, split_head
 from steadyrl.backends.torch_sampler import sample
 from steadyrl.backends.value_head import ValueHead
+from steadyrl.backends.vllm_engine import VllmEngine
 from steadyrl.batch import loss_arrays, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
@@ -46,6 +47,8 @@ class TorchBackend:
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = _device(config.backend.device)
+        # First, for a server that is not there is quicker found out than a model is loaded.
+        self._engine = VllmEngine(config.sampler, config.model) if config.sampler.engine == "vllm" else None
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)
             self.model, self.tokenizer = load_model(config.model, self.device)
@@ -97,6 +100,8 @@ class TorchBackend:
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
+        if self._engine is not None:
+            return self._engine.generate(self, prompts, sampling, seeds)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         done: dict[int, Completion] = {}
         while len(done) < len(order):
@@ -242,6 +247,7 @@ class TorchBackend:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
+            self._changed()
         stats = {name: (total, count) for name, total in totals.items()}
         return stats | {"loss/total": (totals["loss/total"], 1.0), "grad_norm": (norm, 1.0)}
 
@@ -294,12 +300,16 @@ class TorchBackend:
 
     def save(self, folder: Path) -> None:
         """See Backend."""
-        self.model.save_pretrained(folder / torch_state.POLICY)
-        self.tokenizer.hf.save_pretrained(folder / torch_state.POLICY)
+        self.save_policy(folder / torch_state.POLICY)
         torch_state.save_tensors(
             folder / torch_state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {}
         )
         torch_state.save_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._trainable())
+
+    def save_policy(self, folder: Path) -> None:
+        """Write the weights (or the adapter) and the tokenizer in Hugging Face layout."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.hf.save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
         """See Backend."""
@@ -307,6 +317,11 @@ class TorchBackend:
         if self.value_head is not None:
             torch_state.load_into(self.value_head, folder / torch_state.VALUE_HEAD)
         torch_state.load_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._trainable())
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._engine is not None:
+            self._engine.stale = True
 
     def _trainable(self) -> dict[str, nn.Parameter]:
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}

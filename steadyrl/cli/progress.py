@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from steadyrl.doctor.live import Change
 from steadyrl.metrics import describe
 
 # (metric, heading), in the order shown; what a run does not measure is left out.
@@ -50,6 +51,17 @@ class Progress:
     def phase(self, text: str) -> None:
         """Say that something longer begins."""
         self._console.print(text, highlight=False)
+
+    def finding(self, change: Change) -> None:
+        """Show what the doctor raised or cleared; what is worth knowing only is left to `steadyrl doctor`."""
+        found = change.finding
+        if found.severity == "info":
+            return
+        since = "" if found.since_step is None else f" since step {found.since_step}"
+        said = found.message if change.state == "raised" else "cleared"
+        self._console.print(f"doctor, step {change.step}: {found.severity} {found.check}{since}: {said}", markup=False)
+        if change.state == "raised":
+            self._console.print(f"    {found.remedy}", markup=False, highlight=False)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """Show a step's metrics."""

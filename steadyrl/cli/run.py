@@ -14,10 +14,12 @@ import typer
 
 from steadyrl import checkpoint, record
 from steadyrl import config as configs
+from steadyrl.cli.preflight import verdict_lines
 from steadyrl.cli.progress import Progress, note
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.evaluate import greedy_sampling
+from steadyrl.preflight import preflight, summary_line
 from steadyrl.rollout import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import Session, Watch, open_session, train
@@ -44,7 +46,9 @@ def train_command(
     else:
         settings = configs.load(config, overrides)
         session = open_session(settings)
+        checked = _check_before(session)
         run, attempt = record.begin(settings, config.read_text(encoding="utf-8")), 0
+        note(checked)
         note(f"run directory: {run.path}")
     with record.outcome(run):
         record.add_model(run, session)
@@ -99,7 +103,29 @@ def _reopen(path: Path, overrides: list[str]) -> tuple[RunDir, Config]:
 
 def _train(session: Session, run: RunDir, attempt: int) -> str:
     with Progress(session.config.run.steps) as progress, _interruptible() as stop:
-        return train(session, run, attempt, Watch(phase=progress.phase, step=progress.step, stop=stop))
+        watch = Watch(phase=progress.phase, step=progress.step, finding=progress.finding, stop=stop)
+        return train(session, run, attempt, watch)
+
+
+def _check_before(session: Session) -> str:
+    """Make the preflight, stop or warn where something is wrong, and return its summary.
+
+    Raises:
+        ConfigError: Something is wrong, and the config says to stop.
+    """
+    wanted = session.config.run.preflight
+    if wanted == "off":
+        return "preflight: off"
+    verdicts = preflight(session)
+    failed = [verdict for verdict in verdicts if verdict.passed is False]
+    for line in verdict_lines(failed)[:-1]:
+        note(line)
+    if failed and wanted == "stop":
+        raise ConfigError(
+            f"the preflight failed: {', '.join(verdict.name for verdict in failed)} ({failed[0].message}); mend what it "
+            "says above, or set run.preflight=warn to train all the same"
+        )
+    return summary_line(verdicts)
 
 
 @contextmanager

@@ -161,10 +161,11 @@ def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[s
         matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
         with matplotlib.rc_context(STYLE):
             figures = {"train": _train(metrics, weights, metric), "policy": _policy(metrics)}
-            return {name: (_svg(figure), _png(figure)) for name, figure in figures.items()}
+            return {name: (as_svg(figure), _png(figure)) for name, figure in figures.items()}
 
 
-def _svg(figure: Figure) -> str:
+def as_svg(figure: Figure) -> str:
+    """Return a figure as SVG text, without what differs from one writing to the next."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return buffer.getvalue()

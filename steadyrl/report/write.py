@@ -63,8 +63,8 @@ def write_report(path: Path | str) -> Path:
         "facts": _facts(evidence),
         "repeat": _repeat(evidence.info),
     }
-    write_text(folder / "report.md", _page("report.md.j2", view, markup.markdown))
-    write_text(folder / "report.html", _page("report.html.j2", view, markup.clean))
+    write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
+    write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
     return folder
 
 
@@ -77,7 +77,14 @@ def _write_bytes(path: Path, content: bytes) -> None:
         raise AccessError(f"cannot write '{path}': {error.strerror}") from error
 
 
-def _page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any]) -> str:
+def page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any]) -> str:
+    """Return a template of this folder filled in.
+
+    Args:
+        template: Its file name.
+        view: What it names.
+        finalize: Makes every value safe for that kind of page: ``markup.markdown`` or ``markup.clean``.
+    """
     # ``finalize`` sees every value that a template prints, so that none can be forgotten.
     environment = Environment(
         loader=PackageLoader("steadyrl.report"),

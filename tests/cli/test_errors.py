@@ -354,6 +354,11 @@ def test_a_reward_that_always_fails_is_named_with_what_it_raised(steadyrl, here)
     code, _, stderr = steadyrl("train", "config.toml", "rewards.users_broken:good=1")
     assert code == 2
     (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: the preflight failed: rewards (")
+    assert "good raised KeyError: 'answer'" in line
+    code, _, stderr = steadyrl("train", "config.toml", "rewards.users_broken:good=1", "run.preflight=off")
+    assert code == 2
+    (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert "none of 8 rollouts could be scored; the first reason: good raised KeyError: 'answer'" in line
     assert "Traceback" not in stderr
 

@@ -1,0 +1,19 @@
+"""Rewards of the prompt tasks: cheap, of known range, and learned within some dozen steps."""
+
+from __future__ import annotations
+
+import words
+
+from steadyrl.types import Problem, Rollout
+
+TARGET_WORDS = 16
+
+
+def target_words(problem: Problem, rollout: Rollout) -> float:
+    """Return 1 for a text of 16 words, less the further from it."""
+    return words.near_length(rollout.text, TARGET_WORDS)
+
+
+def distinct_words(problem: Problem, rollout: Rollout) -> float:
+    """Return the share of a text's words that are not repetitions."""
+    return words.distinct(rollout.text)

@@ -1,0 +1,142 @@
+"""The report of the fault benchmark: figures to Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scoring import HEALTHY, Judged, Right, confusion, fault_row, first_said, healthy_row, totals
+
+HALVES = {"tune": "half that thresholds may be tuned on", "heldout": "held-out half"}
+NOT_COMPARED = (
+    "microsoft/post-training-toolkit is not compared: its name on PyPI is an empty placeholder, so that it cannot be "
+    "installed from there, and its rules written anew by us would not be its own."
+)
+MAPPING = (
+    "rlwatch {version} was given, step after step: entropy = `entropy` (exact, nats per token), kl_divergence = "
+    "`kl_ref_k1` (nats per token), reward_mean, reward_std, advantage_std, loss = `loss/total`, grad_norm, "
+    "clip_fraction and learning_rate (of TRL's logs the same quantities under its names), with its default settings "
+    "(its detectors warm up for 20 to 50 steps, which favours long runs). It names symptoms, not causes: 'named' "
+    "counts detectors that fit what the fault does to the log, taken generously (`bench/doctor/expected.py`), and "
+    "'precision' takes each of its alerts as a claim of every fault that it fits."
+)
+
+
+def half(runs: Sequence[Judged], right: Right) -> dict[str, Any]:
+    """Return the figures of one half of the runs."""
+    rows = [fault_row(fault, runs, right) for fault in sorted({run.fault for run in runs} - {HEALTHY})]
+    return {
+        "faults": rows,
+        "totals": totals(rows),
+        "healthy": healthy_row(runs),
+        "confusion": confusion([run for run in runs if run.fault != HEALTHY], first_said),
+    }
+
+
+def document(report: Mapping[str, Any]) -> str:
+    """Return the whole report."""
+    machine = report["machine"]
+    where = f"{machine['system']} {machine['processor']}, {machine['cores']} cores"
+    parts = [
+        "# Faults injected into real runs: what the doctor says",
+        f"{report['date']}, {where}; `{report['command']}`",
+        _legend(),
+    ]
+    for who, corpora in (("The doctor", report["doctor"]), ("rlwatch", report.get("rlwatch", {}))):
+        if corpora:
+            parts += [f"## {who}", *([MAPPING.format(version=report["rlwatch_version"])] if who == "rlwatch" else [])]
+        for corpus, halves in corpora.items():
+            for name in ("heldout", "tune"):
+                parts += _half(f"Logs of {corpus}, {HALVES[name]}", halves[name])
+    parts += ["## Others", NOT_COMPARED, *_single_runs(report["runs"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def short(report: Mapping[str, Any]) -> str:
+    """Return the figures that count, a line for each half."""
+    lines = []
+    for who in ("doctor", "rlwatch"):
+        for corpus, halves in report.get(who, {}).items():
+            for name, found in halves.items():
+                lines.append(f"{who}, {corpus}, {name}: {_summary(found)}")
+    return "\n".join(lines)
+
+
+def _legend() -> str:
+    return (
+        "*detected*: a warning or worse that is not dated well before the fault; *named*: one of them says the right "
+        "cause (right answers were written down beforehand, `bench/doctor/expected.py`); *first*: the one shown first "
+        "does; *precision*: of the runs of which this fault is claimed, those where the claim is right; *dated*: steps "
+        "from the onset to the step that the right alarm is dated to, in hindsight (median); *told*: steps of the "
+        "fault that had to be seen before the right alarm was raised for the first time (median); *early*: alarms "
+        "dated before the fault."
+    )
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    total, healthy = found["totals"], found["healthy"]
+    text = f"{total['runs']} faulty runs, detected {_share(total, 'detected')}, named {_share(total, 'named')}"
+    if healthy["runs"]:
+        text += (
+            f"; {healthy['runs']} healthy runs, {healthy['warnings']} warnings, {healthy['criticals']} critical, "
+            f"{healthy['alarms_per_1000_steps']:.2g} alarms per 1000 steps"
+        )
+    return text
+
+
+def _share(total: Mapping[str, Any], name: str) -> str:
+    return f"{total[name]} ({total[f'{name}_share']:.0%})" if total["runs"] else "0"
+
+
+def _half(title: str, found: Mapping[str, Any]) -> list[str]:
+    if not found["totals"]["runs"] and not found["healthy"]["runs"]:
+        return []
+    rows = [
+        [
+            row["fault"],
+            row["runs"],
+            row["detected"],
+            row["named"],
+            row["first"],
+            _number(row["precision"], ".2f"),
+            _number(row["dated"], "g"),
+            _number(row["told"], "g"),
+            row["early"],
+        ]
+        for row in found["faults"]
+    ]
+    names = ["fault", "runs", "detected", "named", "first", "precision", "dated", "told", "early"]
+    confused = [
+        [fault, "; ".join(f"{said} ({count})" for said, count in counts.items())]
+        for fault, counts in found["confusion"].items()
+    ]
+    healthy = found["healthy"]
+    alarmed = ", ".join(f"{name} ({count})" for name, count in healthy["by_check"].items()) or "none"
+    at_any_time = healthy["runs_with_alarms_at_any_time"]
+    return [
+        f"### {title}",
+        _summary(found) + ".",
+        _table(names, rows),
+        f"Healthy runs with an alarm: {healthy['runs_with_alarms']} at the end, {at_any_time} at any time while they "
+        f"ran. What was raised: {alarmed}.",
+        "What was said first of each fault:",
+        _table(["fault", "said first"], confused),
+    ]
+
+
+def _single_runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [[run["run"], run["onset"], run["steps"], "; ".join(run["alarms"]) or "-"] for run in runs]
+    return [
+        "## Single runs of the half that thresholds may be tuned on",
+        "w: warning, c: critical; check/cause@step.",
+        _table(["run", "onset", "steps", "alarms in order"], rows),
+    ]
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join('-' if cell is None else str(cell) for cell in line)} |" for line in lines)
+
+
+def _number(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)

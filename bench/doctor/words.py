@@ -1,0 +1,23 @@
+"""Scores of a text that need nothing but the text. Standard library only: TRL's environments import it too."""
+
+from __future__ import annotations
+
+import re
+
+_OPERATOR = re.compile(r" (and|or|not) ", re.IGNORECASE)
+
+
+def near_length(text: str, target: int) -> float:
+    """Return 1 for a text of so many words, less by 1/target for every word more or fewer, 0 at the least."""
+    return max(0.0, 1.0 - abs(len(text.split()) - target) / target)
+
+
+def distinct(text: str) -> float:
+    """Return the share of a text's words that are not repetitions; 0 without words."""
+    words = text.split()
+    return len(set(words)) / len(words) if words else 0.0
+
+
+def operators(text: str) -> float:
+    """Return a third for every AND, OR or NOT between two other words, 1 at the most."""
+    return min(1.0, len(_OPERATOR.findall(text)) / 3.0)

@@ -1,0 +1,95 @@
+"""The models of the benchmark, made once into bench/.models: python bench/models.py base 30m.
+
+Completions must have the same length in every system, or the comparison would time luck. So the tokenizer of every
+model names as its end-of-sequence token an id just past the vocabulary, which no sampler can draw. This costs no
+system anything, unlike a minimum length, which transformers enforces by a pass over the logits at every token.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from workloads import MODELS, SIZES
+
+BASE = Path(__file__).parent.parent / "steadyrl" / "assets" / "base-model"
+NEVER = "<|never|>"
+# Llama-shaped, with the base model's vocabulary of 7168 and tied embeddings; 29.4 M parameters.
+SHAPES = {
+    "30m": {
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+    }
+}
+
+
+def main() -> None:
+    """Make the models that are named and lacking."""
+    names = sys.argv[1:] or sorted(SIZES)
+    for name in names:
+        if name not in SIZES:
+            sys.exit(f"'{name}' is no model of the benchmark; expected some of {', '.join(SIZES)}")
+        print(model_folder(name))
+
+
+def model_folder(name: str) -> Path:
+    """Return the folder of a model, made now if it is lacking or older than the base model."""
+    folder = MODELS / name
+    if folder.is_dir():
+        made_at = (folder / "config.json").stat().st_mtime
+        if all(file.stat().st_mtime <= made_at for file in BASE.iterdir()):
+            return folder
+        shutil.rmtree(folder)
+    MODELS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=MODELS) as work:
+        made = Path(work) / name
+        shutil.copytree(BASE, made)
+        if name in SHAPES:
+            _write_random(made, SHAPES[name])
+        _move_eos(made)
+        made.rename(folder)  # whole or not at all
+    return folder
+
+
+def _write_random(folder: Path, shape: dict[str, int]) -> None:
+    """Replace the weights of a copied model by random ones of another shape."""
+    import torch  # asked for only where weights are made
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    config = AutoConfig.from_pretrained(folder, **shape)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def _move_eos(folder: Path) -> None:
+    """Let the end-of-sequence token be an id past the vocabulary."""
+    id = _read(folder / "config.json")["vocab_size"]
+    tokenizer = _read(folder / "tokenizer.json")
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][-1], "id": id, "content": NEVER})
+    _write(folder / "tokenizer.json", tokenizer)
+    _write(folder / "tokenizer_config.json", {**_read(folder / "tokenizer_config.json"), "eos_token": NEVER})
+    for name in ("config.json", "generation_config.json"):  # where transformers warns of an id past the vocabulary
+        _write(folder / name, {**_read(folder / name), "eos_token_id": None})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

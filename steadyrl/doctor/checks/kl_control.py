@@ -1,0 +1,251 @@
+"""The coefficient of the KL penalty and what moves it: units that clash, controllers that cannot keep up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.doctor.check import Unclear, check
+from steadyrl.doctor.checks.measures import setting
+from steadyrl.doctor.checks.negative_kl import signed_below_zero
+from steadyrl.doctor.checks.readings import number, steps_of
+from steadyrl.doctor.checks.units import SEQUENCE, TOKEN, find
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.signals import MIN_STEPS, first_lasting, tail
+from steadyrl.types import Finding
+
+COEF_CONSTANT = 1e-9  # relative change; a controller that works moves by 1e-5 and more
+OFF_TARGET = 3.0  # times; half or double a target is the controller at work
+CLASH = 5.0  # times off target in the controller's unit
+CLASH_NEAR = 2.0  # within so many times of the target in the other unit
+CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near to tell
+SATURATED = 0.02  # relative spread of the moves: the published controllers clip the error at 0.2, so moves repeat
+LARGEST_ERROR = 0.2  # Ziegler et al.: the relative error is clipped to it
+DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
+ESTIMATORS = ("k1", "exact", "k3", "k2", "abs", "")
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How the coefficient of the penalty moved.
+
+    Attributes:
+        constant: True if it did not.
+        last: Its last value.
+        per_step: Median relative move upwards per step, among the upward ones; 0 if there are none.
+        doubling: Steps to double at that pace; infinite without upward moves.
+        remaining: Steps that the run has in all.
+        repeated: True if the last moves are upwards and of one size: the controller is at its bound.
+        falls: True if it fell at most of its last steps.
+    """
+
+    constant: bool
+    last: float
+    per_step: float
+    doubling: float
+    remaining: int
+    repeated: bool
+    falls: bool
+
+    @property
+    def sentence(self) -> str:
+        """The pace in words."""
+        if not np.isfinite(self.doubling):
+            return "the coefficient never rises"
+        return (
+            f"the coefficient moves by {self.per_step:.2%} a step, so that it doubles in {self.doubling:.0f} steps; "
+            f"the run has {self.remaining}"
+        )
+
+
+def coefficient_moves(run: Run) -> Moves | None:
+    """Return how the logged coefficient moved, or None where it is not logged."""
+    coef = run.get("kl_coef")
+    if coef is None or len(coef) < 2:
+        return None
+    constant = bool(np.ptp(coef.values) <= COEF_CONSTANT * np.abs(coef.values).max())
+    logs = np.log(np.maximum(coef.values, 1e-300))
+    pace = np.diff(logs) / np.diff(coef.steps)  # [n - 1], relative move per step
+    up = pace[pace > COEF_CONSTANT]
+    per_step = float(np.median(up)) if len(up) and not constant else 0.0
+    recent = pace[-MIN_STEPS:]
+    repeated = bool((recent > 0).mean() >= 0.8 and np.ptp(np.quantile(recent, [0.1, 0.9])) <= SATURATED * recent.max())
+    return Moves(
+        constant=constant,
+        last=float(coef.values[-1]),
+        per_step=per_step,
+        doubling=float(np.log(2.0)) / per_step if per_step else float("inf"),
+        remaining=steps_of(run),
+        repeated=repeated and not constant,
+        falls=bool((recent < 0).mean() >= 0.8) and not constant,
+    )
+
+
+def target_in(run: Run) -> tuple[float, str] | None:
+    """Return (target, unit) of a controller whose unit is known, or None; a fixed coefficient has no target."""
+    target, unit = setting(run, "kl_target"), run.settings.get("kl_target_unit")
+    if not target or run.settings.get("kl_adaptive") is False or unit not in (TOKEN, SEQUENCE):
+        return None
+    return target, str(unit)
+
+
+@check(needs=("kl_ref",))
+def kl_unit_clash(run: Run) -> Finding | Unclear | None:
+    """The target of the KL controller was meant in another unit than the one it is compared in.
+
+    Symptom:
+        The KL is many times off its target, above or below, while the same KL in the other unit (per token instead of
+        per sequence, or the reverse) is close to it. The controller then drives the coefficient to where it should
+        not be: a per-token target of 0.1 held against a sum over 200 tokens sees 200 times too much.
+
+    Causes and what tells them apart:
+        - "target_per_token": the controller compares sums over a sequence, and the target fits a mean per token.
+        - "target_per_sequence": the controller compares means per token, and the target fits a sum.
+        A true runaway is off in both units.
+
+    Remedy:
+        Give the target in the controller's unit: per token times the mean length is per sequence.
+
+    Source:
+        TRL 0.11 (target 6 nats per sequence, sums), verl (target_kl 0.1, mean per token; horizon 10000);
+        TinyZero#16 (confusion of the two scales).
+    """
+    target, unit = setting(run, "kl_target"), run.settings.get("kl_target_unit")
+    if run.settings.get("kl_adaptive") is False:
+        return None
+    if not target:
+        return Unclear("kl_unit_clash", "the log has no target for the KL", ("kl_target",))
+    length = run.get("length")
+    per_token, per_sequence = find(run, "kl_ref", TOKEN, ESTIMATORS), find(run, "kl_ref", SEQUENCE, ESTIMATORS)
+    if per_token is None or per_sequence is None:
+        return Unclear("kl_unit_clash", "the KL is known in one unit only, and lengths are not", ("length", "kl_ref"))
+    if length is None or tail(length) < CLASH_LENGTH:
+        return None
+    compared = {TOKEN: per_token, SEQUENCE: per_sequence}[unit or _logged_unit(run)]
+    other = per_sequence if compared is per_token else per_token
+    level, meant = float(np.median(compared.values[1:])), float(np.median(other.values[1:]))
+    off, near = level / target, meant / target
+    if 1 / CLASH < off < CLASH or not 1 / CLASH_NEAR <= near <= CLASH_NEAR:
+        return None
+    better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
+    return Finding(
+        check="kl_unit_clash",
+        severity="warning",
+        since_step=None,
+        cause="target_per_token" if compared is per_sequence else "target_per_sequence",
+        message=f"The KL's target {target:g} is compared with {compared.unit}, but fits {other.unit}.",
+        evidence=(
+            f"the KL is {number(level)} {compared.unit} and {number(meant)} {other.unit} (medians)",
+            f"completions have {number(tail(length))} tokens",
+        ),
+        remedy=f"Set the target to about {better:.2g} {compared.unit}: the sum is the mean times the length.",
+        overrides=(f"algorithm.args.kl_target={target * (tail(length) if other is per_token else 1.0):.2g}",),
+        source="TRL 0.11: target 6 per sequence; verl: target_kl 0.1 per token",
+    )
+
+
+def _logged_unit(run: Run) -> str:
+    """Return the unit that the trainer logs the KL in, which is the one that its controller sees."""
+    return next((s.unit for s in run.series["kl_ref"] if s.unit in (TOKEN, SEQUENCE)), TOKEN)
+
+
+@check(needs=("kl_coef|kl_ref",))
+def kl_controller(run: Run) -> Finding | Unclear | None:
+    """The controller of the KL penalty does not do its work.
+
+    Symptom:
+        The KL stays above 3 times its target, and the coefficient of the penalty does not answer, or too slowly; or
+        the coefficient falls while the KL is measured below 0.
+
+    Causes and what tells them apart:
+        - "absent": the coefficient is constant to nine digits although there is a target.
+        - "slow": it rises, but at its pace it needs more steps to double than the run has. The published
+          controller moves by at most 0.2 n / H a step for a batch of n and a horizon H, whether the KL is 20 or 300:
+          with n = 64 and H = 10000 it needs 542 steps to double.
+        - "saturated": it rises by the same, largest step each time, and fast enough, and the KL still does not
+          follow: something else drives it, mostly the learning rate.
+        - "negative_kl": the KL is measured below 0, which looks like one far below its target, so the
+          coefficient decays. The fault is in the KL.
+
+    Remedy:
+        Shorten the horizon: H = 0.2 n K / ln 2 samples to double in K steps, which is 370 for n = 64 and K = 20; in
+        steadyrl, whose horizon counts steps, 6 for K = 20.
+
+    Source:
+        Ziegler et al. (arXiv 1909.08593); TRL 0.11 ``utils.py``, AdaptiveKLController; TRL from 0.12 on has a fixed
+        coefficient; OpenRLHF ``ppo_trainer.py``: "AdaptiveKLController is incompatible here".
+    """
+    moves = coefficient_moves(run)
+    if moves is not None and moves.falls and (since := signed_below_zero(run)) is not None:
+        return _controller_finding(
+            run, "negative_kl", since, ("the coefficient falls while the KL is measured below 0",), "negative_kl"
+        )
+    if run.settings.get("kl_adaptive") is False:
+        return None
+    target = target_in(run)
+    if target is None:
+        return Unclear("kl_controller", "the controller's target or its unit is not known", ("kl_target",))
+    kl = find(run, "kl_ref", target[1], ESTIMATORS)
+    if kl is None:
+        return Unclear("kl_controller", f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
+    off = kl.values > OFF_TARGET * target[0]
+    since = first_lasting(kl, off, MIN_STEPS)
+    if since is None or tail(kl) <= OFF_TARGET * target[0]:
+        return None
+    level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target[0])} times its target {target[0]:g}"
+    if moves is not None and moves.constant:
+        return _controller_finding(run, "absent", since, (level, f"the coefficient stays at {moves.last:g}"))
+    pace = moves.sentence if moves is not None else ""
+    doubling = moves.doubling if moves is not None else None
+    if moves is None or not moves.per_step:
+        doubling = _doubling_by_settings(run)
+        pace = "" if doubling is None else f"by its settings the coefficient needs {doubling:.0f} steps to double"
+    if doubling is None:
+        return Unclear("kl_controller", "neither the coefficient nor the horizon is known", ("kl_coef", "kl_horizon"))
+    if doubling > steps_of(run):
+        return _controller_finding(run, "slow", since, (level, pace))
+    if moves is not None and moves.repeated:
+        return _controller_finding(run, "saturated", since, (level, pace, "its last moves are all of one size"))
+    return None
+
+
+def _doubling_by_settings(run: Run) -> float | None:
+    """Return the steps in which the published controller doubles its coefficient at most, or None."""
+    horizon, batch = setting(run, "kl_horizon"), setting(run, "batch_size")
+    if not horizon or not run.settings.get("kl_adaptive"):
+        return None
+    if run.settings.get("kl_horizon_unit") == "updates":
+        batch = 1.0
+    return None if not batch else float(np.log(2.0)) / (LARGEST_ERROR * batch / horizon)
+
+
+def _controller_finding(run: Run, cause: str, since: int, evidence: tuple[str, ...], follows: str = "") -> Finding:
+    batch = setting(run, "batch_size")
+    samples = (
+        f" ({LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0):.0f} samples at a batch of {batch:.0f})" if batch else ""
+    )
+    shorter = f"Shorten the horizon so that the coefficient can double in {DOUBLE_IN:.0f} steps{samples}."
+    remedies = {
+        "absent": "Switch the controller on, or set a larger fixed coefficient.",
+        "slow": shorter,
+        "saturated": "Lower the learning rate or make fewer epochs: the penalty alone does not hold the policy.",
+        "negative_kl": "Mend the KL first (see the check negative_kl), then restore the coefficient.",
+    }
+    overrides = {
+        "absent": ("algorithm.args.kl_control=adaptive", "algorithm.args.kl_horizon=6"),
+        "slow": ("algorithm.args.kl_horizon=6",),
+        "saturated": ("update.epochs=1",),
+    }
+    return Finding(
+        check="kl_controller",
+        severity="warning",
+        since_step=since,
+        cause=cause,
+        message=f"The controller of the KL penalty does not hold the KL: {cause.replace('_', ' ')}.",
+        evidence=evidence,
+        remedy=remedies[cause],
+        overrides=overrides.get(cause, ()),
+        source="Ziegler et al., arXiv 1909.08593: the relative error is clipped to 0.2",
+        follows=follows,
+    )

@@ -1,0 +1,234 @@
+"""The learning rate: too high or too low, told by several signs together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steadyrl.doctor.check import Unclear, check
+from steadyrl.doctor.checks.kl import BF16_RATE, ESTIMATORS, ZERO
+from steadyrl.doctor.checks.measures import setting
+from steadyrl.doctor.checks.readings import (
+    KL_OLD_LARGE,
+    clips_by_design,
+    direction,
+    levels,
+    nothing_to_learn,
+    number,
+    update_size,
+    updates_per_step,
+    within,
+)
+from steadyrl.doctor.checks.remedies import calmer, go_back, learning_rate, learning_rate_cut, scaled_learning_rate
+from steadyrl.doctor.checks.units import TOKEN, find
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.types import Finding
+
+CLIP_MUCH = 0.4
+LASTING = 5
+ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
+KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
+GONE = 0.1  # of its start: an entropy below is not coming back by itself
+LOST_UPDATE = 1.0  # nats per token in one step: nothing of the old policy remains
+UPDATE_NONE = 1e-6  # nats per token
+UPDATE_SOME = 1e-5  # nats per token: a policy that moves so much per step gets somewhere in a run
+KL_REF_NONE = 1e-3  # nats per token at the end; healthy runs with a penalty have 1e-3 to 1
+CLIP_NONE = 1e-5
+ENTROPY_STILL = 0.02  # relative change that counts as none
+LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
+SHOWN = 2  # signs that have to agree
+
+
+@check(needs=("kl_old|clip_fraction",))
+def learning_rate_too_high(run: Run) -> Finding | None:
+    """Single steps move the policy too far.
+
+    Symptom:
+        At least two of these from one step on: the KL of one step's updates above 0.1 nats per token (healthy: 0.001
+        to 0.05), a clip fraction above 0.4, an entropy that doubles or halves at once, a KL to the reference that grows
+        tenfold at once, a mean ratio outside 0.5 to 2, a falling reward. One of the first two has to be among them.
+
+    Causes and what tells them apart:
+        - "epochs": more than two passes over each batch, each of which adds to the step.
+        - "learning_rate": two passes or fewer, or an unknown number.
+
+    Remedy:
+        The KL of a step grows with the square of the learning rate: divide it by the root of (KL / 0.02). Make one or
+        two passes and stop them when the KL exceeds 1.5 times its target. Go back to a checkpoint before the onset.
+
+    Source:
+        TRL 0.11 ``ppo_trainer.py`` (early stop at 1.5 target_kl) and logging page (ratio, clipfrac, approxkl);
+        OPT-175B's chronicles (a lower rate cured spikes).
+    """
+    signs, since = _large(run)
+    if since is None:
+        return None
+    later, worse = _consequences(run, since)
+    signs = (*signs, *later)
+    if len(signs) < SHOWN:
+        return None
+    size = update_size(run)
+    large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
+    lost = len(large) > 0 and float(np.median(large)) > LOST_UPDATE
+    passes = setting(run, "epochs") or 0.0
+    return Finding(
+        check="learning_rate_too_high",
+        severity="critical" if worse and lost else "warning",
+        since_step=since,
+        cause="epochs" if passes > 2 else "learning_rate",
+        message=f"From step {since} on single steps move the policy too far, as {len(signs)} signs agree.",
+        evidence=(*signs, *_rate(run)),
+        remedy=f"Divide the learning rate by about {learning_rate_cut(run):.0f}"
+        + (f", make one or two passes over a batch instead of {passes:g}" if passes > 2 else "")
+        + f", and {go_back(since)}.",
+        overrides=calmer(run) if passes > 1 else scaled_learning_rate(run, 1 / learning_rate_cut(run)),
+        source="TRL 0.11: epochs stop early at 1.5 times target_kl, batches with a mean ratio above 10 are skipped",
+    )
+
+
+def _rate(run: Run) -> tuple[str, ...]:
+    rate = learning_rate(run)
+    return () if rate is None else (f"the learning rate is {rate:g}",)
+
+
+def _large(run: Run) -> tuple[tuple[str, ...], int | None]:
+    """Return the direct signs of large updates and the first step at which one of them shows."""
+    signs, starts = [], []
+    clipped = None if clips_by_design(run) else run.get("clip_fraction")
+    for name, series, limit in (
+        ("the KL of one step's updates", update_size(run), KL_OLD_LARGE),
+        ("the clip fraction", clipped, CLIP_MUCH),
+    ):
+        since = None if series is None else first_lasting(series, series.values > limit, LASTING)
+        if series is not None and since is not None:
+            level = number(float(np.median(series.values[series.values > limit])))
+            signs.append(f"{name} is above {limit} from step {since} on (median of such steps: {level})")
+            starts.append(since)
+    return tuple(signs), min(starts, default=None)
+
+
+def _consequences(run: Run, since: int) -> tuple[tuple[str, ...], bool]:
+    """Return what changed at once from ``since`` on, a sentence each, and whether reward or entropy are lost."""
+    last = _last_step(run)
+    entropy, kl = find(run, "entropy", TOKEN, ("exact", "sampled", "")), find(run, "kl_ref", TOKEN, ESTIMATORS)
+    signs = []
+    for name, jump in (("entropy", _jump(entropy, since, last)), ("KL to the reference", _jump(kl, since, last))):
+        if jump is None:
+            continue
+        old, new = jump
+        doubled_or_halved = new > ENTROPY_JUMP * old or new < old / ENTROPY_JUMP
+        if doubled_or_halved if name == "entropy" else new > max(KL_REF_JUMP * old, KL_REF_MUCH):
+            signs.append(f"the {name} went from {number(old)} to {number(new)} nats/token soon after step {since}")
+    ratio, reward = run.get("ratio_mean"), run.get("reward")
+    later = None if ratio is None else within(ratio, since, last)
+    if later is not None and len(later) and not 0.5 <= float(np.median(later.values)) <= 2.0:
+        signs.append(f"the mean ratio is {number(float(np.median(later.values)))}")
+    fell = reward is not None and direction(reward) < 0
+    if reward is not None and fell:
+        signs.append(levels("the reward", reward))
+    gone = entropy is not None and tail(entropy) < GONE * head(entropy)
+    return tuple(signs), fell or gone
+
+
+def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] | None:
+    """Return the level of the ten steps until ``since`` and that a tenth of the remaining steps later, or None."""
+    if series is None:
+        return None
+    before, after = within(series, since - 10, since), within(series, since, since + 10 + (last - since) // 10)
+    if not len(before) or len(after) < LASTING:
+        return None
+    return float(np.median(before.values)), float(np.median(after.values[-LASTING:]))
+
+
+def _last_step(run: Run) -> int:
+    return max(int(series.steps[-1]) for several in run.series.values() for series in several if len(series))
+
+
+@check(needs=("reward", "kl_ref|kl_old"))
+def learning_rate_too_low(run: Run) -> Finding | Unclear | None:
+    """The policy hardly moves.
+
+    Symptom:
+        The reward is flat, the KL to the reference stays below 0.001 nats per token, and at least one more of: the KL
+        of one step's updates below 1e-6, no clipping although there are several updates per batch, an entropy that
+        does not change. A KL that is exactly 0 is another fault (see kl_zero), as are rewards that never differ.
+
+    Causes and what tells them apart:
+        - "lora": an adapter is trained at a learning rate for full weights; it needs 10 times as much or more.
+        - "bf16_rounding": the weights are bfloat16 and the rate is so small that updates are rounded away.
+        - "warm_up": the learning rate is still rising when the log ends.
+        - "learning_rate": none of these.
+
+    Remedy:
+        10 times the learning rate (adapters from 1e-5 on); weights or master weights in float32.
+
+    Source:
+        TRL's LoRA guide (1e-5 for adapters, 1e-6 for full weights); that bfloat16 rounds updates of 1e-6 away for
+        weights above 2.6e-4 to 5.1e-4 is arithmetic.
+    """
+    reward = run.get("reward")
+    assert reward is not None, "needs says so"
+    if len(reward) < MIN_STEPS or nothing_to_learn(run) or direction(reward) != 0:
+        return None
+    signs, moving = _stillness(run)
+    if moving or len(signs) < SHOWN:
+        return None
+    cause, because = _low_cause(run)
+    return Finding(
+        check="learning_rate_too_low",
+        severity="info" if cause == "warm_up" else "warning",
+        since_step=None,
+        cause=cause,
+        message=f"The policy hardly moves and the reward is flat ({len(signs)} signs): {cause.replace('_', ' ')}.",
+        evidence=(levels("the reward", reward), *signs, *because),
+        remedy=_LOW_REMEDIES[cause],
+        overrides=() if cause == "warm_up" else scaled_learning_rate(run, 10.0),
+        source="TRL's LoRA guide: 1e-5 for adapters, 1e-6 for full weights",
+    )
+
+
+_LOW_REMEDIES = {
+    "lora": "Raise the learning rate to 10 times or more: adapters need 1e-5 to 1e-4.",
+    "bf16_rounding": "Keep the trained weights in float32, or raise the learning rate 10 times.",
+    "warm_up": "Wait for the warm-up to end, or shorten it.",
+    "learning_rate": "Raise the learning rate 10 times, and again until one step moves 0.001 to 0.02 nats/token.",
+}
+
+
+def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
+    """Return the signs of a policy that does not move, and whether another sign says that it does."""
+    several = updates_per_step(run)
+    signs, moving = [], False
+    kl, size = find(run, "kl_ref", TOKEN, ESTIMATORS), update_size(run)
+    if kl is not None:
+        level = abs(tail(kl))
+        moving |= level > KL_REF_NONE or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
+        signs.append(f"the KL to the reference ends at {number(level)} nats/token")
+    # With one update per batch both are measured before it, and are 0 by construction.
+    if size is not None and several != 1 and size.values.any():
+        level = float(np.median(size.values))
+        moving |= level > UPDATE_SOME
+        if level < UPDATE_NONE:
+            signs.append(f"the KL of one step's updates is {number(level)} nats/token (median)")
+    clipped = None if clips_by_design(run) else run.get("clip_fraction")
+    if clipped is not None and several is not None and several > 1:
+        share = float(clipped.values.mean())
+        moving |= share > 100 * CLIP_NONE
+        if share < CLIP_NONE:
+            signs.append("nothing is clipped although there are several updates per batch")
+    entropy = find(run, "entropy", TOKEN, ("exact", "sampled", ""))
+    if entropy is not None and direction(entropy) == 0 and abs(tail(entropy) / head(entropy) - 1) < ENTROPY_STILL:
+        signs.append(levels("the entropy", entropy, "nats/token"))
+    return tuple(signs), moving
+
+
+def _low_cause(run: Run) -> tuple[str, tuple[str, ...]]:
+    rate, logged, because = learning_rate(run), run.get("learning_rate"), _rate(run)
+    warm_up = setting(run, "warmup_steps")
+    if logged is not None and warm_up and logged.steps[-1] < warm_up:
+        return "warm_up", (f"the learning rate is {logged.values[-1]:g} at the end of the log", *because)
+    if run.settings.get("lora") and rate is not None and rate < LORA_RATE:
+        return "lora", ("an adapter is trained", *because)
+    if run.settings.get("dtype") == "bfloat16" and rate is not None and rate <= BF16_RATE:
+        return "bf16_rounding", ("the weights are bfloat16", *because)
+    return "learning_rate", because

@@ -1,0 +1,269 @@
+"""The KL to the reference is measured below 0, which no KL can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.doctor.check import Unclear, check
+from steadyrl.doctor.checks.readings import number, within
+from steadyrl.doctor.checks.remedies import go_back
+from steadyrl.doctor.checks.sampler import (
+    OTHER_GAP,
+    OWN_GAP,
+    SAMPLING_REMEDY,
+    sampling_gap,
+    sampling_overrides,
+    warps_by_settings,
+)
+from steadyrl.doctor.checks.units import SEQUENCE, TOKEN, find
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.signals import long_run_error, tail
+from steadyrl.stats import MAD_TO_STD
+from steadyrl.types import Finding
+
+WINDOW = 10  # steps whose mean is judged: single steps go below 0 by chance
+LEAST_WITH_ERRORS = 3  # steps, where the standard error of each is logged
+LEAST_WITHOUT = 30  # steps, where it has to be estimated from the spread over steps
+Z = 5.0  # errors below 0, of a window's mean, with logged errors: beyond chance in a million steps
+Z_SPREAD = 4.0  # with errors from the spread, and two windows in a row
+# Smaller means can be rounding: log-probs in bfloat16 differ by more than this, float32's by 1e-6.
+FLOOR = {TOKEN: 1e-3, SEQUENCE: 1e-2, "": 1e-2}
+# TRL 0.11 warns below -1 nat per sequence; -0.05 per token is the same at 20 tokens.
+DEEP = {TOKEN: -0.05, SEQUENCE: -1.0, "": -1.0}
+NOT_NORMALISED = -1e-4  # nats/token; an exact KL's rounding is 1e-7
+PAD_MASS = 0.5  # E[ref/p] - 1 = k3 - k1; simulated 2.13 with padding in the mask, 0.18 at most with warped sampling
+PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with warped sampling or noise
+
+
+@dataclass(frozen=True)
+class _Below:
+    """Where a KL lies below 0.
+
+    Attributes:
+        since: First step.
+        level: Median from there on.
+        error: Standard error of a window's mean there, same unit.
+        lasts: True if the last window is below 0 too.
+        at_start: True if it holds from the first steps on, at the size that it has later.
+    """
+
+    since: int
+    level: float
+    error: float
+    lasts: bool
+    at_start: bool
+
+
+@check(needs=("kl_ref",))
+def negative_kl(run: Run) -> Finding | Unclear | None:
+    """The sampled KL to the reference stays below 0, which shows that it is not a KL.
+
+    Symptom:
+        A KL divergence is never negative. Its usual estimate, the mean of log p - log ref over sampled tokens (k1), can
+        fall below 0 by chance for a step, but not by 5 standard errors over ten steps. The estimators k2, k3, abs and
+        the exact sum cannot show this fault: they stay positive whatever happens. As a reward, -beta times a negative
+        KL pays the policy for drifting, so the run gets worse by itself.
+
+    Causes and what tells them apart:
+        - "warped_sampling": tokens come from a tempered or truncated distribution and log-probs from the plain one.
+          The mean sampled -log p then differs from the exact entropy (or the settings say it outright). It cannot
+          show at the very first step, where policy and reference are equal.
+        - "pad_leak": padding or text after the end is summed. k3 is far above |k1|, so that the mean of ref/p is far
+          above 1; sampling itself is in order (no gap to the entropy), and an exact KL stays at or above 0.
+        - "policy_noise": dropout, precision or kernels differ between the two passes: there before any update has been
+          made, and k1 is about -k3.
+        - "sampler_mismatch": sampler and trainer give the same tokens different probabilities.
+        - "not_normalised": even the exact KL is negative: the two distributions are over different vocabularies, or
+          are no distributions.
+        - "estimator_noise": single steps only (information, no fault).
+        - "unknown": the log holds nothing that tells.
+
+    Remedy:
+        Warped sampling: sample at temperature 1 without truncation, or use the same temperature and kept tokens in the
+        log-probs. Padding: mask everything after the first end token. Noise: switch dropout off in both passes. Go back
+        to the last step with a KL at or above 0: later rewards paid for the fault.
+
+    Source:
+        TRL issues #235 (generation settings; a precursor of failed training) and #925 (noise must not stay), TRL's
+        deleted training FAQ, TRL 0.11.0 ``ppo_trainer.py`` (warns below -1.0). The numbers that tell causes apart are
+        from a simulation with 1000 tokens and 6000 contexts.
+    """
+    exact = find(run, "kl_ref", TOKEN, ("exact",))
+    if exact is not None and (wrong := _exact_below(exact)) is not None:
+        return wrong
+    signed = _signed(run)
+    if signed is None:
+        why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
+        return Unclear("negative_kl", why, ("kl_ref (k1)",))
+    if signed.values.min() >= 0:
+        return None
+    errors = run.get("kl_ref_se", signed.unit)
+    if len(signed) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS):
+        why = f"it falls below 0, but {len(signed)} steps do not tell a fault from noise"
+        return Unclear("negative_kl", why, ("kl_ref_se",))
+    below = _below(signed, errors)
+    if below is None:
+        return _noise(signed, errors)
+    cause, because = _cause(run, signed, below)
+    return _finding(run, signed, below, cause, because)
+
+
+def signed_below_zero(run: Run) -> int | None:
+    """Return the first step from which a sampled KL lies below 0 beyond noise, or None."""
+    signed = _signed(run)
+    if signed is None or len(signed) < LEAST_WITH_ERRORS or signed.values.min() >= 0:
+        return None
+    errors = run.get("kl_ref_se", signed.unit)
+    below = None if errors is None and len(signed) < LEAST_WITHOUT else _below(signed, errors)
+    return None if below is None else below.since
+
+
+def _signed(run: Run) -> Series | None:
+    """Return an estimate that can be negative, the one with standard errors first."""
+    known = [s.finite() for s in run.series.get("kl_ref", ()) if s.estimator in ("k1", "") and len(s.finite())]
+    with_errors = [s for s in known if run.get("kl_ref_se", s.unit) is not None]
+    return next(iter([*with_errors, *known]), None)
+
+
+def _below(kl: Series, errors: Series | None) -> _Below | None:
+    """Find where the mean of a window lies below 0 beyond noise and rounding."""
+    width = min(WINDOW, len(kl))
+    count = len(kl) // width
+    means = kl.values[: count * width].reshape(count, width).mean(axis=1)
+    noise = np.full(count, _spread_error(kl, means, width))
+    z = Z_SPREAD
+    if errors is not None and np.array_equal(errors.steps, kl.steps):
+        logged = np.sqrt((errors.values[: count * width] ** 2).reshape(count, width).sum(axis=1)) / width
+        noise, z = np.maximum(noise, logged), Z
+    bad = means < -np.maximum(z * noise, FLOOR.get(kl.unit, FLOOR[""]))
+    if z == Z_SPREAD and not (bad[1:] & bad[:-1]).any():
+        return None
+    if not bad.any():
+        return None
+    first = int((bad[1:] & bad[:-1]).argmax()) if z == Z_SPREAD else int(bad.argmax())
+    at = first * width
+    from_here = kl.values[at:]
+    opening = kl.values[:3].mean()
+    level = float(np.median(from_here[from_here < 0]))
+    return _Below(int(kl.steps[at]), level, float(noise[first]), bool(bad[-1]), bool(at == 0 and opening < 0.3 * level))
+
+
+def _spread_error(kl: Series, means: np.ndarray, width: int) -> float:
+    """Estimate the standard error of a window's mean: from its neighbours, and from the correlation within windows."""
+    if len(means) < 3:
+        return 0.0
+    neighbours = MAD_TO_STD * float(np.median(np.abs(np.diff(means))) / np.sqrt(2.0))
+    residuals = kl.values[: len(means) * width] - np.repeat(means, width)
+    return max(neighbours, long_run_error(residuals) * float(np.sqrt(len(means))))
+
+
+def _exact_below(exact: Series) -> Finding | None:
+    low = exact.values < NOT_NORMALISED
+    if low.mean() < 0.5 or len(exact) < LEAST_WITH_ERRORS:
+        return None
+    return Finding(
+        check="negative_kl",
+        severity="warning",
+        since_step=int(exact.steps[int(low.argmax())]),
+        cause="not_normalised",
+        message="Even the exact KL to the reference is negative: these are not two distributions over one vocabulary.",
+        evidence=(f"exact KL {number(tail(exact))} nats/token, below 0 in {low.mean():.0%} of the steps",),
+        remedy="Normalise both over the same tokens; check that vocabulary, kept tokens and temperature are equal.",
+        source="Gibbs' inequality: no KL of two distributions over the same tokens is negative",
+    )
+
+
+def _noise(kl: Series, errors: Series | None) -> Finding | None:
+    """Tell of single steps that lie far below 0 by their own standard error."""
+    if errors is None or not np.array_equal(errors.steps, kl.steps):
+        return None
+    far = (kl.values < -Z * errors.values) & (kl.values < -FLOOR.get(kl.unit, FLOOR[""]))
+    if not far.any():
+        return None
+    at = int(np.flatnonzero(far)[0])
+    return Finding(
+        check="negative_kl",
+        severity="info",
+        since_step=int(kl.steps[at]),
+        cause="estimator_noise",
+        message="The KL to the reference fell below 0 in single steps and did not stay there.",
+        evidence=(f"{int(far.sum())} of {len(kl)} steps; at step {kl.steps[at]} {number(kl.values[at])} {kl.unit}",),
+        remedy="None is needed. It matters if it stays.",
+        source="TRL issue #925: slightly negative is noise of the estimator, but must not stay",
+    )
+
+
+def _cause(run: Run, kl: Series, below: _Below) -> tuple[str, tuple[str, ...]]:
+    """Name the cause with the measurements that told it from the others."""
+    gap, stated = sampling_gap(run), warps_by_settings(run)
+    if gap is not None and gap.sure:
+        return "warped_sampling", tuple(text for text in (gap.sentence, stated) if text)
+    mass = _mass(run, below)
+    if mass is not None and mass[0] > PAD_MASS and mass[1] > PAD_K3:
+        text = f"the mean of ref/p is {number(1 + mass[0])} instead of 1, and k3 is {number(mass[1])} times |k1|"
+        return "pad_leak", (text,)
+    if below.at_start:
+        text = f"it was there at the first steps ({number(float(kl.values[:3].mean()))}), before any update could do it"
+        return "policy_noise", (text,)
+    if stated and gap is None:
+        return "warped_sampling", (stated,)
+    exact = find(run, "kl_ref", TOKEN, ("exact",))
+    if exact is not None and gap is not None and tail(exact) >= NOT_NORMALISED and mass is None:
+        text = f"the exact KL is {number(tail(exact))} nats/token, and sampling is in order: {gap.sentence}"
+        return "pad_leak", (text,)
+    differs = run.get("sampler_gap")
+    if differs is not None and tail(differs) > (OWN_GAP if run.trainer == "steadyrl" else OTHER_GAP):
+        return "sampler_mismatch", (f"sampler and trainer differ by {number(tail(differs))} nats/token",)
+    return "unknown", ()
+
+
+def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
+    """Return (mean of ref/p less 1, k3 over |k1|) from where the KL is negative, or None without both estimators."""
+    k1, k3 = find(run, "kl_ref", TOKEN, ("k1",)), find(run, "kl_ref", TOKEN, ("k3",))
+    if k1 is None or k3 is None:
+        return None
+    last = int(max(k1.steps[-1], k3.steps[-1]))
+    k1, k3 = within(k1, below.since, last), within(k3, below.since, last)
+    if not len(k1) or not len(k3):
+        return None
+    one, three = float(np.median(k1.values)), float(np.median(k3.values))
+    return three - one, three / max(abs(one), 1e-12)
+
+
+_REMEDIES = {
+    "warped_sampling": SAMPLING_REMEDY,
+    "pad_leak": "Mask every position after the first end token, padding included, in both log-probs and in the sum.",
+    "policy_noise": "Put policy and reference in evaluation mode (dropout off) when they are scored, in one "
+    "precision, with the same batch shape, padding side and adapter; score a batch twice to see which differs.",
+    "sampler_mismatch": "Use the same weights, precision and temperature in both; see the check sampler_mismatch.",
+    "unknown": "Log the exact entropy and the mean -log p of the sampled tokens: a gap between them means warped "
+    "sampling. Without one, look at the positions: mass after the end token means padding.",
+}
+
+
+def _finding(run: Run, kl: Series, below: _Below, cause: str, because: tuple[str, ...]) -> Finding:
+    unit = kl.unit or "(unit unknown)"
+    coefficient = run.get("kl_coef")
+    unused = coefficient is not None and not coefficient.values.any()
+    grave = below.lasts and below.level < DEEP.get(kl.unit, DEEP[""]) and not unused
+    follows = {"warped_sampling": "warped_sampling", "sampler_mismatch": "sampler_mismatch"}
+    paid = "" if unused else " A penalty on it pays the policy for drifting."
+    return Finding(
+        check="negative_kl",
+        severity="critical" if grave else "warning",
+        since_step=below.since,
+        cause=cause,
+        message=f"The KL to the reference stays below 0, which no KL can: {cause.replace('_', ' ')}.{paid}",
+        evidence=(
+            f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.since} on, with a "
+            f"standard error of {number(below.error)} for {min(WINDOW, len(kl))} steps"
+            + ("" if below.lasts else "; it ended later"),
+            *because,
+        ),
+        remedy=f"{_REMEDIES[cause]} Then {go_back(below.since)}.",
+        overrides=sampling_overrides(run) if cause == "warped_sampling" else (),
+        source="TRL issue #235: almost always a precursor for failed training",
+        follows=follows.get(cause, ""),
+    )

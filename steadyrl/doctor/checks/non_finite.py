@@ -1,0 +1,139 @@
+"""Numbers that are none: NaN and infinity, which came first, and how trainers hide them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steadyrl.doctor.check import Result, check
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.signals import first_lasting
+from steadyrl.types import Finding
+
+# What enters what: of several that break at the same step, the one that stands first here broke the others.
+ORDER = (
+    "reward",
+    "kl_sampler",
+    "kl_ref",
+    "kl_old",
+    "ratio_mean",
+    "ratio_max",
+    "entropy",
+    "value_mean",
+    "return_mean",
+    "advantage_mean",
+    "advantage_std",
+    "loss_value",
+    "loss_policy",
+    "loss_kl",
+    "loss",
+    "grad_norm",
+)
+CAUSES = {
+    "reward": ("reward", "the reward itself is not a number: whatever scores the texts gave it"),
+    "grad_norm": ("gradient", "the loss was finite and its gradient was not: an overflow in the backward pass"),
+    "loss_value": ("values", "the value head broke first"),
+    "value_mean": ("values", "the value head broke first"),
+    "return_mean": ("values", "the returns broke first"),
+    "loss": ("loss", "the loss broke first of what is logged"),
+}
+LOG_PROBS = ("log_probs", "log-probabilities or their ratio overflowed first: a step too large, or half precision")
+LASTING = 3  # points in a row: a single one can be a skipped step
+
+
+@check()
+def non_finite(run: Run) -> Result:
+    """NaN or infinity among the logged numbers.
+
+    Symptom: a metric that training depends on is NaN or infinite. If that lasts to the end, the weights are lost:
+    everything after the first such step is worth nothing (critical). Numbers that may be undefined, such as the
+    explained variance of equal returns or the mean of a reward part that no completion has, are mentioned only.
+
+    Causes and what tells them apart:
+    The metric that broke first, and of several in one step the one that the others are computed from.
+    - reward: the scorer returned NaN. log_probs: KL, ratio or entropy first. values: the value head first.
+    - gradient: only the gradient norm, while the loss was finite: an overflow in the backward pass. With float16 single
+      infinite norms are normal: the loss scaler skips such steps (worth knowing only).
+    - loss: the loss first.
+    - hidden: the loss stands still at one number while the gradient norm is NaN. Hugging Face trainers replace a NaN
+      loss in the log by the mean of the losses before (logging_nan_inf_filter, on by default).
+
+    Remedy: go on from the last checkpoint before the first such step, with a third of the learning rate, in bfloat16 or
+    float32; make the scorer return "no score" instead of NaN.
+
+    Source: transformers 5.23.0 training_args.py and trainer.py (logging_nan_inf_filter); TRL #6702.
+    """
+    broken = {name: bad for name, several in run.series.items() if (bad := _broken(several)) is not None}
+    core = [name for name in ORDER if name in broken]
+    if not core:
+        return _undefined(broken)
+    first = min(core, key=lambda name: (int(broken[name].steps[0]), ORDER.index(name)))
+    since = int(broken[first].steps[0])
+    lost = [name for name in core if _to_the_end(run, name)]
+    cause, told = CAUSES.get(first, LOG_PROBS)
+    if _hidden(run, broken):
+        cause, told = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
+    scaler = core == ["grad_norm"] and not lost
+    order = sorted(core, key=lambda name: (int(broken[name].steps[0]), ORDER.index(name)))
+    return Finding(
+        check="non_finite",
+        severity="critical" if lost else "info" if scaler else "warning",
+        since_step=since,
+        cause="skipped_steps" if scaler else cause,
+        message=f"{first} is not finite at step {since}"
+        + (f", and {', '.join(lost)} to the end: {told}" if lost else ": single steps, the run recovered"),
+        evidence=tuple(
+            f"{name}: first at step {broken[name].steps[0]}, {len(broken[name])} times in all" for name in order
+        ),
+        remedy="Nothing, if the loss scaler of float16 skipped these steps; bfloat16 needs no scaler."
+        if scaler
+        else f"Go on from the last checkpoint before step {since}, with a third of the learning rate and no half "
+        "precision in log-probabilities; a scorer must return no score instead of NaN.",
+        source="transformers 5.23.0, trainer.py (logging_nan_inf_filter)",
+    )
+
+
+def _broken(several: tuple[Series, ...]) -> Series | None:
+    """Return the non-finite entries of a quantity, of the first series that has any."""
+    for series in several:
+        bad = ~np.isfinite(series.values)
+        if bad.any():
+            at = np.flatnonzero(bad)
+            return Series(
+                series.quantity, series.unit, series.estimator, series.source, series.steps[at], series.values[at]
+            )
+    return None
+
+
+def _to_the_end(run: Run, name: str) -> bool:
+    """Return True if a quantity's last values are all non-finite, three or more of them."""
+    return any(
+        len(series) >= LASTING and not np.isfinite(series.values[-LASTING:]).any() for series in run.series[name]
+    )
+
+
+def _hidden(run: Run, broken: dict[str, Series]) -> bool:
+    """Return True if the loss repeats itself exactly where the gradient norm is not finite."""
+    loss = run.get("loss")
+    if "grad_norm" not in broken or "loss" in broken or loss is None:
+        return False
+    inside = np.isin(loss.steps, broken["grad_norm"].steps)
+    same = np.append(False, np.diff(loss.values) == 0) & inside
+    return first_lasting(loss, same, LASTING - 1) is not None
+
+
+def _undefined(broken: dict[str, Series]) -> Finding | None:
+    """Return what is worth knowing of quantities that may be undefined; None where there are none."""
+    if not broken:
+        return None
+    names = sorted(broken)
+    return Finding(
+        check="non_finite",
+        severity="info",
+        since_step=min(int(bad.steps[0]) for bad in broken.values()),
+        cause="undefined",
+        message=f"{', '.join(names)}: not a number at some steps; training does not depend on "
+        f"{'it' if len(names) == 1 else 'them'}",
+        evidence=tuple(f"{name}: {len(broken[name])} times, first at step {broken[name].steps[0]}" for name in names),
+        remedy="Nothing, if the measurement has no meaning there (equal returns, no completion with that part).",
+        source="definition of these measurements",
+    )

@@ -1,0 +1,147 @@
+"""What several checks ask of a run: does the reward rise, are the updates large, how many are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from steadyrl.doctor.checks.measures import setting
+from steadyrl.doctor.checks.units import TOKEN, find
+from steadyrl.doctor.levels import measure
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.signals import MIN_STEPS, block_medians, first_lasting, head, tail
+
+# Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
+KL_OLD_LARGE = 0.1
+# A working run was seen at 0.24 (the sample in Stable-Baselines3's logger page); sick ones at 0.2 to 0.4 and above.
+CLIP_LARGE = 0.3
+AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
+LASTING = 5  # steps in a row: single large updates occur in every healthy run
+NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
+
+
+def number(x: float) -> str:
+    """Return a number for a sentence: three digits."""
+    return f"{x:.3g}"
+
+
+def levels(name: str, series: Series, unit: str = "") -> str:
+    """Return a sentence with the level of a series at its start and at its end."""
+    return (
+        f"{name} went from {number(head(series))} (first steps, from {series.steps[0]}) to {number(tail(series))}"
+        f"{' ' + unit if unit else ''} (last steps, to {series.steps[-1]})"
+    )
+
+
+def within(series: Series, start: int, stop: int) -> Series:
+    """Return the part of a series with start <= step <= stop."""
+    inside = slice(np.searchsorted(series.steps, start), np.searchsorted(series.steps, stop, side="right"))
+    return replace(series, steps=series.steps[inside], values=series.values[inside])
+
+
+def direction(series: Series) -> int:
+    """Return 1 if a series ends higher than it started, -1 if lower, 0 if noise could explain the difference.
+
+    The end is compared with the first tenth and with the first few steps: a quick rise to a plateau is over
+    within the first tenth.
+    """
+    found = measure(series)
+    if found is None or len(series) < MIN_STEPS:
+        return 0
+    if found.rose or found.fell:
+        return 1 if found.rose else -1
+    few = max(5, len(series) // 30)
+    per_block = len(series) / len(found.means)
+    change = found.end - float(series.values[:few].mean())
+    return int(np.sign(change)) if abs(change) > found.least * np.sqrt(max(per_block / few, 1.0)) else 0
+
+
+def steps_of(run: Run) -> int:
+    """Return the steps that the run has or will have: planned ones where that is known, to the last logged one else."""
+    last = max((int(s.steps[-1]) for several in run.series.values() for s in several if len(s)), default=0)
+    return max(int(setting(run, "steps") or 0), last + 1)
+
+
+def reward_rises(run: Run) -> bool | None:
+    """Return True if the reward rose and kept at least half of its gain; None where that cannot be told."""
+    reward = run.get("reward")
+    if reward is None or len(reward) < MIN_STEPS:
+        return None
+    if direction(reward) < 1:
+        return False
+    start, best = head(reward, 0.03), float(block_medians(reward)[1].max())
+    return tail(reward) >= start + 0.5 * (best - start)
+
+
+def heldout_rises(run: Run) -> bool | None:
+    """Return True if more held-out measurements rose than fell; None without two evaluations.
+
+    Each has few points: the later half is compared with the first point, and 2 % of it count as no change.
+    """
+    several = [series for series in run.parts("heldout/").values() if len(series) >= 2]
+    if not several:
+        return None
+    rose = 0
+    for series in several:
+        first, later = float(series.values[0]), float(np.mean(series.values[len(series) // 2 :]))
+        rose += int(later > first + 0.02 * abs(first)) - int(later < first - 0.02 * abs(first))
+    return rose > 0
+
+
+def update_size(run: Run) -> Series | None:
+    """Return how far a step's updates move the policy, nats per token, or None where it is not logged."""
+    size = find(run, "kl_old", TOKEN, ("exact", "k3", "k2", "k1", ""))
+    return None if size is None else replace(size, values=np.abs(size.values))
+
+
+def large_updates(run: Run, until: int | None = None) -> tuple[str, ...]:
+    """Return what shows that updates moved the policy too far, a sentence each; empty if nothing does.
+
+    Args:
+        run: The run.
+        until: Only what began at or before this step.
+    """
+    found = []
+    for name, series, limit in (
+        ("KL of one step's updates", update_size(run), KL_OLD_LARGE),
+        ("clip fraction", None if clips_by_design(run) else run.get("clip_fraction"), CLIP_LARGE),
+    ):
+        since = None if series is None else first_lasting(series, series.values > limit, LASTING)
+        if series is not None and since is not None and (until is None or since <= until):
+            above = float(np.median(series.values[series.values > limit]))
+            found.append(f"{name} lies above {limit} from step {since} on (median of such steps: {number(above)})")
+    return tuple(found)
+
+
+def moves_at_once(run: Run) -> bool:
+    """Return True if the first ten steps really change the policy, so that they explain ratios far from 1."""
+    kl = find(run, "kl_ref", TOKEN, ("exact", "k3", "k1", "k2", "abs", ""))
+    entropy = find(run, "entropy", TOKEN, ("exact", "sampled", ""))
+    far = kl is not None and float(np.abs(kl.values[:10]).max()) > KL_OLD_LARGE
+    return far or (entropy is not None and float(np.ptp(np.log(np.maximum(entropy.values[:10], 1e-9)))) > AT_ONCE)
+
+
+def clips_by_design(run: Run) -> bool:
+    """Return True for algorithms whose clip fraction says nothing: GSPO clips most sequences, CISPO only weights."""
+    return run.algorithm in ("gspo", "cispo")
+
+
+def updates_per_step(run: Run) -> float | None:
+    """Return the optimizer steps that one batch trains, or None where neither log nor settings tell."""
+    logged = run.get("updates")
+    if logged is not None:
+        return float(np.median(logged.values))
+    epochs, minibatches = setting(run, "epochs"), setting(run, "minibatches")
+    return epochs * minibatches if epochs and minibatches else None
+
+
+def nothing_to_learn(run: Run) -> str:
+    """Return a sentence if the rewards hardly ever differ, so that there is no gradient to speak of; else ""."""
+    share = run.get("no_signal")
+    if share is not None and np.median(share.values) >= NO_SIGNAL:
+        return f"in {number(float(np.median(share.values)))} of the groups all rewards are equal (median over steps)"
+    spread = run.get("reward_std")
+    if spread is not None and np.median(spread.values) <= 1e-9:
+        return "the rewards of a step do not differ (reward standard deviation 0)"
+    return ""

@@ -1,0 +1,294 @@
+"""Is what was sampled from what trains: warped sampling, and a sampler that differs from the trainer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from steadyrl.doctor.check import Unclear, check
+from steadyrl.doctor.checks.readings import number, update_size
+from steadyrl.doctor.checks.units import TOKEN, find, together
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.signals import first_lasting, head, long_run_error, tail
+from steadyrl.types import Finding
+
+# The gap of healthy runs stays within 3 standard errors; over many runs and windows 5 is beyond chance.
+GAP_Z = 5.0
+# In simulation temperature 0.7 makes a gap of -29 % of the entropy, top-p 0.9 one of -11 %.
+GAP_SHARE = 0.03
+GAP_WINDOW = 50  # steps at the start and at the end that are judged on their own
+GAP_LEAST = 8  # steps; fewer give no error of the mean
+# Our sampler and trainer share weights and code: rounding in float32 is 1e-6.
+OWN_GAP = 1e-3
+# Elsewhere engines differ: NeMo RL plots the worst sample from a probability error of 5 % on.
+OTHER_GAP = 0.05
+KL_SAMPLER = 0.1  # nats per token; verl's own warning
+IMPORTANCE = (0.5, 2.0)  # mean weight; verl's own warning
+# A sampler with reloaded base weights was seen at 0.029, and that run never learned (trl#5312).
+IMPORTANCE_LOST = 0.1
+LASTING = 5
+# TRL's newer PPO counts -1 for each padding token in its sampled entropy and averages the exact one over padding.
+PADDED_ENTROPY = ("trl-ppo",)
+RAW_TRAINERS = ("trl-ppo-old",)  # log-softmax of raw logits, whatever the generation settings are
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Mean sampled -log p minus mean exact entropy, in the window where it is surest.
+
+    Attributes:
+        gap, error: Nats per token, and the gap's standard error.
+        entropy: Exact entropy there, nats per token.
+        since, until: First and last step of the window.
+    """
+
+    gap: float
+    error: float
+    entropy: float
+    since: int
+    until: int
+
+    @property
+    def sure(self) -> bool:
+        """True if neither noise nor rounding explains the gap."""
+        return abs(self.gap) > max(GAP_Z * self.error, GAP_SHARE * self.entropy)
+
+    @property
+    def sentence(self) -> str:
+        """The measurement in words."""
+        return (
+            f"mean -log p of the sampled tokens less the exact entropy is {self.gap:+.3g} nats/token "
+            f"(standard error {number(self.error)}, entropy {number(self.entropy)}; steps {self.since} to {self.until})"
+        )
+
+
+def sampling_gap(run: Run) -> Gap | None:
+    """Measure the gap at the start and at the end of a run; None where it was not logged or for too few steps.
+
+    Returns:
+        The first window with a sure gap, else the first one.
+    """
+    exact = find(run, "entropy", TOKEN, ("exact",))
+    sampled = find(run, "entropy", TOKEN, ("sampled",))
+    if exact is None or sampled is None or run.trainer in PADDED_ENTROPY:
+        return None
+    sampled, exact = together(sampled, exact)
+    if len(exact) < GAP_LEAST:
+        return None
+    gap = sampled.values - exact.values
+    windows = []
+    for part in (slice(0, GAP_WINDOW), slice(-GAP_WINDOW, None)):
+        steps = exact.steps[part]
+        level = float(exact.values[part].mean())
+        windows.append(Gap(float(gap[part].mean()), long_run_error(gap[part]), level, int(steps[0]), int(steps[-1])))
+    return next((window for window in windows if window.sure), windows[0])
+
+
+def warps_by_settings(run: Run) -> str:
+    """Return a sentence if the settings alone say that log-probs are not of what was sampled from; else ""."""
+    raw = run.settings.get("logprobs") == "raw" or run.trainer in RAW_TRAINERS
+    if not raw or run.settings.get("logprobs") == "sampled":
+        return ""
+    warping = sharpening(run) + flattening(run)
+    return f"log-probs are of raw logits, while sampling has {' and '.join(warping)}" if warping else ""
+
+
+def sharpening(run: Run) -> list[str]:
+    """Return the settings that make likely tokens likelier than the policy has them."""
+    temperature, top_p, top_k = (run.settings.get(name) for name in ("temperature", "top_p", "top_k"))
+    found = [f"temperature {temperature}"] if temperature is not None and temperature < 1 else []
+    found += [f"top_p {top_p}"] if top_p is not None and top_p < 1 else []
+    return found + ([f"top_k {top_k}"] if top_k is not None and top_k > 0 else [])
+
+
+def flattening(run: Run) -> list[str]:
+    """Return the settings that make unlikely tokens likelier than the policy has them."""
+    temperature = run.settings.get("temperature")
+    return [f"temperature {temperature}"] if temperature is not None and temperature > 1 else []
+
+
+def sampling_overrides(run: Run) -> tuple[str, ...]:
+    """Return the settings that make log-probs those of the distribution sampled from."""
+    if run.settings.get("logprobs") == "raw":
+        return ("sampling.logprobs=sampled",)
+    return ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0")
+
+
+SAMPLING_REMEDY = (
+    "Sample from the policy itself (temperature 1, top_p 1, top_k 0, min_length -1), or divide the trainer's and the "
+    "reference's logits by the same temperature and cut them to the same kept tokens. A KL by abs or k3 only hides it."
+)
+
+
+@check()
+def warped_sampling(run: Run) -> Finding | Unclear | None:
+    """Tokens are not drawn from the distribution whose log-probs train.
+
+    Symptom:
+        The mean of -log p over the sampled tokens is an estimate of the policy's entropy, if the tokens were drawn from
+        that policy. Here it differs from the exact entropy by more than noise. The test works on the first day: it
+        shows the fault even while policy and reference are equal and every KL estimate reads exactly 0.
+
+    Causes and what tells them apart:
+        - "temperature", "truncation": the gap is negative: likely tokens were drawn too often, as with a temperature
+          below 1, top-k or top-p in sampling and the plain softmax in training. The settings name which.
+        - "temperature_or_truncation": the same where the settings are not in the log.
+        - "high_temperature": the gap is positive, and the temperature is above 1.
+        - "stale_weights": the gap is positive and the temperature is not above 1: the sampler's weights are not the
+          trainer's.
+        - "high_temperature_or_stale_weights": the same where the temperature is not in the log.
+
+    Remedy:
+        Sample at temperature 1 without top-k and top-p, or apply the same temperature and the same kept tokens to the
+        log-probs of policy and reference (``sampling.logprobs=sampled``).
+
+    Source:
+        TRL 0.11.0, ``trl/trainer/ppo_trainer.py``, ``batched_forward_pass`` (log-probs of raw logits); TRL's deleted
+        training FAQ (top-k, top-p, min_length). Simulated with 1000 tokens and an entropy of 4.2 nats: the gap is -29 %
+        of the entropy at temperature 0.7, -11 % at top_p 0.9, +27 % at temperature 1.3.
+    """
+    gap, stated = sampling_gap(run), warps_by_settings(run)
+    if gap is None and not stated:
+        why = "it needs the exact entropy and the mean -log p of the sampled tokens, over the same tokens, of 8 steps"
+        return Unclear("warped_sampling", why, ("entropy (exact)", "entropy (sampled)"))
+    if gap is not None and not gap.sure:
+        return None
+    cause = _warping(run, gap.gap if gap else (1.0 if flattening(run) else -1.0))
+    return Finding(
+        check="warped_sampling",
+        severity="warning",
+        since_step=gap.since if gap else None,
+        cause=cause,
+        message="Tokens are drawn from another distribution than the one whose log-probs train, which makes every "
+        f"KL estimate and ratio wrong: {cause.replace('_', ' ')}.",
+        evidence=tuple(text for text in (gap.sentence if gap else "", stated) if text),
+        remedy=SAMPLING_REMEDY,
+        overrides=sampling_overrides(run),
+        source="TRL's training FAQ: top_k 0, top_p 1, min_length -1; simulated: -29 % at temperature 0.7",
+    )
+
+
+def _warping(run: Run, gap: float) -> str:
+    temperature = run.settings.get("temperature")
+    if gap < 0:
+        named = sharpening(run)
+        if not named:
+            return "temperature_or_truncation"
+        return "temperature" if named[0].startswith("temperature") else "truncation"
+    if temperature is None:
+        return "high_temperature_or_stale_weights"
+    return "high_temperature" if temperature > 1 else "stale_weights"
+
+
+@dataclass(frozen=True)
+class _Mismatch:
+    """Which measurement of the sampler against the trainer is out of bounds, from when, by how much."""
+
+    series: Series
+    since: int
+    sentence: str
+    lost: bool = False
+
+
+@check(needs=("sampler_gap|kl_sampler|importance",))
+def sampler_mismatch(run: Run) -> Finding | None:
+    """The sampler and the trainer give different probabilities to the same tokens.
+
+    Symptom:
+        The mean difference of their log-probs lies above rounding (1e-3 nats in steadyrl, where both share weights;
+        0.05 elsewhere), or their KL above 0.1 nats per token, or the mean importance weight outside 0.5 to 2. What is
+        called on-policy is then off-policy, and gradients are wrong in a way that no other metric shows at first.
+
+    Causes and what tells them apart:
+        - "warped_sampling": the sampled -log p also differs from the exact entropy (see that check).
+        - "stale_weights": the difference starts at rounding, grows with the updates, and is of the size of one step's
+          update (0.8 times the root of twice its KL). A mean importance weight below 0.1 means other weights
+          altogether.
+        - "precision": the difference is there at the first step and stays as it is: other kernels, other
+          precision, another batch shape.
+        - "unknown": none of these.
+
+    Remedy:
+        Stale weights: load the weights into the sampler after every update, and verify after the engine wakes up.
+        Precision: use the trainer's precision in the sampler, the head in float32, or correct by truncated importance
+        weights.
+
+    Source:
+        verl, ``docs/algo/rollout_corr.md`` (its warnings); NeMo RL, ``grpo.py`` (token_mult_prob_error above 1.05);
+        trl#5312 (weights reloaded: mean weight 0.029), trl#6789 (bfloat16: 8 % of the ratios outside 0.9 to 1.1).
+    """
+    found = _mismatch(run)
+    if found is None:
+        return None
+    cause, because = _mismatch_cause(run, found)
+    return Finding(
+        check="sampler_mismatch",
+        severity="critical" if found.lost else "warning",
+        since_step=found.since,
+        cause=cause,
+        message=f"Sampler and trainer give the sampled tokens different probabilities: {cause.replace('_', ' ')}.",
+        evidence=(found.sentence, *because),
+        remedy=_MISMATCH_REMEDIES[cause],
+        overrides=sampling_overrides(run) if cause == "warped_sampling" else (),
+        source="verl's warnings (docs/algo/rollout_corr.md): KL above 0.1, mean weight outside 0.5 to 2; "
+        "NeMo RL: probability error above 5 %",
+        follows="warped_sampling" if cause == "warped_sampling" else "",
+    )
+
+
+_MISMATCH_REMEDIES = {
+    "warped_sampling": SAMPLING_REMEDY,
+    "stale_weights": "Load the trainer's weights into the sampler after every update, and compare log-probs of one "
+    "batch after each load; or correct by truncated importance weights.",
+    "precision": "Sample and train in the same precision, with the output head in float32; or correct by truncated "
+    "importance weights.",
+    "unknown": "Score one batch with sampler and trainer under the same weights, and compare token by token.",
+}
+
+
+def _mismatch(run: Run) -> _Mismatch | None:
+    gap_limit = OWN_GAP if run.trainer == "steadyrl" else OTHER_GAP
+    weight = run.get("importance")
+    if weight is not None:
+        off = (weight.values < IMPORTANCE[0]) | (weight.values > IMPORTANCE[1])
+        since = first_lasting(weight, off, LASTING)
+        if since is not None:
+            text = f"mean importance weight {number(tail(weight))}, outside 0.5 to 2 from step {since} on"
+            return _Mismatch(
+                replace(weight, values=np.abs(np.log(np.maximum(weight.values, 1e-9)))),
+                since,
+                text,
+                lost=tail(weight) < IMPORTANCE_LOST,
+            )
+    for name, limit in (("sampler_gap", gap_limit), ("kl_sampler", KL_SAMPLER)):
+        series = run.get(name, TOKEN) or run.get(name, "")
+        since = None if series is None else first_lasting(series, np.abs(series.values) > limit, LASTING)
+        if series is not None and since is not None:
+            text = f"{name} {number(tail(series))} nats/token, above {limit} from step {since} on"
+            return _Mismatch(replace(series, values=np.abs(series.values)), since, text)
+    return None
+
+
+def _mismatch_cause(
+    run: Run, found: _Mismatch
+) -> tuple[Literal["warped_sampling", "stale_weights", "precision", "unknown"], tuple[str, ...]]:
+    gap = sampling_gap(run)
+    if gap is not None and gap.sure:
+        return "warped_sampling", (gap.sentence,)
+    first, last = float(found.series.values[0]), tail(found.series)
+    if found.lost:
+        return "stale_weights", ("so small a weight means that the sampler has other weights altogether",)
+    size = update_size(run)
+    if first < 0.2 * last and size is not None and found.series.quantity == "sampler_gap":
+        expected = 0.8 * float(np.sqrt(2.0 * np.median(size.values)))  # mean |normal| with the KL's variance
+        if 0.25 < last / max(expected, 1e-12) < 4.0:
+            return "stale_weights", (
+                f"it was {number(first)} at the first step, and one step's update explains {number(expected)}",
+            )
+    if first < 0.2 * last:
+        return "stale_weights", (f"it was {number(first)} at the first step and grew to {number(last)}",)
+    if 0.5 < last / max(head(found.series), 1e-12) < 2.0:
+        return "precision", (f"it is there from the first step ({number(first)}) and does not grow",)
+    return "unknown", ()

@@ -1,0 +1,71 @@
+"""One quantity in another unit, and two quantities at the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from steadyrl.doctor.series import Run, Series
+
+TOKEN, SEQUENCE, ROOT_SEQUENCE = "nats/token", "nats/sequence", "sqrt nats/sequence"
+
+
+def together(first: Series, second: Series) -> tuple[Series, Series]:
+    """Return both series at the steps that they share."""
+    if np.array_equal(first.steps, second.steps):
+        return first, second
+    at = np.minimum(np.searchsorted(second.steps, first.steps), len(second) - 1)
+    shared = second.steps[at] == first.steps
+    at = at[shared]
+    return (
+        replace(first, steps=first.steps[shared], values=first.values[shared]),
+        replace(second, steps=second.steps[at], values=second.values[at]),
+    )
+
+
+def convert(run: Run, series: Series, unit: str) -> Series | None:
+    """Return a series per token or per sequence, by the mean length of the step's completions.
+
+    Args:
+        run: Whose length counts.
+        series: In nats.
+        unit: "nats/token" or "nats/sequence".
+
+    Returns:
+        None where the series has no known unit, or the lengths are not logged.
+    """
+    if series.unit == ROOT_SEQUENCE:
+        series = replace(series, unit=SEQUENCE, values=series.values**2)
+    if series.unit == unit:
+        return series
+    length = run.get("length")
+    if series.unit not in (TOKEN, SEQUENCE) or length is None:
+        return None
+    series, length = together(series, length)
+    if not len(series):
+        return None
+    tokens = np.maximum(length.values, 1.0)
+    return replace(series, unit=unit, values=series.values / tokens if unit == TOKEN else series.values * tokens)
+
+
+def find(run: Run, quantity: str, unit: str, estimators: Sequence[str] = ("",)) -> Series | None:
+    """Return a quantity in a unit: by the first estimator that was logged, converted only where it has to be.
+
+    Args:
+        run: The run.
+        quantity: What.
+        unit: "nats/token" or "nats/sequence".
+        estimators: Wanted, the best first; "" takes any.
+    """
+    for estimator in estimators:
+        direct = run.get(quantity, unit, estimator)
+        if direct is not None:
+            return direct
+        for series in run.series.get(quantity, ()):
+            if estimator in ("", series.estimator) and len(series.finite()):
+                converted = convert(run, series.finite(), unit)
+                if converted is not None:
+                    return converted
+    return None

@@ -1,0 +1,130 @@
+"""Block means of a noisy series with the noise they carry: did it rise, did it fall, where was its peak.
+
+The noise of a block mean is the larger of two estimates: from the scatter of neighbouring blocks, and from the scatter
+within blocks, widened for the likeness of neighbouring steps. Either alone is too small in some kind of noise. Below 30
+steps only the scatter about a straight line is left to judge by.
+
+Measured on stationary AR(1) noise, 3000 runs each of 8 to 2000 steps: a block is taken for clearly above or below
+another in at most 5 of 1000 runs with correlations up to 0.8, in at most 12 with 0.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.doctor.series import Series
+from steadyrl.stats import MAD_TO_STD
+
+BLOCKS = 10
+BLOCK_POINTS = 10  # fewer points in a block do not tell their own likeness
+FEWEST = 6  # points
+SHORT = 100  # points: below, the noise itself is hardly known
+SPARSE = 5  # steps between points, from which noise has forgotten most of itself
+CLEAR, CLEAR_IF_SHORT = 5.0, 8.0  # errors of a block mean; see above for the rates
+MOVING = 4.0  # times the usual scatter: a block in which the level jumps or climbs says nothing of the noise
+MOST_ALIKE = 0.9  # neighbouring steps' correlation that is allowed for at most
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of a series, block by block.
+
+    Attributes:
+        steps: [k] int64, first step of each block.
+        means: [k] float64.
+        noise: Standard error of a block mean.
+        points: Values behind it all.
+    """
+
+    steps: np.ndarray
+    means: np.ndarray
+    noise: float
+    points: int
+
+    @property
+    def first(self) -> float:
+        """The first block's mean."""
+        return float(self.means[0])
+
+    @property
+    def end(self) -> float:
+        """The last block's mean."""
+        return float(self.means[-1])
+
+    @property
+    def late(self) -> float:
+        """The mean of the second half."""
+        return float(self.means[len(self.means) // 2 :].mean())
+
+    @property
+    def least(self) -> float:
+        """The smallest difference between blocks that is not noise."""
+        return (CLEAR if self.points >= SHORT else CLEAR_IF_SHORT) * self.noise
+
+    @property
+    def rose(self) -> bool:
+        """True if the end or the second half is clearly above the start."""
+        return max(self.end, self.late) - self.first > self.least
+
+    @property
+    def fell(self) -> bool:
+        """True if the end is clearly below the start."""
+        return self.first - self.end > self.least
+
+
+def measure(series: Series) -> Levels | None:
+    """Return the levels of a series, or None with fewer than 6 values.
+
+    Args:
+        series: Finite values. The first values are left out where the blocks do not divide the number.
+    """
+    n = len(series)
+    if n < FEWEST:
+        return None
+    count = min(BLOCKS, n // BLOCK_POINTS) if n >= 3 * BLOCK_POINTS else min(FEWEST, n)
+    size = n // count
+    rows = series.values[n - size * count :].reshape(count, size)  # [count, size]
+    means = rows.mean(axis=1)
+    if size >= BLOCK_POINTS:
+        noise = max(_between(means), _within(rows))
+    else:
+        noise = _between(series.values) / np.sqrt(size)
+        if np.median(np.diff(series.steps)) < SPARSE:
+            noise = max(noise, _about_line(series.values))
+    steps = series.steps[n - size * count :: size]
+    return Levels(steps, means, max(float(noise), 1e-9 * float(np.abs(means).max())), n)
+
+
+def _between(x: np.ndarray) -> float:
+    """Return the noise of x [n] from its second differences, which no straight trend enters."""
+    if len(x) < 5:
+        return 0.0
+    # var(x[i-1] - 2 x[i] + x[i+1]) of independent noise is 1 + 4 + 1 times its variance.
+    return float(MAD_TO_STD * np.median(np.abs(np.diff(x, 2))) / np.sqrt(6.0))
+
+
+def _about_line(x: np.ndarray) -> float:
+    """Return the standard deviation of x [n] about its straight line: all that a few neighbouring steps tell."""
+    at = np.arange(len(x)) - (len(x) - 1) / 2.0
+    errors = x - x.mean() - at * float(at @ x) / float(at @ at)
+    return float(np.sqrt((errors @ errors) / (len(x) - 2)))
+
+
+def _within(rows: np.ndarray) -> float:
+    """Return the standard error of a mean of ``rows`` [count, size], AR(1) noise assumed."""
+    errors = rows - rows.mean(axis=1, keepdims=True)
+    power = (errors * errors).sum(axis=1)  # [count]
+    if len(rows) > 3:
+        errors = errors[power <= MOVING * np.median(power)]
+    count, size = errors.shape
+    total = float((errors * errors).sum())
+    if total == 0.0:
+        return 0.0
+    alike = float((errors[:, 1:] * errors[:, :-1]).sum()) / total
+    # Taking out each block's own mean lowers the correlation by about (1 + 4 alike) / size.
+    alike = min(max((size * alike + 1.0) / (size - 4.0), 0.0), MOST_ALIKE)
+    fewer = (1.0 + alike) / (1.0 - alike)  # so many steps tell as much as one independent one
+    variance = total / (count * (size - 1)) / max(1.0 - fewer / size, 0.5)  # what the blocks' own means took away
+    return float(np.sqrt(variance * fewer / size))

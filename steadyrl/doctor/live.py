@@ -1,0 +1,165 @@
+"""The doctor beside a run that goes on: findings as they are raised and cleared.
+
+It looks every N steps, not by the clock: a run that is repeated raises the same findings at the same steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from steadyrl.doctor.causes import SEVERITIES
+from steadyrl.doctor.check import Check
+from steadyrl.doctor.checks.progress import stalled
+from steadyrl.doctor.examine import CHECKS, examine
+from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.spelling import number
+from steadyrl.doctor.series import Column, RawLog
+from steadyrl.types import Finding
+
+# A run that goes on has always ended before its last step, and its pauses are over.
+LIVE_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check is not stalled)
+EVERY = 20  # steps; bench/results/doctor_speed.json has what that costs
+POINTS = 2000  # kept of each metric; from then on every second one, then every fourth
+GONE = 2  # examinations without a finding after which it counts as cleared: noise must not make it blink
+NOT_METRICS = ("step", "attempt")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A finding that was raised, or that no longer holds.
+
+    Attributes:
+        step: After which it was seen.
+        state: "raised", also where a known one became more severe, or "cleared".
+        finding: As it was last seen.
+    """
+
+    step: int
+    state: Literal["raised", "cleared"]
+    finding: Finding
+
+    def record(self) -> dict[str, Any]:
+        """Return a line of findings.jsonl."""
+        return {"step": self.step, "state": self.state, **asdict(self.finding)}
+
+
+@dataclass
+class _Held:
+    """A finding that holds, and how many examinations in a row have not seen it."""
+
+    finding: Finding
+    missed: int = 0
+
+
+class _Points:
+    """One metric by step, thinned evenly where it grows too long; each by itself, for some are measured seldom."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, float] = {}
+        self._stride = 1
+        self._seen = 0
+
+    def add(self, step: int, value: float, most: int) -> None:
+        if self._seen % self._stride == 0:
+            self._by_step[step] = value
+        self._seen += 1
+        if len(self._by_step) > most:
+            self._stride *= 2
+            self._by_step = dict(list(self._by_step.items())[::2])
+
+    def forget_from(self, step: int) -> None:
+        self._by_step = {known: value for known, value in self._by_step.items() if known < step}
+
+    def column(self) -> Column:
+        steps = np.fromiter(self._by_step, np.int64, len(self._by_step))
+        return Column(steps, np.fromiter(self._by_step.values(), np.float64, len(steps)))
+
+
+@dataclass
+class LiveDoctor:
+    """Keeps what a run measures and examines it every N steps.
+
+    Attributes:
+        settings: Of the trainer, under its own names, nested keys joined with dots.
+        every: >= 1, steps between examinations.
+        points: >= 100, of each metric; longer ones are thinned evenly, so that single steps may be lost.
+        format: ``RawLog.format`` of the trainer's names; "steadyrl" are our own.
+    """
+
+    settings: Mapping[str, Any]
+    every: int = EVERY
+    points: int = POINTS
+    format: str = "steadyrl"
+    _series: dict[str, _Points] = field(default_factory=lambda: defaultdict(_Points))
+    _held: dict[tuple[str, str], _Held] = field(default_factory=dict)
+    _steps: list[int] = field(default_factory=list)
+
+    def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take in what was measured before, such as ``RunDir.metrics()`` of a run that is resumed, without examining.
+
+        Args:
+            rows: With a "step" each, in their order.
+        """
+        for row in rows:
+            self._keep(int(row["step"]), row)
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> list[Change]:
+        """Take in what a step measured, and examine the run where its turn has come.
+
+        Args:
+            step: One below the last takes the run back to it; what is measured again at the last step adds to it.
+            metrics: By the trainer's names. What is None or no number is unknown, and left out.
+
+        Returns:
+            What changed since the last examination; mostly nothing.
+        """
+        new = step not in self._steps[-1:]
+        self._keep(step, metrics)
+        return self.look(step) if new and len(self._steps) % self.every == 0 else []
+
+    def look(self, step: int) -> list[Change]:
+        """Examine what there is, whosever turn it is; see ``add``."""
+        found = {(finding.check, finding.cause): finding for finding in self._findings()}
+        before, self._held = self._held, {key: _Held(finding) for key, finding in found.items()}
+        changes = []
+        for key, finding in found.items():
+            known = before.get(key)
+            if known is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(known.finding.severity):
+                changes.append(Change(step, "raised", finding))
+        for key, held in before.items():
+            if key in found:
+                continue
+            held.missed += 1
+            if held.missed < GONE:
+                self._held[key] = held
+            else:
+                changes.append(Change(step, "cleared", held.finding))
+        return changes
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What holds now, causes before consequences."""
+        return tuple(held.finding for held in self._held.values())
+
+    def _keep(self, step: int, metrics: Mapping[str, Any]) -> None:
+        if self._steps and step < self._steps[-1]:  # resumed from a checkpoint: what came after it is made anew
+            self._steps = [known for known in self._steps if known < step]
+            for points in self._series.values():
+                points.forget_from(step)
+        if step not in self._steps[-1:]:
+            self._steps.append(step)
+        for name, value in metrics.items():
+            plain = value.item() if isinstance(value, np.generic) else value
+            known = None if isinstance(plain, bool) else number(plain, null=None)
+            if known is not None and name not in NOT_METRICS:
+                self._series[name].add(step, known, self.points)
+
+    def _findings(self) -> tuple[Finding, ...]:
+        columns = {name: points.column() for name, points in sorted(self._series.items())}
+        log = RawLog("this run", self.format, columns, self.settings)
+        return examine(identify(log), LIVE_CHECKS).findings

@@ -1,0 +1,208 @@
+"""From a trainer's log to a run: which trainer wrote it, what its names mean, which settings it had.
+
+Every column of the log becomes a series or is named in ``Run.unknown``; nothing is computed that was not logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from steadyrl.doctor.names import (
+    areal,
+    areno,
+    generic,
+    mlx_lm_lora,
+    nemo_rl,
+    openrlhf,
+    own,
+    prime_rl,
+    skyrl,
+    slime,
+    tinker,
+    torchtune,
+    trl_grpo,
+    trl_ppo,
+    trlx,
+    verl,
+)
+from steadyrl.doctor.names.settings import first
+from steadyrl.doctor.names.table import Name, Table, best_pattern, wildcard
+from steadyrl.doctor.series import RawLog, Run, Series
+from steadyrl.errors import ConfigError
+
+TABLES: tuple[Table, ...] = (
+    own.TABLE,
+    trl_grpo.GRPO,
+    trl_grpo.RLOO,
+    trl_grpo.ASYNC_GRPO,
+    trl_grpo.ONLINE_DPO,
+    trl_grpo.SFT,
+    trl_ppo.NEW,
+    trl_ppo.OLD,
+    verl.TABLE,
+    openrlhf.TABLE,
+    nemo_rl.TABLE,
+    prime_rl.TABLE,
+    skyrl.TABLE,
+    tinker.TABLE,
+    slime.TABLE,
+    areal.TABLE,
+    areno.TABLE,
+    torchtune.TABLE,
+    trlx.TABLE,
+    mlx_lm_lora.TABLE,
+)
+# What trackers add to every log, whatever the trainer.
+TRACKED = {"_timestamp": Name("time_logged", "s")}
+# Logged beside held-out measurements, but of the evaluation's speed.
+NOT_MEASURED = {"runtime", "samples_per_second", "steps_per_second", "epoch", "time", "model_preparation_time"}
+# The most exact first; what is not known to be any of these comes after them.
+ESTIMATORS = ("exact", "centred", "rms", "k3", "k1", "k2", "abs", "mean", "sampled", "uncentred")
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A column with its meaning, and its place in the table: where estimators are equal, the earlier comes first."""
+
+    name: Name
+    source: str
+    place: int
+
+
+def identify(log: RawLog) -> Run:
+    """Return a log as quantities with unit and estimator, and canonical settings.
+
+    Args:
+        log: As a reader gave it.
+    """
+    table = recognise(log)
+    placed = [_place(table, log, column) for column in log.columns]
+    known = sorted((entry for entry in placed if entry is not None), key=_exactness)
+    series: dict[str, list[Series]] = {}
+    for entry in known:
+        series.setdefault(entry.name.quantity, []).append(_series(log, entry))
+    sources = {entry.source for entry in known}
+    return Run(
+        path=log.path,
+        trainer=table.trainer,
+        algorithm=table.algorithm(log.settings, log),
+        series={quantity: tuple(several) for quantity, several in series.items()},
+        settings=table.settings(log.settings, log),
+        notes=(*log.notes, *_notes(table, log)),
+        unknown=tuple(sorted(set(log.columns) - sources)),
+    )
+
+
+def recognise(log: RawLog) -> Table:
+    """Return the table of the trainer that wrote a log: by its format, else by the most distinctive names.
+
+    Between equals that one holds whose own rule fits, then the one that has the larger share of its distinctive names.
+    """
+    for table in TABLES:
+        if log.format in table.formats:
+            return table
+    scores = {
+        table.trainer: (matches, table.preferred(log.settings, log), matches / len(table.distinctive))
+        for table in TABLES
+        if (matches := _matches(table, log)) >= table.needs
+    }
+    return max(
+        (table for table in TABLES if table.trainer in scores),
+        key=lambda table: scores[table.trainer],
+        default=generic.TABLE,
+    )
+
+
+def explain(trainer: str) -> list[tuple[str, str, str, str]]:
+    """Return what a trainer's names mean: (its name, quantity, unit, estimator); one row per value of a setting.
+
+    Raises:
+        ConfigError: There is no such trainer.
+    """
+    tables = {table.trainer: table for table in (*TABLES, generic.TABLE)}
+    if trainer not in tables:
+        raise ConfigError(f"there are no names of a trainer '{trainer}'; known are: {', '.join(tables)}")
+    rows = []
+    for pattern, name in tables[trainer].names.items():
+        rows.append((pattern, name.quantity, name.unit, name.estimator))
+        choice = tables[trainer].choices.get(pattern)
+        for value, meaning in choice.meanings.items() if choice else ():
+            setting = f"{pattern} with {choice.settings[0] if choice else ''}={value}"
+            rows.append((setting, meaning.quantity, meaning.unit, meaning.estimator))
+    return rows
+
+
+def _matches(table: Table, log: RawLog) -> int:
+    """Return how many of the table's distinctive patterns some column fits."""
+    spellings = {spelling for column in log.columns for spelling in table.bare(column)}
+    return sum(any(wildcard(pattern, name) is not None for name in spellings) for pattern in table.distinctive)
+
+
+def _place(table: Table, log: RawLog, column: str) -> _Placed | None:
+    """Return the meaning of a column, or None where the table has none."""
+    heldout = _heldout(table, column)
+    if heldout is not None:
+        return _Placed(heldout, column, 0)
+    patterns = list(table.names)
+    for spelling in table.bare(column):
+        pattern = best_pattern(table.names, spelling)
+        if pattern is not None:
+            meaning = _chosen(table, log.settings, pattern).filled(wildcard(pattern, spelling) or "")
+            return _Placed(meaning, column, patterns.index(pattern))
+    return _Placed(TRACKED[column], column, len(patterns)) if column in TRACKED else None
+
+
+def _chosen(table: Table, config: Mapping[str, Any], pattern: str) -> Name:
+    """Return a pattern's meaning as the settings have it."""
+    choice = table.choices.get(pattern)
+    if choice is None:
+        return table.names[pattern]
+    value = str(first(config, "|".join(choice.settings))).lower()
+    return choice.meanings.get(value, table.names[pattern])
+
+
+def _heldout(table: Table, column: str) -> Name | None:
+    """Return the meaning of a held-out measurement: it keeps the trainer's name, with the unit of its training twin."""
+    prefix = next((prefix for prefix in table.heldout if column.startswith(prefix)), None)
+    if prefix is None:
+        return None
+    rest = column[len(prefix) :]
+    if not rest or rest in NOT_MEASURED:
+        return None
+    pattern = best_pattern(table.names, rest)
+    twin = table.names[pattern] if pattern is not None else Name("")
+    return Name(f"heldout/{rest}", twin.unit, twin.estimator)
+
+
+def _exactness(entry: _Placed) -> tuple[bool, int, int, str]:
+    """Return the order of columns: sound estimators before those with padding, then the most exact first."""
+    kind, *rest = entry.name.estimator.split(" ")
+    rank = ESTIMATORS.index(kind) if kind in ESTIMATORS else len(ESTIMATORS)
+    return bool(rest), rank, entry.place, entry.source
+
+
+def _series(log: RawLog, entry: _Placed) -> Series:
+    column = log.columns[entry.source]
+    values = _transformed(entry.name.transform, np.asarray(column.values, np.float64))
+    return Series(entry.name.quantity, entry.name.unit, entry.name.estimator, entry.source, column.steps, values)
+
+
+def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
+    """Return the quantity's values of the logged ones [n]; a variance below 0 is no number."""
+    if transform == "sqrt":
+        return np.sqrt(np.where(values < 0, np.nan, values))
+    if transform == "negate":
+        return -values
+    return 1.0 - values if transform == "complement" else values
+
+
+def _notes(table: Table, log: RawLog) -> list[str]:
+    """Return what a reader should know of the names that the log holds."""
+    if table is generic.TABLE:
+        return ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
+    logged = {spelling for column in log.columns for spelling in table.bare(column)}
+    return [caveat for name, caveat in table.caveats.items() if name in logged]

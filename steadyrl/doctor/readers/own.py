@@ -1,0 +1,49 @@
+"""Our own run directory: metrics.jsonl with its attempts, and every setting from resolved.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.doctor.readers.lines import read_objects
+from steadyrl.doctor.readers.rows import Rows
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.series import RawLog
+from steadyrl.errors import RunError
+from steadyrl.rundir import RunDir
+
+MAX_ATTEMPT = 2**20
+
+
+def is_record(row: dict[str, Any]) -> bool:
+    """Return whether a row is a line of our metrics.jsonl."""
+    return type(row.get("step")) is int and type(row.get("attempt")) is int
+
+
+def read(folder: Path) -> RawLog:
+    """Read a run directory: of each step the highest attempt, as ``RunDir.metrics`` does, without its list of records.
+
+    A null means "unknown" here and is left out; a number that is not finite is written as a word.
+    """
+    run = RunDir(folder)
+    rows = Rows(("step",), null=None)
+    attempts: set[int] = set()
+
+    def add(chunk: list[dict[str, Any]]) -> None:
+        records = [row for row in chunk if is_record(row)]
+        ranks = [min(max(row.pop("attempt"), 0), MAX_ATTEMPT) for row in records]
+        attempts.update(ranks)
+        rows.add(records, np.array(ranks, np.int64))
+
+    notes = read_objects(run.metrics_file, add)
+    rows.keep_last_rows()
+    if len(attempts) > 1:
+        notes.append(f"resumptions of the run: {len(attempts) - 1}")
+    settings: dict[str, Any] = {}
+    try:
+        settings = flat_settings(run.resolved())
+    except (RunError, RecursionError) as error:
+        notes.append(f"the settings are unknown: {error}")
+    return rows.log(str(folder), "steadyrl", settings, notes)

@@ -1,0 +1,130 @@
+"""What the doctor looks at: named series of numbers with their units, and the settings they came from.
+
+A reader gives a ``RawLog``: the trainer's own names. ``names.identify`` turns it into a ``Run``: quantities with unit
+and estimator. Checks see only a ``Run``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric as a trainer logged it.
+
+    Attributes:
+        steps: [n] int64, strictly increasing.
+        values: [n] float64; what was logged as NaN, Infinity or null is NaN or infinite here. A step at which the
+            metric was not logged has no entry.
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class RawLog:
+    """A log as it was read, under the trainer's own names.
+
+    Attributes:
+        path: As the user gave it.
+        format: Which reader read it: "steadyrl", "trainer_state", "tensorboard", "wandb", "trackio", "mlflow",
+            "verl_file", "verl_console", "printed", "jsonl" or "csv".
+        columns: By the trainer's name.
+        settings: The trainer's config where the log holds one, nested keys joined with dots.
+        notes: What was repaired or left out while reading, a sentence each.
+    """
+
+    path: str
+    format: str
+    columns: Mapping[str, Column]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """A quantity over the steps of a run.
+
+    Attributes:
+        quantity: A name of ``quantities.QUANTITIES``, such as "kl_ref".
+        unit: "nats/token", "nats/sequence", "sqrt nats/sequence", "tokens", "share", "reward", "s", ... or "".
+        estimator: How it was measured where that matters: "k1", "k2", "k3", "abs", "exact", "sampled", ...; or "".
+        source: The trainer's own name of it.
+        steps: [n] int64, strictly increasing.
+        values: [n] float64, non-finite where the trainer logged that.
+    """
+
+    quantity: str
+    unit: str
+    estimator: str
+    source: str
+    steps: np.ndarray
+    values: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def finite(self) -> Series:
+        """Return the series without its non-finite entries."""
+        good = np.isfinite(self.values)
+        if good.all():
+            return self
+        return Series(self.quantity, self.unit, self.estimator, self.source, self.steps[good], self.values[good])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the checks see it.
+
+    Attributes:
+        path: As the user gave it.
+        trainer: "steadyrl", "trl-grpo", "trl-ppo-old", "verl", ... or "unknown".
+        algorithm: "ppo", "grpo", "rloo", "gspo", ... or "" where the log does not say.
+        series: By quantity; where a trainer logs one in several units or estimators, the most exact comes first.
+        settings: By canonical name (``quantities.SETTINGS``), only those that are known.
+        notes: What was repaired or left out while reading.
+        unknown: The trainer's names that could not be placed.
+    """
+
+    path: str
+    trainer: str
+    algorithm: str
+    series: Mapping[str, tuple[Series, ...]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def get(self, quantity: str, unit: str = "", estimator: str = "") -> Series | None:
+        """Return the first series of a quantity, with its finite entries only, or None.
+
+        Args:
+            quantity: What.
+            unit: Only in this unit, if given.
+            estimator: Only by this estimator, if given.
+        """
+        for series in self.series.get(quantity, ()):
+            if unit in ("", series.unit) and estimator in ("", series.estimator):
+                finite = series.finite()
+                if len(finite):
+                    return finite
+        return None
+
+    def parts(self, prefix: str) -> dict[str, Series]:
+        """Return the series whose quantity starts with ``prefix``, such as "reward_part/", by the rest of the name."""
+        found = {name[len(prefix) :]: self.get(name) for name in self.series if name.startswith(prefix)}
+        return {name: series for name, series in found.items() if series is not None}
+
+    @property
+    def steps(self) -> int:
+        """The number of distinct steps that anything was logged at."""
+        every = [series.steps for several in self.series.values() for series in several]
+        longest = max(every, key=len, default=np.empty(0, np.int64))
+        # Most series have the same steps, and finding the distinct ones among millions takes seconds.
+        others = [steps for steps in every if not np.array_equal(steps, longest)]
+        return len(np.unique(np.concatenate([longest, *others]))) if others else len(longest)

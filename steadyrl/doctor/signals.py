@@ -1,0 +1,178 @@
+"""Statistics that survive the noise of RL metrics: levels by blocks, spikes by median distance, trends by block means.
+
+Rolling means and single-step tests raise false alarms on the correlated noise of a healthy run; see
+docs/doctor/statistics.md for the measured rates. A level is the median of a block of steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steadyrl.doctor.series import Series
+from steadyrl.stats import MAD_TO_STD, Slope, block_mean_slope
+
+BLOCKS = 10
+MIN_STEPS = 20  # fewer steps than this tell of hard invariants only
+SPIKE_WINDOW = 100
+SPIKE_Z = 6.0
+SPIKE_RENEWALS = 10_000  # of what is usual, at most: more take longer than a check may
+BURSTS_FROM = 30  # earlier points: what 20 points with a memory call usual is too narrow
+MANY_SPIKES, MANY_SPIKES_SHARE = 3, 0.005  # so many, and that share of the points, count without neighbours
+
+
+def head(series: Series, share: float = 0.1, least: int = 5) -> float:
+    """Return the median of the first steps: the level a run started from."""
+    return float(np.median(series.values[: max(least, int(share * len(series)))]))
+
+
+def tail(series: Series, share: float = 0.1, least: int = 5) -> float:
+    """Return the median of the last steps: the level a run ended at."""
+    return float(np.median(series.values[-max(least, int(share * len(series))) :]))
+
+
+def block_medians(series: Series, blocks: int = BLOCKS) -> tuple[np.ndarray, np.ndarray]:
+    """Return (first step of each block, its median); fewer blocks where there are fewer values."""
+    parts = np.array_split(np.arange(len(series)), min(blocks, len(series)))
+    return series.steps[[p[0] for p in parts]], np.array([np.median(series.values[p]) for p in parts])
+
+
+def trend(series: Series) -> Slope | None:
+    """Return the slope of the block means per logged point with a 95 % interval, or None with fewer than 3 points."""
+    return block_mean_slope(series.values, BLOCKS)
+
+
+def first_lasting(series: Series, bad: np.ndarray, lasting: int = 3) -> int | None:
+    """Return the first step from which ``bad`` holds ``lasting`` times in a row, or None.
+
+    Args:
+        series: Whose steps.
+        bad: [n] bool.
+        lasting: >= 1.
+    """
+    if len(bad) < lasting:
+        return None
+    runs = np.lib.stride_tricks.sliding_window_view(bad, lasting).all(axis=1)
+    return int(series.steps[int(runs.argmax())]) if runs.any() else None
+
+
+def spikes(series: Series, positive: bool = True, z: float = SPIKE_Z) -> np.ndarray:
+    """Return the indices of points far above what the points before them make usual.
+
+    Distance is from the median of the 100 points before, in units of 1.4826 times their median absolute deviation, on
+    the logarithm of positive metrics. Median and scale are renewed every 10 points, less often in runs of more than
+    100,000.
+
+    Args:
+        series: Finite values.
+        positive: Take logarithms; only where all values are above 0.
+        z: How far.
+    """
+    if len(series) < MIN_STEPS:
+        return np.zeros(0, np.int64)
+    excess, scale = _against_usual(series, positive)
+    return np.flatnonzero(excess > z * scale)
+
+
+def strays(series: Series) -> np.ndarray:
+    """Return the indices of points far above or far below what the points before them make usual, as in ``spikes``."""
+    if len(series) < MIN_STEPS:
+        return np.zeros(0, np.int64)
+    excess, scale = _against_usual(series, positive=True)
+    return np.flatnonzero(np.isfinite(excess) & (np.abs(excess) > SPIKE_Z * scale))
+
+
+def bursts(series: Series, factor: float) -> np.ndarray:
+    """Return the indices of spikes that count: ``factor`` times the usual level, and not alone.
+
+    A spike counts where two of three neighbouring points are one, or where the run has several: one bad batch is no
+    illness, and heavy-tailed noise gives single spikes only. The first 30 points are not judged.
+
+    Args:
+        series: Finite values; those that are not above 0 are passed over.
+        factor: > 1, times the median of the 100 points before.
+    """
+    above = np.flatnonzero(series.values > 0)
+    if len(above) <= BURSTS_FROM:
+        return np.zeros(0, np.int64)
+    positive = Series(
+        series.quantity, series.unit, series.estimator, series.source, series.steps[above], series.values[above]
+    )
+    excess, scale = _against_usual(positive, positive=True)
+    far = np.flatnonzero((excess > SPIKE_Z * scale) & (excess > np.log(factor)))
+    far = far[far >= BURSTS_FROM]
+    near = np.diff(far) <= 2
+    confirmed = np.append(near, False) | np.insert(near, 0, False) if len(far) else np.zeros(0, bool)
+    many = len(far) >= max(MANY_SPIKES, MANY_SPIKES_SHARE * len(positive))
+    return above[far if many else far[confirmed]]
+
+
+def _against_usual(series: Series, positive: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return each point's distance above the median before it, and the scale to judge it by; [n] each, see spikes."""
+    x = series.values
+    if positive and (x > 0).all():
+        x = np.log(x)
+    every = max(10, len(x) // SPIKE_RENEWALS)
+    starts = np.arange(MIN_STEPS // 2, len(x), every)  # judged: x[s : s + every], by x[max(0, s - window) : s]
+    padded = np.concatenate([np.full(SPIKE_WINDOW, np.nan), x])
+    earlier = np.lib.stride_tricks.sliding_window_view(padded, SPIKE_WINDOW)[starts]  # [m, window]
+    centre, scale = _medians(earlier)
+    floor = 1e-3 * np.maximum(np.abs(centre), 1e-12)  # a series that hardly moved has no scale of its own
+    scale = np.maximum(MAD_TO_STD * scale, floor)
+    times = np.full(len(starts), every)
+    times[0] += starts[0]
+    times[-1] += len(x) - times.sum()
+    excess = x - np.repeat(centre, times)
+    excess[: starts[0]] = -np.inf
+    return excess, np.repeat(scale, times)
+
+
+def _medians(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (median, median absolute deviation) of each row [m, w], NaNs left out; every row has some number."""
+    full = np.isfinite(rows).all(axis=1)
+    centre, scale = np.empty(len(rows)), np.empty(len(rows))
+    if full.any():
+        centre[full] = np.median(rows[full], axis=1)
+        scale[full] = np.median(np.abs(rows[full] - centre[full][:, None]), axis=1)
+    for i in np.flatnonzero(~full):  # the first rows only, before a whole window has passed
+        known = rows[i][np.isfinite(rows[i])]
+        centre[i] = np.median(known)
+        scale[i] = np.median(np.abs(known - centre[i]))
+    return centre, scale
+
+
+def fall(series: Series) -> float:
+    """Return the level at the end over the level at the start; NaN if it started at 0."""
+    start = head(series)
+    return tail(series) / start if start else float("nan")
+
+
+def smallest_detectable(series: Series) -> float | None:
+    """Return the smallest change over the whole run that a trend test would find four times in five.
+
+    2.8 standard errors of the slope, times the number of points (5 % two-sided, 80 % power).
+    """
+    slope = trend(series)
+    if slope is None:
+        return None
+    reach = (slope.high - slope.low) / 2.0
+    t = 2.306  # of the 95 % interval with 8 degrees of freedom, for ten blocks
+    return 2.8 * reach / t * len(series)
+
+
+def long_run_error(values: np.ndarray) -> float:
+    """Return the standard error of a mean of correlated values, as of an AR(1) process.
+
+    The lag-1 correlation of n values comes out too low by about (1 + 3 rho) / n, which is put back; a negative one
+    counts as 0.
+
+    Args:
+        values: [n], n >= 2, without a trend.
+    """
+    n = len(values)
+    centred = values - values.mean()
+    power = float(centred @ centred)
+    if power == 0.0:
+        return 0.0
+    rho = float(centred[1:] @ centred[:-1]) / power
+    rho = min(max(rho + (1.0 + 3.0 * rho) / n, 0.0), 0.95)
+    return float(np.sqrt(power / (n - 1) / n * (1.0 + rho) / (1.0 - rho)))

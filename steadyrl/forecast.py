@@ -1,0 +1,167 @@
+"""What a whole run will take: time, memory and disk, from what a few rollouts and updates took."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from steadyrl.backends.device_memory import peak_device_memory
+from steadyrl.config import Config
+from steadyrl.rehearsal import Rehearsal
+from steadyrl.trial import Timed, Trial, Verdict
+
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
+_GIB = 2.0**30
+_MOMENT_BYTES = 8  # of Adam per trained parameter, float32
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The most memory in use so far, and all there is, in bytes: of the CUDA device where there is one."""
+
+    peak: int
+    total: int
+    place: str
+
+
+def forecast(trial: Trial, rehearsal: Rehearsal, before: Memory) -> list[Verdict]:
+    """Scale what was measured to the run.
+
+    Args:
+        trial: The rollouts, with times.
+        rehearsal: The updates, with times.
+        before: What was in use before the trial.
+    """
+    config = trial.session.config
+    return [_time(trial, rehearsal), _memory(trial, before, memory_now()), _disk(config, rehearsal.saved_bytes)]
+
+
+def memory_now() -> Memory:
+    """Return the memory that this process used at most so far."""
+    device = peak_device_memory()
+    if device is not None:
+        return Memory(*device, "CUDA device")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+    return Memory(peak, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "machine")
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them: 4.2 s, 3 min 20 s, 5 h 3 min."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
+    """Return the seconds of ``rows`` rows in ``calls`` calls, by a cost per call and one per row.
+
+    Args:
+        few: A call with few rows.
+        many: One with more of them.
+        rows: In all calls together.
+        calls: How many.
+    """
+    if many.rows <= few.rows:
+        return many.seconds / many.rows * rows
+    per_row = min(max(many.seconds - few.seconds, 0.0) / (many.rows - few.rows), many.seconds / many.rows)
+    return calls * (many.seconds - per_row * many.rows) + per_row * rows
+
+
+def _time(trial: Trial, rehearsal: Rehearsal) -> Verdict:
+    session, config = trial.session, trial.session.config
+    if rehearsal.updates is None:
+        return Verdict("time", None, "no update could be timed")
+    rows = _rollouts(config)
+    per_reward = trial.reward.seconds / trial.reward.rows
+    updates = config.update.epochs * config.update.minibatches
+    parts = {
+        "sampling": _drawing(trial, rows),
+        "rewards": per_reward * rows,
+        "scoring": trial.scoring.seconds / trial.scoring.rows * rows,
+        "updates": affine(*rehearsal.updates, rows=config.update.epochs * rows, calls=updates),
+    }
+    step = sum(parts.values())
+    each = _evaluation(trial, per_reward)
+    every = config.run.steps // config.evaluate.every if config.evaluate.every else 0
+    evaluations = (2 + every) if session.heldout else 0
+    told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
+    message = f"about {duration(config.run.steps * step + evaluations * each)}: {config.run.steps} steps of "
+    message += f"{duration(step)} ({told})"
+    if evaluations:
+        message += f" and {evaluations} evaluations of {duration(each)}"
+    return Verdict("time", True, f"{message}; measured on {trial.sampling[1].rows} of {rows} rollouts a step")
+
+
+def _drawing(trial: Trial, rows: int) -> float:
+    calls = -(-rows // trial.session.config.backend.generate_rows)
+    return affine(*trial.sampling, rows=rows, calls=calls)
+
+
+def _evaluation(trial: Trial, per_reward: float) -> float:
+    """Return the seconds of one evaluation: every held-out problem once sampled and once greedy."""
+    rows = len(trial.session.heldout)
+    return 2 * (_drawing(trial, rows) + per_reward * rows)
+
+
+def _memory(trial: Trial, before: Memory, now: Memory) -> Verdict:
+    """Bound the memory of a full step: what the trial added, Adam's moments apart, grows with its rollouts at most."""
+    config, described = trial.session.config, trial.session.backend.describe()
+    trained = described.get("trained", described.get("parameters", 0))
+    moments = trained * _MOMENT_BYTES if isinstance(trained, int) else 0
+    growth = max(1.0, _rollouts(config) / trial.sampling[1].rows)
+    most = now.peak + (growth - 1) * max(0, now.peak - before.peak - moments)
+    message = (
+        f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
+    )
+    if most <= now.total:
+        return Verdict("memory", True, message)
+    return Verdict(
+        "memory",
+        None,
+        f"{message}: a full step may not fit",
+        "memory",
+        "lower what is computed at once",
+        (
+            f"backend.micro_batch_tokens={max(1, config.backend.micro_batch_tokens // 2)}",
+            f"backend.generate_rows={max(1, config.backend.generate_rows // 2)}",
+        ),
+    )
+
+
+def _disk(config: Config, saved_bytes: int | None) -> Verdict:
+    if saved_bytes is None:
+        return Verdict("disk", None, "no checkpoint could be made")
+    folder = Path(config.run.folder).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    # A new checkpoint is complete before the oldest goes.
+    count = 1 + min(config.run.keep_checkpoints, -(-config.run.steps // config.run.checkpoint_every))
+    needed = count * saved_bytes
+    message = f"a checkpoint takes {_size(saved_bytes)}, {count} at a time {_size(needed)}"
+    message += f"; {_size(free)} are free in {folder}"
+    if needed <= free:
+        return Verdict("disk", True, message)
+    return Verdict(
+        "disk",
+        False,
+        message,
+        "disk",
+        "free some space, keep fewer checkpoints, or write the runs elsewhere (run.folder)",
+        ("run.keep_checkpoints=1",) if config.run.keep_checkpoints > 1 else (),
+    )
+
+
+def _rollouts(config: Config) -> int:
+    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+
+
+def _size(count: float) -> str:
+    return f"{count / _GIB:.2f} GiB" if count >= _GIB / 10 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,283 @@
+"""A few updates on saved state: gradients, what an update does, and whether saving and loading is exact.
+
+The backend is saved before the first update and loaded after the last, so that it ends as it was; that it does is one
+of the things looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from steadyrl import kl
+from steadyrl.batch import take_rows
+from steadyrl.errors import AccessError
+from steadyrl.train import Session, learning_rate
+from steadyrl.trial import Timed, Trial, Verdict, measure
+from steadyrl.types import Array, Batch, TokenScores
+
+EXACT = 1e-6  # relative for metrics, nats for log-probs
+_SLOWER = (0.1, 0.01, 0.001)  # of the learning rate, tried where the whole of it makes the policy worse
+# Where sums are added in another order every time (GPUs), gradients change in their last digits, and Adam makes
+# steps of those that are almost 0; dropout changes much more.
+_REORDERED, _DROPOUT = 1e-3, 3e-3
+_LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
+_BYTES_PER_PARAMETER = 12  # weight and Adam's two moments, float32
+_NAMES = ("gradient", "update", "continuation")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What the updates told.
+
+    Attributes:
+        verdicts: "gradient", "update" and "continuation".
+        updates: What one optimizer step took, on a part of the rows and on all; None where none was made.
+        saved_bytes: Size of a checkpoint with the optimizer's state; None likewise.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    updates: tuple[Timed, Timed] | None = None
+    saved_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """One optimizer step: its statistics (means), scores after it, and its seconds."""
+
+    stats: Mapping[str, float]
+    after: TokenScores
+    seconds: float
+
+
+def rehearse(trial: Trial) -> Rehearsal:
+    """Make a few updates and take them back.
+
+    Raises:
+        AccessError: There is no room for the state in the folder for temporary files.
+    """
+    if trial.training is None:
+        return Rehearsal(tuple(Verdict(name, None, "the algorithm kept no rollout to train on") for name in _NAMES))
+    with _temporary_folder(trial.session) as name:
+        start, middle = Path(name) / "start", Path(name) / "middle"
+        start.mkdir()
+        middle.mkdir()
+        trial.session.backend.save(start)
+        try:
+            return _updates(trial, trial.training, start, middle)
+        finally:
+            trial.session.backend.load(start)
+
+
+def _updates(trial: Trial, batch: Batch, start: Path, middle: Path) -> Rehearsal:
+    session, backend = trial.session, trial.session.backend
+    rate = learning_rate(session.config.update, 0, session.config.run.steps)
+    # A part of the rows for the second step: two sizes tell what of an update's time grows with them.
+    part = take_rows(batch, np.arange(0, len(batch.lengths), 4))
+    before = measure(session, batch)
+    first = _take(session, batch, part, rate)
+    gradient = _gradient(batch, before, first.stats["grad_norm"])
+    if not math.isfinite(first.stats["grad_norm"]):
+        rest = (Verdict(name, None, "no update could be made") for name in _NAMES[1:])
+        return Rehearsal((gradient, *rest))
+    after = measure(session, batch)
+    backend.save(middle)
+    saved = sum(file.stat().st_size for file in middle.rglob("*") if file.is_file())
+    second = _take(session, part, part, rate)
+    backend.load(middle)
+    loaded = measure(session, part)
+    repeated = _take(session, part, part, rate)
+    backend.load(start)
+    anew = _take(session, batch, part, rate)
+    update = _update(session, batch, before, after, rate, start)
+    continuation = _continuation(session, part, middle, (first, second, loaded, repeated, anew))
+    timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
+    return Rehearsal((gradient, update, continuation), timed, saved)
+
+
+def _take(session: Session, rows: Batch, seen: Batch, rate: float) -> _Taken:
+    """Make one optimizer step on some rows, and measure some afterwards."""
+    algorithm, began = session.algorithm, time.perf_counter()
+    stats = session.backend.step(
+        rows, algorithm.loss, session.sampling, algorithm.needs, rate, session.config.update.max_grad_norm
+    )
+    seconds = time.perf_counter() - began
+    return _Taken({name: total / count for name, (total, count) in stats.items()}, measure(session, seen), seconds)
+
+
+def _gradient(batch: Batch, before: TokenScores, norm: float) -> Verdict:
+    message = f"gradient norm {norm:.3g} before clipping, {len(batch.lengths)} rollouts"
+    if math.isfinite(norm) and norm > 0:
+        return Verdict("gradient", True, message)
+    mask = batch.completion_mask
+    if math.isfinite(norm):
+        if batch.advantages is not None and not batch.advantages[mask].any():
+            return Verdict(
+                "gradient",
+                False,
+                f"{message}; every advantage is 0: the rewards do not differ where the algorithm compares them",
+                "no_signal",
+                "see the verdict on rewards; draw more samples per problem or easier problems",
+                ("rollout.samples_per_prompt=8",),
+            )
+        return Verdict(
+            "gradient",
+            False,
+            f"{message}; advantages are not 0, but no gradient reaches the weights",
+            "no_gradient",
+            "see that the loss uses the log-probs it is given, and that some weights are trained",
+        )
+    inputs = {"log-probs": before.logprobs, "advantages": batch.advantages, "returns": batch.returns}
+    bad = [name for name, array in inputs.items() if array is not None and not np.isfinite(array[mask]).all()]
+    return Verdict(
+        "gradient",
+        False,
+        f"{message}; " + (f"not finite: {', '.join(bad)}" if bad else "what goes into the loss is finite"),
+        "not_finite_inputs" if bad else "overflow",
+        "mend what is not finite before it enters the loss"
+        if bad
+        else "look for an overflow in the loss or in the backward pass; float32 has the wider range",
+    )
+
+
+def _update(
+    session: Session, batch: Batch, before: TokenScores, after: TokenScores, rate: float, start: Path
+) -> Verdict:
+    """Judge the first update: did it change the policy, for the better, and by a step and not a leap?"""
+    if rate == 0:
+        return Verdict("update", None, "the learning rate of the first step is 0: no update can be judged")
+    if not _differ(after.logprobs, before.logprobs):
+        return Verdict(
+            "update",
+            False,
+            f"one update at learning rate {rate:g} left every log-prob as it was",
+            "no_update",
+            "see that the optimizer holds the policy's weights; a rate below the weights' precision is lost too",
+        )
+    moved = _moved(batch, before, after)
+    message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
+    if batch.advantages is None or not batch.advantages[batch.completion_mask].any():
+        return Verdict("update", None, f"{message}; without advantages no direction is better than another")
+    gain, limit = _gain(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
+    message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
+    if gain > 0 and moved <= limit:
+        return Verdict("update", True, message)
+    for share in _SLOWER:
+        session.backend.load(start)
+        slower = _take(session, batch, batch, rate * share).after
+        if _gain(batch, before, slower) > 0 and _moved(batch, before, slower) <= limit:
+            return Verdict(
+                "update",
+                False,
+                f"{message}; at learning rate {rate * share:g} by {_gain(batch, before, slower):+.3g} and "
+                f"{_moved(batch, before, slower):.3g} nats/token away: the step is too long",
+                "learning_rate",
+                "lower the learning rate",
+                (f"update.learning_rate={session.config.update.learning_rate * share:g}",),
+            )
+    return Verdict(
+        "update",
+        False,
+        f"{message}; no rate down to {rate * _SLOWER[-1]:g} makes it rise",
+        "loss_sign",
+        "see the sign of the loss and of the advantages, and that the largest part of the loss is the policy's",
+    )
+
+
+def _gain(batch: Batch, before: TokenScores, after: TokenScores) -> float:
+    """Return the mean of advantage x change of log-prob over the completion tokens."""
+    assert batch.advantages is not None, "asked only where there are advantages"
+    mask = batch.completion_mask
+    return float((batch.advantages * (after.logprobs - before.logprobs))[mask].mean())
+
+
+def _moved(batch: Batch, before: TokenScores, after: TokenScores) -> float:
+    """Return the KL of the old policy to the new one, k3, mean over the completion tokens, nats."""
+    return float(kl.k3(np, before.logprobs, after.logprobs)[batch.completion_mask].mean())
+
+
+def _continuation(
+    session: Session,
+    part: Batch,
+    middle: Path,
+    steps: tuple[_Taken, _Taken, TokenScores, _Taken, _Taken],
+) -> Verdict:
+    """Compare a step with the same step after loading what was saved before it."""
+    first, second, loaded, repeated, anew = steps
+    apart = {
+        "the step after loading": _apart(second, repeated),
+        "the first step after loading the start": _apart(first, anew),
+    }
+    worst = max(apart, key=lambda name: apart[name])
+    if apart[worst] <= EXACT:
+        return Verdict("continuation", True, f"a step repeated after save and load differs by {apart[worst]:.2g}")
+    noise = _noise(session, part, middle)
+    message = f"{worst} differs from the same step before by {apart[worst]:.2g}"
+    if EXACT / 100 < noise <= _DROPOUT and apart[worst] <= _REORDERED:
+        message += f", as steps do here that are repeated without loading (by {noise:.2g}): sums whose order changes"
+        return Verdict("continuation", True, message)
+    if noise > _DROPOUT:
+        cause, what = "noise", f"steps differ by {noise:.2g} without loading too: dropout is on in updates or scoring"
+    elif _differ(loaded.logprobs, first.after.logprobs) > EXACT:
+        cause, what = "weights", "log-probs after loading are not those before saving: the weights are not restored"
+    elif "values" in session.algorithm.needs and _differ(loaded.values, first.after.values) > EXACT:
+        cause, what = "value_head", "values after loading are not those before saving: the value head is not restored"
+    else:
+        cause, what = "optimizer", "weights are restored, the optimizer's state is not"
+    return Verdict(
+        "continuation",
+        False,
+        f"{message}, {EXACT:g} is allowed; {what}. A resumed run would be another run, and this session may not be as "
+        "it was",
+        cause,
+        "update without dropout"
+        if cause == "noise"
+        else "save and load weights, value head and both of Adam's moments with its count of steps",
+    )
+
+
+def _noise(session: Session, part: Batch, middle: Path) -> float:
+    """Return how much a step differs from itself, at rate 0, where the optimizer's state has no say."""
+    session.backend.load(middle)
+    return _apart(_take(session, part, part, 0.0), _take(session, part, part, 0.0))
+
+
+def _apart(one: _Taken, other: _Taken) -> float:
+    """Return the greatest difference of two steps: statistics relative to their size, log-probs in nats."""
+    stats = [
+        abs(value - other.stats[name]) / max(1.0, abs(value))
+        for name, value in one.stats.items()
+        if math.isfinite(value)
+    ]
+    return max([*stats, _differ(one.after.logprobs, other.after.logprobs)])
+
+
+def _differ(one: Array, other: Array) -> float:
+    return float(np.abs(one - other).max())
+
+
+def _temporary_folder(session: Session) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for two saved states.
+
+    Raises:
+        AccessError: It has no room for them.
+    """
+    parameters = session.backend.describe().get("parameters", 0)
+    needed = 2 * _BYTES_PER_PARAMETER * (parameters if isinstance(parameters, int) else 0)
+    try:
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if free >= needed:
+            return tempfile.TemporaryDirectory(prefix="steadyrl-preflight-")
+    except OSError as error:
+        raise AccessError(f"no folder for temporary files can be made: {error}; set TMPDIR to one with room") from error
+    raise AccessError(
+        f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {tempfile.gettempdir()}, where "
+        f"{free / 2**30:.1f} GiB are free; set TMPDIR to a folder with room"
+    )

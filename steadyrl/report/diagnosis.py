@@ -1,0 +1,202 @@
+"""Writes a diagnosis as pages: analysis by topic, root causes, priorities, overrides, what to expect and to watch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steadyrl.doctor.causes import SEVERITIES, tree
+from steadyrl.doctor.check import Check, Unclear
+from steadyrl.doctor.examine import TOPICS, Diagnosis, applies, span
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.signals import head, tail
+from steadyrl.report import markup
+from steadyrl.report.diagnosis_pictures import draw
+from steadyrl.report.expectations import HEALTHY
+from steadyrl.report.write import page
+from steadyrl.rundir import write_text
+from steadyrl.types import Finding
+
+# What a topic's table shows besides what its checks need; families with a "/" are left to the checks.
+SHOWN: Mapping[str, tuple[str, ...]] = {
+    "Sampling and numbers": ("sampler_gap", "kl_sampler", "importance", "staleness"),
+    "KL": ("kl_ref", "kl_coef", "reward_kl", "loss_kl"),
+    "Policy": (
+        "kl_old",
+        "ratio_mean",
+        "ratio_max",
+        "clip_fraction",
+        "loss_policy",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+    ),
+    "Value": ("loss_value", "explained_variance", "value_mean", "return_mean", "return_std", "advantage_mean"),
+    "Entropy": ("entropy",),
+    "Reward": ("reward", "reward_std", "reward_std_within", "reward_min", "reward_max", "no_signal", "reward_unscored"),
+    "Length and text": ("length", "truncated", "empty", "repetition"),
+    "Speed": ("time_step", "tokens_per_second"),
+}
+
+
+def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
+    """Write diagnosis.md, diagnosis.html and the pictures of some runs, and return the HTML page's path.
+
+    Args:
+        diagnoses: At least one; a section each.
+        folder: Made if it is not there; an earlier diagnosis in it is replaced.
+
+    Raises:
+        AccessError: The folder cannot be written.
+    """
+    folder = Path(folder)
+    runs = [_section(diagnosis, number) for number, diagnosis in enumerate(diagnoses, 1)]
+    for run in runs:
+        for picture in run["pictures"]:
+            write_text(folder / picture["file"], picture["svg"])
+    view = {"runs": runs}
+    write_text(folder / "diagnosis.md", page("diagnosis.md.j2", view, markup.markdown))
+    write_text(folder / "diagnosis.html", page("diagnosis.html.j2", view, markup.clean))
+    return folder / "diagnosis.html"
+
+
+def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
+    """Return the settings to paste, and those that contradict one of a more pressing finding.
+
+    Args:
+        findings: The most pressing first.
+    """
+    chosen: dict[str, str] = {}
+    others = []
+    for text in dict.fromkeys(text for finding in findings for text in finding.overrides):
+        key, _, value = text.partition("=")
+        if chosen.setdefault(key, value) != value:
+            others.append(text)
+    return [f"{key}={value}" for key, value in chosen.items()], others
+
+
+def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
+    """Return what the templates name of one run."""
+    run = diagnosis.run
+    placed = tree(diagnosis.findings)
+    roots = [entry.finding for entry in placed if entry.depth == 0]
+    harmful = [finding for finding in roots if _harms(finding, diagnosis.findings)]
+    settings, others = overrides(harmful)
+    first, last = span(run)
+    return {
+        "path": run.path,
+        "facts": f"{run.trainer}{f', {run.algorithm}' if run.algorithm else ''}, {run.steps} steps ({first} to {last})",
+        "headline": _headline(diagnosis, harmful),
+        "notes": run.notes,
+        "topics": [_topic(diagnosis, topic, checks) for topic, checks in TOPICS.items()],
+        "chains": _chains(diagnosis),
+        "priorities": [{"finding": finding, "brings": _brings(finding, diagnosis.findings)} for finding in harmful],
+        "overrides": " ".join(shlex.quote(text) for text in settings),
+        "others": others,
+        "expected": _expected(harmful, diagnosis.findings),
+        "checklist": [_item(diagnosis, check) for checks in TOPICS.values() for check in checks if applies(check, run)],
+        "unclear": [_gap(gap) for gap in diagnosis.unclear],
+        "pictures": _pictures(diagnosis, number),
+        "unknown": run.unknown,
+    }
+
+
+def _headline(diagnosis: Diagnosis, harmful: Sequence[Finding]) -> str:
+    if not harmful:
+        told = "Healthy: nothing was found that harms"
+        return f"{told}; {len(diagnosis.findings)} things are worth knowing." if diagnosis.findings else f"{told}."
+    worst = harmful[0]
+    more = f" ({len(harmful) - 1} further root causes)" if len(harmful) > 1 else ""
+    return f"{worst.severity}: {worst.message}{more}"
+
+
+def _chains(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """Return every finding with its depth below its root cause, in order."""
+    return [{"depth": placed.depth, "finding": placed.finding} for placed in tree(diagnosis.findings)]
+
+
+def _brings(root: Finding, findings: Sequence[Finding]) -> list[str]:
+    """Return the checks whose findings a root brings about, at any distance."""
+    reached = {root.check}
+    for _ in findings:
+        reached |= {finding.check for finding in findings if finding.follows in reached}
+    return [check for check in dict.fromkeys(finding.check for finding in findings) if check in reached - {root.check}]
+
+
+def _harms(root: Finding, findings: Sequence[Finding]) -> bool:
+    chain = {root.check, *_brings(root, findings)}
+    return root.severity != "info" or any(f.severity != "info" and f.check in chain and f.follows for f in findings)
+
+
+def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check]) -> dict[str, Any]:
+    names = {check.name for check in checks}
+    found = [finding for finding in diagnosis.findings if finding.check in names]
+    silent = [gap for gap in diagnosis.unclear if gap.check in names]
+    word = "not measured" if len(silent) == len(checks) else "fine"
+    if found:
+        word = SEVERITIES[min(SEVERITIES.index(finding.severity) for finding in found)]
+    rows = _rows(diagnosis.run, SHOWN[topic])
+    return {"name": topic, "word": word, "rows": rows, "findings": found, "unclear": silent}
+
+
+def _rows(run: Run, quantities: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the level at the start and at the end, and the range, of what was logged."""
+    logged = [series.finite() for quantity in quantities for series in run.series.get(quantity, ())]
+    return [
+        {
+            "name": series.source or series.quantity,
+            "unit": series.unit,
+            "start": head(series),
+            "end": tail(series),
+            "low": float(series.values.min()),
+            "high": float(series.values.max()),
+            "points": len(series),
+        }
+        for series in logged
+        if len(series)
+    ]
+
+
+def _expected(harmful: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
+    """Return what should be seen once the root causes are mended."""
+    checks = [check for finding in harmful for check in (finding.check, *_brings(finding, findings))]
+    return [HEALTHY[check] for check in dict.fromkeys(checks)]
+
+
+def _item(diagnosis: Diagnosis, check: Check) -> dict[str, str]:
+    """Return a line of the checklist: pass, fail, or not told."""
+    found = [finding for finding in diagnosis.findings if finding.check == check.name]
+    gaps = [_gap(gap)["why"] for gap in diagnosis.unclear if gap.check == check.name]
+    if any(finding.severity != "info" for finding in found):
+        word, why = "fail", found[0].message
+    elif found:
+        word, why = "pass", f"worth knowing: {found[0].message}"
+    elif gaps:
+        word, why = "not told", gaps[0]
+    else:
+        word, why = "pass", ""
+    return {"check": check.name, "word": word, "expected": HEALTHY[check.name], "why": why}
+
+
+def _gap(gap: Unclear) -> dict[str, str]:
+    """Return what could not be told, with alternatives in words."""
+    would_tell = ", ".join(gap.would_tell).replace("|", " or ")
+    return {"check": gap.check, "why": gap.why.replace("|", " or "), "would_tell": would_tell}
+
+
+def _pictures(diagnosis: Diagnosis, number: int) -> list[dict[str, Any]]:
+    pictures = []
+    for place, picture in enumerate(draw(diagnosis), 1):
+        name = f"run{number}-{place}"
+        pictures.append(
+            {
+                "file": f"{name}.svg",
+                "svg": picture.svg,
+                "inline": markup.inline_svg(picture.svg, name),
+                "source": picture.source,
+                "shows": ", ".join(dict.fromkeys(finding.check for finding in picture.findings)),
+            }
+        )
+    return pictures

@@ -1,0 +1,45 @@
+"""What a healthy run shows, by check: what to expect of a remedy, and what to go on watching."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+HEALTHY: Mapping[str, str] = {
+    "warped_sampling": "The mean -log p of sampled tokens equals the exact entropy, but for noise.",
+    "sampler_mismatch": "Sampler and trainer give the same tokens the same log-probs, but for rounding.",
+    "non_finite": "No metric is NaN or infinite.",
+    "kl_unit_clash": "The KL's target is in the unit of the KL that it is compared with.",
+    "negative_kl": "The sampled KL to the reference is below 0 in single steps at most, within its error.",
+    "kl_controller": "The KL stays within three times its target, and its coefficient answers within some 20 steps.",
+    "kl_zero": "The KL to the reference is 0 at the first step and above 0 afterwards.",
+    "kl_runaway": "The KL to the reference rises while the policy learns, and levels off.",
+    "learning_rate_too_high": "One step's updates move the policy by 0.001 to 0.05 nats per token.",
+    "learning_rate_too_low": "The policy moves: the KL to the reference passes 0.001 nats per token.",
+    "ratio_off": "The mean ratio of new to old probabilities is 1, and no ratio is far above 10.",
+    "clip_fraction_high": "Fewer than a fifth of the tokens are clipped.",
+    "policy_loss_spikes": "The policy loss stays near 0, without repeated spikes.",
+    "grad_norm": "The gradient norm is logged before clipping, above 0, and of one size.",
+    "loss_reading": "The loss is not read as progress; the reward is.",
+    "value_loss_spikes": "The value loss falls, and stays within five times its level.",
+    "explained_variance_low": "The explained variance is above 0 after the first fifth of the run.",
+    "advantage_off": "The mean advantage is 0, within its error.",
+    "entropy_is_a_sum": "The entropy per token lies well below the logarithm of the vocabulary.",
+    "entropy_collapse": "The entropy falls slowly, and only while held-out measurements rise.",
+    "entropy_explosion": "The entropy stays below two and a half times its start.",
+    "reward_constant": "Completions differ in their rewards.",
+    "reward_unscored": "Fewer than a tenth of the completions have no reward.",
+    "no_signal_groups": "In most groups the rewards differ.",
+    "reward_scale": "Rewards lie within a few standard deviations of 0, without outliers.",
+    "reward_flat": "The reward rises by more than its noise.",
+    "reward_falling": "The reward does not end below where it was.",
+    "reward_hacking": "Held-out measurements rise with the reward.",
+    "over_training": "The last held-out measurement is about the best one.",
+    "reward_noise": "It is known how much of the rewards' spread lies within prompts.",
+    "length_collapse": "Completions keep the length that good answers need.",
+    "length_explosion": "Completions grow no more than the reward does.",
+    "truncated": "Fewer than half of the completions are cut off by the length limit.",
+    "empty_completions": "Fewer than 1 % of the completions are empty.",
+    "repetition": "Texts do not repeat themselves more than at the start.",
+    "stalled": "The run goes on to its last planned step, without long pauses.",
+    "throughput_decay": "A token takes as long at the end as at the start.",
+}

@@ -1,0 +1,151 @@
+"""What the preflight collects once and then looks at from all sides: a few rollouts, their scores, what they took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steadyrl.batch import make_batch
+from steadyrl.curriculum import uniform
+from steadyrl.rewards.combine import score_groups
+from steadyrl.rollout import collect
+from steadyrl.train import Session
+from steadyrl.types import Batch, Group, Problem, TokenScores
+
+# 64 rollouts see a reward that one answer in fifty earns, and 4096 tokens bound what long completions cost.
+ROLLOUTS, TOKENS, LEAST_ROLLOUTS = 64, 4096, 16
+_CANDIDATES = 8  # problems looked at for each one that is taken, so that long and short prompts meet in a batch
+_KEY = 2**31 + 2  # the preflight's draws never meet those of training or of evaluations
+_NO_LOGPROB = 1.0  # nats: no probability has it, so that no backend can take it for its own
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one look at a session found.
+
+    Attributes:
+        name: What was looked at, such as "sampler_parity".
+        passed: None where it could not be told or does not apply; ``message`` says why.
+        message: What was measured, with numbers and units.
+        cause: A short name of what is behind a failure, such as "dropout"; "" where there is none.
+        remedy: What to do about it, one sentence.
+        overrides: The remedy as settings that can be pasted, such as "sampling.logprobs=sampled".
+    """
+
+    name: str
+    passed: bool | None
+    message: str
+    cause: str = ""
+    remedy: str = ""
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How long something took on so many rows."""
+
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A few rollouts of the untrained policy.
+
+    Attributes:
+        session: Where they come from.
+        groups: Scored, as far as they could be.
+        batch: All rollouts, scored or not (a reward of 0 stands for an unknown one).
+        scores: What the trainer measures on every row of ``batch``, without a look at the sampler's log-probs.
+        training: What the algorithm would train on, prepared; None where it kept nothing.
+        sampling: What drawing took, on a part of the rows and on all.
+        reward: What scoring by the rewards took.
+        scoring: What scoring by the trainer took, as training does it.
+    """
+
+    session: Session
+    groups: Sequence[Group]
+    batch: Batch
+    scores: TokenScores
+    training: Batch | None
+    sampling: tuple[Timed, Timed]
+    reward: Timed
+    scoring: Timed
+
+
+def begin_trial(session: Session) -> Trial:
+    """Sample and score a few rollouts; the session stays as it is."""
+    backend, key = session.backend, (session.config.run.seed, _KEY)
+    problems, samples = _choose(session)
+    collect(backend, problems[:2], 1, session.sampling, (*key, 0))  # what is done once must not be timed
+    began = time.perf_counter()
+    few = max(1, len(problems) // 4)
+    collect(backend, problems[:few], samples, session.sampling, (*key, 1))
+    half = time.perf_counter()
+    groups = collect(backend, problems, samples, session.sampling, (*key, 2))
+    drawn = time.perf_counter()
+    rows = len(problems) * samples
+    groups = score_groups(groups, session.terms)
+    rewarded = time.perf_counter()
+    batch = rows_of(session, groups)
+    scores = measure(session, batch)
+    start = time.perf_counter()
+    selected = session.algorithm.select(groups)
+    training = _prepare(session, selected) if selected else None
+    return Trial(
+        session=session,
+        groups=groups,
+        batch=batch,
+        scores=scores,
+        training=training,
+        sampling=(Timed(few * samples, half - began), Timed(rows, drawn - half)),
+        reward=Timed(rows, rewarded - drawn),
+        scoring=Timed(rows, time.perf_counter() - start),
+    )
+
+
+def measure(session: Session, batch: Batch) -> TokenScores:
+    """Have the trainer measure every row itself.
+
+    A backend may take the sampler's log-probs for its own where the two agree on some rows; here it cannot, since
+    they are withheld.
+    """
+    withheld = np.where(batch.completion_mask, _NO_LOGPROB, 0.0).astype(np.float32)
+    return session.backend.score(replace(batch, sampling_logprobs=withheld), session.sampling, session.algorithm.needs)
+
+
+def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
+    """Lay groups into arrays, unscored rollouts too."""
+    known = [
+        replace(group, rollouts=tuple(replace(r, reward=0.0 if r.reward is None else r.reward) for r in group.rollouts))
+        for group in groups
+    ]
+    return make_batch(known, session.backend.tokenizer.pad_id)
+
+
+def _prepare(session: Session, groups: list[Group]) -> Batch:
+    """Do what a step of the loop does between rewards and updates."""
+    batch = make_batch(groups, session.backend.tokenizer.pad_id)
+    batch = replace(batch, old=session.backend.score(batch, session.sampling, session.algorithm.needs))
+    return session.algorithm.prepare(batch, session.algorithm.state)
+
+
+def _choose(session: Session) -> tuple[list[Problem], int]:
+    """Return problems whose prompts are of different lengths, and how many samples to draw of each."""
+    rollouts = min(ROLLOUTS, max(LEAST_ROLLOUTS, TOKENS // session.sampling.max_new_tokens))
+    samples = min(session.config.rollout.samples_per_prompt, rollouts // 2)
+    count = min(rollouts // samples, len(session.problems))  # a small step's own prompts would tell too little
+    indices = uniform(
+        len(session.problems), 0, min(len(session.problems), _CANDIDATES * count), session.config.run.seed
+    )
+    encode = session.backend.tokenizer.encode_prompt
+    by_length = sorted(
+        (session.problems[i] for i in indices), key=lambda problem: (len(encode(problem.prompt)), problem.id)
+    )
+    places = np.linspace(0, len(by_length) - 1, count).astype(int)
+    # Lengths are mixed, so that any part of the problems is as ragged as all of them.
+    order = np.random.default_rng(session.config.run.seed).permutation(count)
+    return [by_length[places[i]] for i in order], samples

@@ -1,0 +1,238 @@
+"""`steadyrl doctor`: exit codes, JSON, text for people and for files, and one line for what cannot be read."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steadyrl.cli import text_plot
+from steadyrl.cli.main import main
+from steadyrl.doctor.series import Series
+
+MADE = Path(__file__).parent.parent / "doctor" / "logs.py"
+specification = importlib.util.spec_from_file_location("doctor_logs", MADE)
+logs = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(logs)
+
+
+@pytest.fixture
+def doctor(monkeypatch, capsys):
+    """Run `steadyrl doctor`; return (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["steadyrl", "doctor", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def sick(tmp_path):
+    return logs.write(tmp_path / "sick.jsonl", logs.sick())
+
+
+@pytest.fixture
+def fine(tmp_path):
+    return logs.write(tmp_path / "fine.jsonl", logs.healthy())
+
+
+def test_a_healthy_run_ends_with_0_and_says_what_was_checked(doctor, fine):
+    code, out, _ = doctor(fine)
+    assert code == 0
+    line = next(line for line in out.splitlines() if "checks could tell" in line)
+    assert line.startswith("healthy") and "kl_runaway" in line and "ratio_off" not in line
+    assert "ratio_mean or ratio_max (ratio_off)" in out.partition("could not tell")[2]
+
+
+def test_a_sick_run_ends_with_1_and_shows_the_cause_before_what_follows_from_it(doctor, sick):
+    code, out, _ = doctor(sick)
+    assert code == 1
+    lines = out.splitlines()
+    root = next(i for i, line in enumerate(lines) if line.startswith("warning learning_rate_too_high"))
+    runaway = next(i for i, line in enumerate(lines) if line.startswith("    warning kl_runaway"))
+    spikes = next(i for i, line in enumerate(lines) if line.startswith("        warning value_loss_spikes"))
+    assert root < runaway < spikes
+    assert "brought about by learning_rate_too_high" in lines[runaway]
+    told = lines[root:runaway]
+    assert any(line.strip().startswith("do: Divide the learning rate") for line in told)
+    assert any(line.strip().startswith("source:") for line in told)
+    assert any("▲ step 200" in line for line in told)
+
+
+def test_the_remedy_can_be_pasted(doctor, tmp_path):
+    rows = [{**row, "learning_rate": 1e-3} for row in logs.sick()]
+    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    overrides = re.search(r"^ +set: (.+)$", out, re.MULTILINE)[1].split()
+    values = {key: float(value) for key, _, value in (text.partition("=") for text in overrides)}
+    assert 1e-5 < values["update.learning_rate"] < 1e-3
+
+
+def test_json_has_the_schema_of_the_documents(doctor, sick):
+    code, out, _ = doctor(sick, "--json")
+    assert code == 1
+    found = json.loads(out)
+    (run,) = found["runs"]
+    assert run["path"] == str(sick) and run["trainer"] == "steadyrl" and run["steps"] == 600
+    assert (run["first_step"], run["last_step"], run["healthy"]) == (0, 599, False)
+    documented = {"check", "severity", "since_step", "cause", "evidence", "remedy", "source"}
+    for finding in run["findings"]:
+        assert set(finding) == documented | {"message", "overrides", "follows", "depth"}
+        assert finding["severity"] in ("critical", "warning", "info")
+        assert all(isinstance(line, str) for line in finding["evidence"])
+    assert (run["findings"][0]["check"], run["findings"][0]["depth"]) == ("learning_rate_too_high", 0)
+    assert all(set(gap) == {"check", "why", "would_tell"} for gap in run["could_not_tell"])
+    assert found["unreadable"] == []
+
+
+def test_several_paths_are_all_examined_and_an_unreadable_one_gives_2(doctor, sick, fine, tmp_path):
+    code, out, err = doctor(tmp_path / "nothing", sick, fine, "--json")
+    assert code == 2
+    found = json.loads(out)
+    assert [run["path"] for run in found["runs"]] == [str(sick), str(fine)]
+    assert [entry["path"] for entry in found["unreadable"]] == [str(tmp_path / "nothing")]
+    assert len(err.splitlines()) == 1 and "there is no file or folder" in err
+
+
+def test_a_folder_gives_every_run_in_it(doctor, sick, fine, tmp_path):
+    code, out, _ = doctor(tmp_path, "--json")
+    assert code == 1
+    assert [run["path"] for run in json.loads(out)["runs"]] == [str(fine), str(sick)]
+
+
+def write_binary(folder):
+    (folder / "log.jsonl").write_bytes(bytes(range(256)) * 10)
+
+
+def write_empty(folder):
+    (folder / "log.jsonl").write_bytes(b"")
+
+
+def write_prose(folder):
+    (folder / "log.jsonl").write_text("nothing to see here\n" * 3)
+
+
+def write_no_numbers(folder):
+    (folder / "log.jsonl").write_text('{"step": 1, "note": "a"}\n{"step": 2, "note": "b"}\n')
+
+
+def write_nothing(folder):
+    pass
+
+
+def write_folder(folder):
+    (folder / "log.jsonl").mkdir()
+
+
+@pytest.mark.parametrize(
+    "write", [write_binary, write_empty, write_prose, write_no_numbers, write_nothing, write_folder]
+)
+def test_what_is_no_log_gives_one_line_and_2(doctor, tmp_path, write):
+    write(tmp_path)
+    code, out, err = doctor(tmp_path / "log.jsonl")
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1 and err.startswith("error: ") and "log.jsonl" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config.yaml", "learning_rate: 1e-4\nbatch: [", "neither JSON nor TOML"),
+        ("config.json", "[1, 2]", "expected a JSON object"),
+        ("config.toml", '[task]\nname = "search"\n[update]\nlearning_rat = 1.0\n', "learning_rate"),
+        ("missing.json", None, "cannot read the config"),
+    ],
+)
+def test_a_config_that_is_none_gives_one_line_and_2(doctor, fine, tmp_path, name, text, said):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    code, out, err = doctor(fine, "--config", tmp_path / name)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1 and said in err
+
+
+def test_settings_of_a_config_tell_what_the_log_leaves_open(doctor, sick, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"update": {"epochs": 8, "learning_rate": 1e-3}}))
+    without = json.loads(doctor(sick, "--json")[1])["runs"][0]["findings"][0]
+    told = json.loads(doctor(sick, "--json", "--config", config)[1])["runs"][0]["findings"][0]
+    assert (without["cause"], told["cause"]) == ("learning_rate", "epochs")
+
+
+def test_a_config_of_ours_is_completed_with_its_defaults(doctor, fine, tmp_path, monkeypatch):
+    from steadyrl.cli.trainer_config import read_settings
+
+    config = tmp_path / "config.toml"
+    config.write_text('[task]\nname = "search"\n[algorithm]\nname = "ppo"\n[rewards]\nretrieval = 1.0\n')
+    settings = read_settings(config)
+    assert settings["sampling.temperature"] == 1.0
+    assert settings["algorithm.args.kl_coef"] > 0
+
+
+def test_another_trainers_toml_is_taken_as_it_is(tmp_path):
+    from steadyrl.cli.trainer_config import read_settings
+
+    config = tmp_path / "orch.toml"
+    config.write_text("max_steps = 5\n[sampling]\ntemperature = 0.7\n")
+    assert read_settings(config) == {"max_steps": 5, "sampling.temperature": 0.7}
+
+
+def test_a_log_cannot_steer_the_terminal(doctor, tmp_path):
+    rows = [{"step": i, "reward/\x1b[31mred": 0.5, "\x1b]0;title\x07": 1.0, "reward/mean": 0.5} for i in range(60)]
+    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    assert "\x1b" not in out and "\x07" not in out
+
+
+def test_markup_in_names_is_printed_as_it_is(doctor, tmp_path):
+    rows = [{"step": i, "[bold]x[/bold]": 1.0, "loss": 1.0} for i in range(5)]
+    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    assert "[bold]x[/bold]" in out
+
+
+def test_it_prints_where_only_ascii_can_be_shown(sick):
+    code = "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', sys.argv[1]]; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, sick], capture_output=True, env={"PYTHONIOENCODING": "ascii", "PATH": ""}
+    )
+    assert done.returncode == 1, done.stderr
+    assert "^ step 200" in done.stdout.decode("ascii")
+
+
+def test_the_doctor_starts_without_torch_matplotlib_or_scipy_stats(fine):
+    code = (
+        "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', sys.argv[1]]\n"
+        "try: main()\n"
+        "finally: print('LOADED', *(p for p in ('torch', 'matplotlib', 'scipy.stats', 'jinja2') if p in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, fine], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED"
+
+
+def test_the_plot_rises_with_the_series_and_marks_its_step():
+    series = Series("reward", "", "", "reward", np.arange(100), np.arange(100.0))
+    lines = text_plot.draw(series, 50, unicode=True)
+    left, right = lines[0].removeprefix("99 "), lines[3].removeprefix(" 0 ")
+    assert left[0] == "\u2800" and left[-1] != "\u2800"
+    assert right[0] != "\u2800" and right[-1] == "\u2800"
+    mark = lines[4].index("▲") - 3
+    assert abs(mark - len(left) / 2) <= 1
+
+
+def test_the_plot_of_ascii_has_a_level_per_character():
+    series = Series("reward", "", "", "reward", np.arange(5), np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    assert text_plot.draw(series, None, unicode=False)[0] == "4 _.-=#"
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0], [-1e308, 1e308], [0.0, 5e-324]])
+def test_the_plot_draws_any_finite_numbers(values):
+    series = Series("reward", "", "", "reward", np.arange(2), np.array(values))
+    assert len(text_plot.draw(series, 1, unicode=True)) == 6

@@ -1,0 +1,90 @@
+"""`steadyrl preflight`: exit codes and what is printed."""
+
+import json
+import sys
+
+import pytest
+
+from steadyrl.cli.main import main
+
+CONFIG = """
+[run]
+steps = 3
+[backend]
+name = "toy"
+[task]
+name = "prompts"
+args = { path = "prompts.jsonl" }
+[rewards]
+length = 1.0
+[sampling]
+max_new_tokens = 8
+[rollout]
+prompts_per_step = 8
+"""
+
+
+@pytest.fixture
+def steadyrl(tmp_path, monkeypatch, capsys):
+    """Run the command line in a folder with a config; return (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.toml").write_text(CONFIG)
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"say {i}"}) + "\n" for i in range(12)))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["steadyrl", "preflight", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_sound_config_passes_and_leaves_no_file(steadyrl, tmp_path):
+    code, out, err = steadyrl("config.toml")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("ok    completions: 20 of ")
+    assert lines[-1].startswith("preflight: 11 of 12 passed; could not tell: gold_answer; the run takes about ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "prompts.jsonl"]
+
+
+def test_a_failure_is_printed_with_cause_remedy_and_override(steadyrl):
+    code, out, _ = steadyrl("config.toml", "sampling.temperature=0.5", "sampling.logprobs=raw")
+    assert code == 1
+    lines = out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("FAIL  sampler_parity: "))
+    assert lines[at + 1] == "        cause: raw_logprobs"
+    assert lines[at + 2].startswith("        remedy: ")
+    assert lines[at + 3] == "        try: sampling.logprobs=sampled"
+    assert "FAILED: sampler_parity (raw_logprobs)" in lines[-1]
+
+
+@pytest.mark.parametrize(("overrides", "code"), [((), 0), (("sampling.temperature=0.5", "sampling.logprobs=raw"), 1)])
+def test_json_holds_every_verdict(steadyrl, overrides, code):
+    found_code, out, _ = steadyrl("config.toml", *overrides, "--json")
+    assert found_code == code
+    found = json.loads(out)
+    assert found["passed"] is (code == 0)
+    assert len(found["verdicts"]) == 12
+    assert set(found["verdicts"][0]) == {"name", "passed", "message", "cause", "remedy", "overrides"}
+    assert {v["name"] for v in found["verdicts"] if v["passed"] is None} == {"gold_answer"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere.toml",), "there is no config file"),
+        (("config.toml", "update.rate=1"), "unknown setting"),
+        (("config.toml", "algorithm.name=grpo", "rollout.samples_per_prompt=1"), "rollout.samples_per_prompt"),
+    ],
+)
+def test_wrong_input_ends_in_one_line_and_exit_code_2(steadyrl, arguments, words):
+    code, out, err = steadyrl(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert words in err
+    assert err.count("\n") == 1

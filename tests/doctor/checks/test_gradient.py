@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from steadyrl.doctor.checks.gradient import grad_norm
+from tests.doctor.checks.series_for_values import finding, healthy, make_run, noise, unclear
+
+N = 200
+
+
+def quiet(seed=0):
+    return np.exp(np.log(0.4) + noise(np.random.default_rng(seed), N, 0.3))
+
+
+def spiked(base, size, where=slice(120, 124)):
+    values = np.array(base, float)
+    values[where] = size
+    return values
+
+
+def test_spikes_with_jumps_of_the_update_size_are_large_updates():
+    small = np.exp(np.log(0.004) + noise(np.random.default_rng(1), N, 0.3))
+    run = healthy(n=N, grad_norm=spiked(quiet(), 40.0), kl_old=spiked(small, 2.0))
+    found = finding(grad_norm(run))
+    assert (found.cause, found.since_step, found.severity) == ("large_updates", 120, "warning")
+    assert "kl_old" in found.message
+
+
+def test_spikes_with_a_reward_outlier_are_put_down_to_it():
+    run = healthy(n=N, grad_norm=spiked(quiet(), 40.0), reward_max=spiked(np.ones(N), 90.0))
+    assert finding(grad_norm(run)).cause == "reward_outlier"
+
+
+def test_spikes_with_the_value_loss_follow_it():
+    losses = np.exp(noise(np.random.default_rng(1), N, 0.3))
+    found = finding(grad_norm(healthy(n=N, grad_norm=spiked(quiet(), 40.0), loss_value=spiked(losses, 900.0))))
+    assert (found.cause, found.follows) == ("value_loss", "value_loss_spikes")
+
+
+def test_spikes_alone_are_unknown():
+    assert finding(grad_norm(healthy(n=N, grad_norm=spiked(quiet(), 40.0)))).cause == "unknown"
+
+
+def test_a_norm_that_grows_a_hundredfold_explodes():
+    norm = quiet() * np.exp(np.linspace(0, np.log(100), N))
+    found = finding(grad_norm(healthy(n=N, grad_norm=norm, settings={"max_grad_norm": None})))
+    assert found.cause == "exploding"
+
+
+@pytest.mark.parametrize(("share", "cause"), [(1.0, "no_signal"), (0.2, "detached")])
+def test_a_gradient_of_0_is_told_by_the_groups(share, cause):
+    run = healthy(n=N, grad_norm=np.zeros(N), no_signal=np.full(N, share))
+    found = finding(grad_norm(run))
+    assert (found.cause, found.severity) == (cause, "critical")
+
+
+def test_a_gradient_of_0_in_most_steps_is_a_warning():
+    norm = np.where(np.arange(N) < 60, quiet(), 0.0)
+    found = finding(grad_norm(healthy(n=N, grad_norm=norm)))
+    assert (found.severity, found.since_step) == ("warning", 60)
+
+
+def test_always_clipped_is_worth_knowing_and_a_warning_far_above_the_limit():
+    mild = finding(grad_norm(healthy(n=N, grad_norm=3 * quiet() / 0.4, grad_clipped=np.ones(N))))
+    assert (mild.cause, mild.severity) == ("always_clipped", "info")
+    hard = finding(grad_norm(healthy(n=N, grad_norm=30 * quiet() / 0.4, grad_clipped=np.ones(N))))
+    assert (hard.severity, len(hard.overrides)) == ("warning", 1)
+
+
+def test_a_norm_that_never_passes_its_limit_was_logged_after_clipping():
+    found = finding(grad_norm(healthy(n=N, grad_norm=np.minimum(5 * quiet(), 1.0))))
+    assert (found.cause, found.severity) == ("logged_after_clipping", "info")
+
+
+def test_the_founding_trainer_is_told_how_to_log_it():
+    run = make_run({"reward": np.arange(50.0)}, trainer="trl-ppo-old")
+    answer = unclear(grad_norm(run))
+    assert "clip_grad_norm_" in answer.why
+    assert answer.would_tell == ("grad_norm",)
+
+
+def test_a_trainer_of_ones_own_is_told_too():
+    assert "clip_grad_norm_" in unclear(grad_norm(make_run({"reward": np.arange(50.0)}, trainer="unknown"))).why

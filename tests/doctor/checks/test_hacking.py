@@ -1,0 +1,73 @@
+import numpy as np
+
+from steadyrl.doctor.checks.hacking import over_training, reward_hacking
+from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, series, unclear
+
+N = 300
+AT = np.arange(0, N, 15)
+PARTS = ("reward_part/retrieval", "reward_part/structure")
+
+
+def heldout(values, name="retrieval", scale=0.01, seed=0):
+    return series(f"heldout/{name}", values + scale * np.random.default_rng(seed).normal(size=len(values)), AT)
+
+
+def test_held_out_problems_that_get_worse_while_the_reward_rises_are_critical():
+    found = finding(reward_hacking(healthy(n=N, heldout__retrieval=heldout(np.linspace(0.5, 0.2, len(AT))))))
+    assert (found.cause, found.severity) == ("held_out_falls", "critical")
+    assert "heldout/retrieval falls" in found.message
+    assert "algorithm.args.kl_coef=0.1" in found.overrides
+
+
+def test_a_part_that_falls_is_worth_knowing_where_nothing_is_held_out():
+    part = rise(N, 0.6, 0.2) + noise(np.random.default_rng(0), N, 0.02)
+    run = healthy(n=N, reward_part__retrieval=part, without=["heldout/retrieval"])
+    found = finding(reward_hacking(run))
+    assert (found.cause, found.severity) == ("part_falls", "info")
+    assert "retrieval" in found.message
+
+
+def test_a_falling_length_is_no_goal_that_falls():
+    run = healthy(n=N, heldout__length=heldout(np.linspace(30, 5, len(AT)), "length"))
+    assert reward_hacking(run) == []
+
+
+def test_a_reward_that_does_not_rise_hacks_nothing():
+    run = healthy(
+        n=N,
+        reward=0.5 + noise(np.random.default_rng(0), N, 0.03),
+        heldout__retrieval=heldout(np.linspace(0.5, 0.2, 20)),
+    )
+    assert reward_hacking(run) == []
+
+
+def test_with_the_trained_reward_alone_it_cannot_be_told():
+    run = healthy(n=N, without=[*PARTS, "heldout/retrieval"])
+    assert "heldout/*" in unclear(reward_hacking(run)).would_tell
+    assert "heldout/*" in unclear(over_training(run)).would_tell
+
+
+def test_held_out_problems_past_their_peak_name_the_checkpoint():
+    course = np.concatenate([np.linspace(0.1, 0.6, 10), np.linspace(0.6, 0.25, 10)])  # best at evaluation 10: step 150
+    found = finding(over_training(healthy(n=N, heldout__retrieval=heldout(course))))
+    assert found.cause == "past_peak"
+    assert 105 <= found.since_step <= 165
+    assert found.overrides == (f"run.steps={found.since_step}",)
+
+
+def test_a_run_that_broke_altogether_is_not_over_training():
+    course = np.concatenate([np.linspace(0.1, 0.6, 10), np.linspace(0.6, 0.25, 10)])
+    reward = np.interp(np.arange(N), AT, course) + noise(np.random.default_rng(0), N, 0.02)
+    assert over_training(healthy(n=N, heldout__retrieval=heldout(course), reward=reward)) == []
+
+
+def test_a_plateau_with_noise_is_no_peak():
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        course = rise(len(AT), 0.1, 0.5, 5.0) + noise(rng, len(AT), 0.02)
+        assert over_training(healthy(seed, N, heldout__retrieval=series("heldout/retrieval", course, AT))) == []
+
+
+def test_five_evaluations_show_no_peak():
+    few = series("heldout/retrieval", [0.1, 0.4, 0.6, 0.4, 0.1], [0, 60, 120, 180, 240])
+    assert "fewer than 6" in unclear(over_training(healthy(n=N, heldout__retrieval=few))).why

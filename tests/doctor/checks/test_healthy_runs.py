@@ -1,0 +1,75 @@
+import time
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.check import Check, Unclear
+from steadyrl.doctor.checks import gradient, hacking, length, loss, non_finite, progress, reward, reward_signal, values
+from steadyrl.doctor.series import Run
+from tests.doctor.checks.series_for_values import healthy, make_run, noise
+
+MODULES = (gradient, hacking, length, loss, non_finite, progress, reward, reward_signal, values)
+CHECKS = {name: c for module in MODULES for name, c in vars(module).items() if isinstance(c, Check)}
+WITHOUT_NEEDS = {"grad_norm", "non_finite", "stalled"}
+
+
+def alarms(run):
+    """Return everything above info that the checks say of a run."""
+    results = [(name, result) for name, check in CHECKS.items() for result in check(run)]
+    return [(name, r) for name, r in results if not isinstance(r, Unclear) and r.severity != "info"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+@pytest.mark.parametrize("n", [30, 60, 200, 600])
+def test_healthy_runs_of_many_seeds_raise_no_alarm(n, algorithm):
+    found = [(seed, *alarm) for seed in range(50) for alarm in alarms(healthy(seed, n, algorithm=algorithm))]
+    assert found == []
+
+
+def test_a_run_that_only_wanders_is_called_flat_or_unclear_at_most():
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        run = healthy(seed, 300, reward=0.5 + noise(rng, 300, 0.05), heldout__retrieval=0.4 + noise(rng, 300, 0.05))
+        assert {name for name, _ in alarms(run)} <= {"reward_flat"}, seed
+
+
+def test_an_empty_log_is_unclear_and_never_healthy():
+    silent = {name for name, check in CHECKS.items() if not check(Run("p", "unknown", "", {}))}
+    assert silent == {"non_finite"}  # its answer is about numbers that are there
+    for name, check in CHECKS.items():
+        for result in check(Run("p", "unknown", "", {})):
+            assert isinstance(result, Unclear) and result.check == name
+            assert result.would_tell
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_log_of_three_steps_raises_no_alarm(name):
+    run = healthy(0, 3)
+    assert all(isinstance(r, Unclear) or r.severity == "info" for r in CHECKS[name](run))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_check_explains_itself_to_a_newcomer(name):
+    page = CHECKS[name].page
+    sections = ("Symptom:", "Causes and what tells them apart:", "Remedy:", "Source:")
+    at = [page.find(f"\n{section}") for section in sections]
+    assert -1 not in at and at == sorted(at)
+
+
+def test_findings_and_unclears_carry_the_name_of_their_check():
+    for name, check in CHECKS.items():
+        assert {r.check for r in check(healthy(1))} <= {name}
+
+
+@pytest.mark.slow
+def test_a_million_steps_take_less_than_half_a_second_per_check():
+    rng = np.random.default_rng(0)
+    n = 1_000_000
+    small = healthy(0, 1000)
+    columns = {name: np.resize(s[0].values, n) * (1 + 0.01 * rng.random(n)) for name, s in small.series.items()}
+    run = make_run(columns, settings=small.settings)
+    for name, check in CHECKS.items():
+        check(run)  # the first call also pays for fresh memory
+        start = time.perf_counter()
+        check(run)
+        assert time.perf_counter() - start < 0.5, name  # about 0.1 on an idle machine

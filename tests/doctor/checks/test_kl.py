@@ -1,0 +1,180 @@
+import numpy as np
+import pytest
+
+from steadyrl.doctor.checks.kl import kl_runaway, kl_zero
+
+
+def run_away(made, to=80.0, since=60):
+    """Let the KL rise from 2 to ``to`` nats per sequence."""
+    t = np.arange(made.n)
+    kl = np.where(t < since, 2.0 * t / since, 2.0 + (to - 2.0) * (t - since) / (made.n - since))
+    made.kl(kl * np.exp(0.05 * made.noise()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_large_updates_are_what_drives_it_away(seed, make, finding):
+    made = make(seed)
+    run_away(made)
+    made.curves[("kl_old", "nats/token", "k3")][60:] = 0.4
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.severity, found.follows) == ("learning_rate", "warning", "learning_rate_too_high")
+    assert found.overrides == ("update.learning_rate=2e-05", "update.epochs=1")  # the root of 0.4 / 0.02 is 4.5
+    assert 85 < found.since_step < 120  # 20 nats per sequence are reached near step 92
+
+
+def test_a_coefficient_of_zero_is_no_penalty(make, finding):
+    made = make(0)
+    run_away(made)
+    made.put("kl_coef", 0.0)
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.overrides) == ("no_penalty", ("algorithm.args.kl_coef=0.05",))
+
+
+def test_a_constant_coefficient_is_no_controller(make, finding):
+    made = make(1)
+    run_away(made)
+    assert finding(kl_runaway, made).cause == "controller_absent"
+
+
+def test_a_coefficient_that_hardly_moves_is_slow(make, finding):
+    made = make(2)
+    run_away(made)
+    made.put("kl_coef", 0.05 * 1.00128 ** np.arange(made.n))  # doubles in 542 steps, of 200
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.follows) == ("controller_slow", "kl_controller")
+
+
+def test_an_unknown_coefficient_leaves_the_cause_unknown(make, finding):
+    made = make(3)
+    run_away(made)
+    made.drop("kl_coef")
+    del made.settings["kl_coef"]
+    assert finding(kl_runaway, made).cause == "unknown"
+
+
+def test_a_large_kl_at_the_first_step_is_another_reference(make, finding):
+    made = make(4)
+    made.kl(30.0 * np.exp(0.05 * made.noise()))
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.since_step) == ("reference_mismatch", 0)
+
+
+def test_a_falling_reward_at_three_nats_per_token_is_beyond_doubt(make, finding):
+    made = make(5)
+    run_away(made, to=120.0)
+    made.put("reward", np.linspace(0.5, 0.1, made.n) + 0.02 * made.noise())
+    assert finding(kl_runaway, made).severity == "critical"
+
+
+def test_a_high_kl_that_no_longer_rises_is_information(make, finding):
+    made = make(6)
+    t = np.arange(made.n)
+    made.kl(np.minimum(t, 30.0) * np.exp(0.03 * made.noise()))
+    assert finding(kl_runaway, made).severity == "info"
+
+
+def test_long_completions_have_healthily_more_per_sequence(make):
+    made = make(7)
+    made.put("length", 1000.0)
+    kl = np.minimum(np.arange(made.n) / 2, 60.0)
+    made.kl(kl)
+    for key in [k for k in made.curves if k[:2] == ("kl_ref", "nats/token")]:
+        made.curves[key] = kl / 1000
+    assert kl_runaway(made.run()) == []
+
+
+def test_three_times_a_target_in_the_same_unit_is_a_runaway(make, finding):
+    made = make(8)
+    run_away(made, to=19.0)
+    made.settings |= {"kl_target": 3.0, "kl_target_unit": "nats/sequence", "kl_adaptive": True}
+    found = finding(kl_runaway, made)
+    assert "3 times the target of 3" in found.evidence[0]
+
+
+def test_a_kl_without_a_unit_is_never_held_against_a_number(make, unclear):
+    made = make(9)
+    made.drop("kl_ref", "kl_ref_se")
+    made.put("kl_ref", np.linspace(0, 500, made.n))
+    unclear(kl_runaway, made)
+
+
+def stand_still(made):
+    for key in made.curves:
+        if key[0] == "kl_ref":
+            made.curves[key] = np.zeros(made.n)
+
+
+def test_a_learning_rate_of_zero_makes_no_update(make, finding):
+    made = make(0)
+    stand_still(made)
+    made.put("learning_rate", 0.0)
+    found = finding(kl_zero, made)
+    assert (found.cause, found.severity, found.since_step) == ("no_update", "critical", 1)
+
+
+def test_no_gradient_makes_no_update(make, finding):
+    made = make(0)
+    stand_still(made)
+    made.put("grad_norm", 0.0)
+    assert finding(kl_zero, made).cause == "no_update"
+
+
+def test_groups_of_equal_rewards_make_no_advantage(make, finding):
+    made = make(1)
+    stand_still(made)
+    made.put("grad_norm", 0.0)
+    made.put("no_signal", 1.0)
+    assert finding(kl_zero, made).cause == "no_advantage"
+
+
+def test_a_policy_that_moves_against_itself_is_the_same_object(make, finding):
+    made = make(2)
+    stand_still(made)
+    found = finding(kl_zero, made)
+    assert (found.cause, found.severity) == ("same_object", "warning")
+    assert "clip fraction" in " ".join(found.evidence)
+
+
+def rest(made):
+    """Take away what would show that the policy moves."""
+    stand_still(made)
+    made.drop("kl_old", "clip_fraction")
+    made.put("entropy", 2.0 + 0.02 * made.noise(), "nats/token", "exact")
+
+
+def test_small_updates_of_bfloat16_weights_are_rounded_away(make, finding):
+    made = make(3)
+    rest(made)
+    made.settings |= {"dtype": "bfloat16", "learning_rate": 1e-6}
+    made.put("learning_rate", 1e-6)
+    found = finding(kl_zero, made)
+    assert (found.cause, found.overrides) == ("bf16_rounding", ("update.learning_rate=1e-05",))
+
+
+def test_gradients_that_are_not_finite_skip_the_update(make, finding):
+    made = make(4)
+    rest(made)
+    made.put("grad_norm", np.inf)
+    assert finding(kl_zero, made).cause == "skipped_updates"
+
+
+def test_nothing_that_tells_leaves_it_unknown(make, finding):
+    made = make(5)
+    rest(made)
+    assert finding(kl_zero, made).cause == "unknown"
+
+
+def test_a_warm_up_that_ends_is_information(make, finding):
+    made = make(6)
+    for key in made.curves:
+        if key[0] == "kl_ref":
+            made.curves[key][:10] = 0.0
+    made.curves[("learning_rate", "", "")][:10] = 0.0
+    found = finding(kl_zero, made)
+    assert (found.cause, found.severity) == ("no_update", "info")
+
+
+def test_a_small_kl_is_not_zero(make):
+    made = make(7)
+    made.kl(1e-6 * np.exp(made.noise()))
+    assert kl_zero(made.run()) == []

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+
+from steadyrl.doctor.checks.kl_control import coefficient_moves, kl_controller, kl_unit_clash
+
+
+def control(made, target, unit, level, **settings):
+    """Give a run an adaptive controller and a KL at ``level`` nats per sequence."""
+    made.settings |= {"kl_adaptive": True, "kl_target": target, "kl_target_unit": unit, **settings}
+    made.kl(np.minimum(np.arange(made.n) / 10.0, 1.0) * level * np.exp(0.05 * made.noise()))
+
+
+def test_a_target_per_token_held_against_a_sum_is_a_clash(make, finding):
+    made = make(0)
+    control(made, 0.1, "nats/sequence", 2.2)  # 20 tokens: 0.11 per token
+    found = finding(kl_unit_clash, made)
+    assert found.cause == "target_per_token"
+    assert found.overrides == ("algorithm.args.kl_target=2",)
+
+
+def test_a_target_per_sequence_held_against_a_mean_is_a_clash(make, finding):
+    made = make(1)
+    control(made, 6.0, "nats/token", 6.5)
+    assert finding(kl_unit_clash, made).cause == "target_per_sequence"
+
+
+@pytest.mark.parametrize(("target", "level"), [(6.0, 6.5), (6.0, 60.0), (0.1, 200.0)])
+def test_a_kl_near_its_target_or_off_in_both_units_is_no_clash(target, level, make):
+    made = make(2)
+    control(made, target, "nats/sequence", level)
+    assert kl_unit_clash(made.run()) == []
+
+
+def test_without_a_target_or_lengths_a_clash_cannot_be_told(make, unclear):
+    made = make(3)
+    made.settings["kl_adaptive"] = True
+    unclear(kl_unit_clash, made)
+    control(made, 0.1, "nats/sequence", 2.2)
+    made.curves = {
+        key: v for key, v in made.curves.items() if key[0] != "length" and key[:2] != ("kl_ref", "nats/token")
+    }
+    unclear(kl_unit_clash, made)
+
+
+def test_a_constant_coefficient_far_from_the_target_is_no_controller(make, finding):
+    made = make(0)
+    control(made, 6.0, "nats/sequence", 40.0)
+    found = finding(kl_controller, made)
+    assert found.cause == "absent"
+    assert 4 <= found.since_step <= 6  # above 18 nats, at 4 a step with noise
+
+
+def test_the_published_horizon_is_slow_by_its_moves(make, finding):
+    made = make(1)
+    control(made, 6.0, "nats/sequence", 40.0)
+    made.put("kl_coef", 0.05 * (1 + 0.2 * 64 / 10_000) ** np.arange(made.n))
+    found = finding(kl_controller, made)
+    assert found.cause == "slow"
+    assert "doubles in 542 steps; the run has 200" in " ".join(found.evidence)
+    # 0.2 x 128 x 20 / ln 2
+    assert "739 samples at a batch of 128" in found.remedy
+
+
+def test_the_published_horizon_is_slow_by_its_settings(make, finding):
+    made = make(2)
+    control(made, 6.0, "nats/sequence", 40.0, kl_horizon=10_000, kl_horizon_unit="samples", batch_size=64)
+    made.drop("kl_coef")
+    assert "needs 542 steps to double" in finding(kl_controller, made).evidence[1]
+
+
+def test_largest_moves_that_do_not_help_are_saturation(make, finding):
+    made = make(3)
+    control(made, 6.0, "nats/sequence", 40.0)
+    made.put("kl_coef", 0.05 * 1.02 ** np.arange(made.n))  # doubles in 35 steps
+    assert finding(kl_controller, made).cause == "saturated"
+
+
+def test_a_coefficient_that_decays_while_the_kl_is_negative_follows_it(make, finding):
+    made = make(4)
+    control(made, 6.0, "nats/sequence", 0.0)
+    made.kl(-3.0 + 0.2 * made.noise())
+    made.put("kl_coef", 0.05 * 0.99 ** np.arange(made.n))
+    found = finding(kl_controller, made)
+    assert (found.cause, found.follows) == ("negative_kl", "negative_kl")
+
+
+def test_a_controller_that_reaches_its_target_is_healthy(make):
+    made = make(5)
+    control(made, 6.0, "nats/sequence", 7.0)
+    made.put("kl_coef", 0.05 * np.exp(0.1 * made.noise()))
+    assert kl_controller(made.run()) == []
+
+
+def test_a_coefficient_that_was_chosen_fixed_is_no_broken_controller(make):
+    made = make(6)
+    control(made, 6.0, "nats/sequence", 40.0, kl_adaptive=False)
+    assert kl_controller(made.run()) == []
+
+
+def test_without_a_target_the_controller_cannot_be_judged(make, unclear):
+    made = make(7)
+    made.settings["kl_adaptive"] = True
+    unclear(kl_controller, made)
+
+
+def test_moves_are_counted_per_step_and_not_per_logged_point(make):
+    made = make(8, 50)
+    made.put("kl_coef", 1.02 ** np.arange(50))
+    run = made.run()
+    for series in run.series["kl_coef"]:
+        series.steps[:] = 10 * series.steps
+    assert coefficient_moves(run).doubling == pytest.approx(350, rel=0.01)  # 35 points of 10 steps

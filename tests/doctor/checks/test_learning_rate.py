@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+
+from steadyrl.doctor.checks.learning_rate import learning_rate_too_high, learning_rate_too_low
+
+
+def overshoot(made, kl_old=0.5, since=80):
+    t = np.arange(made.n)
+    made.put("kl_old", np.where(t < since, 0.01, kl_old) * np.exp(0.2 * made.noise()))
+    made.put("clip_fraction", np.where(t < since, 0.08, 0.5) * np.exp(0.05 * made.noise()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_large_step_and_much_clipping_agree(seed, make, finding):
+    made = make(seed)
+    overshoot(made)
+    found = finding(learning_rate_too_high, made)
+    assert (found.cause, found.severity, found.since_step) == ("learning_rate", "warning", 80)
+    # 0.5 is 25 times 0.02; the KL grows with the square, so a fifth of 1e-4.
+    assert found.overrides == ("update.learning_rate=2e-05", "update.epochs=1")
+
+
+def test_many_passes_are_named(make, finding):
+    made = make(0)
+    overshoot(made)
+    made.settings["epochs"] = 8
+    found = finding(learning_rate_too_high, made)
+    assert found.cause == "epochs"
+    assert "update.epochs=1" in found.overrides
+
+
+def test_one_sign_alone_is_not_enough(make):
+    made = make(1)
+    overshoot(made)
+    made.put("clip_fraction", 0.1)
+    assert learning_rate_too_high(made.run()) == []
+
+
+@pytest.mark.parametrize(
+    ("quantity", "unit", "estimator", "later"),
+    [("entropy", "nats/token", "exact", 0.2), ("entropy", "nats/token", "exact", 9.0), ("ratio_mean", "", "", 3.0)],
+)
+def test_a_jump_is_a_second_sign(quantity, unit, estimator, later, make, finding):
+    made = make(2)
+    overshoot(made)
+    made.drop("clip_fraction")
+    made.curves[(quantity, unit, estimator)][82:] = later
+    assert len(finding(learning_rate_too_high, made).evidence) == 3  # the step, the jump, the rate itself
+
+
+def test_a_kl_to_the_reference_that_leaps_is_a_second_sign(make, finding):
+    made = make(3)
+    overshoot(made)
+    made.drop("clip_fraction")
+    kl = np.where(np.arange(made.n) < 82, 2.0, 60.0)
+    made.kl(kl)
+    assert "KL to the reference went from 0.1 to 3" in " ".join(finding(learning_rate_too_high, made).evidence)
+
+
+def test_a_reward_lost_to_steps_of_more_than_a_nat_is_beyond_doubt(make, finding):
+    made = make(4)
+    overshoot(made, kl_old=3.0)
+    made.put("reward", np.where(np.arange(made.n) < 85, 0.5, 0.1) + 0.02 * made.noise())
+    assert finding(learning_rate_too_high, made).severity == "critical"
+
+
+def test_an_entropy_lost_to_such_steps_is_beyond_doubt_though_they_end(make, finding):
+    made = make(4)
+    overshoot(made, kl_old=5.0)
+    made.curves[("kl_old", "nats/token", "k3")][100:] = 1e-8  # a policy without entropy does not move
+    made.curves[("entropy", "nats/token", "exact")][90:] = 1e-6
+    found = finding(learning_rate_too_high, made)
+    assert found.severity == "critical"
+    # The root of 5 / 0.02 is 16, and 1e-4 / 16 is 6e-6; the noise of these steps is in it.
+    assert found.overrides[0] in ("update.learning_rate=6e-06", "update.learning_rate=7e-06")
+
+
+def test_single_large_steps_are_healthy(make):
+    made = make(5)
+    for key in (("kl_old", "nats/token", "k3"), ("clip_fraction", "share", "")):
+        made.curves[key][[30, 90, 91, 150]] = 0.6
+    assert learning_rate_too_high(made.run()) == []
+
+
+def crawl(made):
+    made.put("reward", 0.3 + 0.02 * made.noise())
+    made.put("kl_old", 1e-8 * np.exp(made.noise()))
+    made.put("clip_fraction", 0.0)
+    made.put("entropy", 2.0 + 0.02 * made.noise(), "nats/token", "exact")
+    made.kl(1e-5 * np.exp(0.1 * made.noise()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_moves_at_a_low_rate(seed, make, finding):
+    made = make(seed)
+    crawl(made)
+    found = finding(learning_rate_too_low, made)
+    assert (found.cause, found.severity) == ("learning_rate", "warning")
+    assert found.overrides == ("update.learning_rate=0.001",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"lora": True, "learning_rate": 1e-6}, "lora"),
+        ({"dtype": "bfloat16", "learning_rate": 1e-6}, "bf16_rounding"),
+        ({"warmup_steps": 1000}, "warm_up"),
+    ],
+)
+def test_the_settings_name_why_it_is_too_low(settings, cause, make, finding):
+    made = make(1)
+    crawl(made)
+    made.settings |= settings
+    assert finding(learning_rate_too_low, made).cause == cause
+
+
+def test_one_update_per_batch_measures_no_step(make, finding):
+    made = make(2)
+    crawl(made)
+    made.put("updates", 1.0)
+    made.put("kl_old", 0.0)
+    said = " ".join(finding(learning_rate_too_low, made).evidence)
+    assert "clipped" not in said
+    assert "one step's updates" not in said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made.put("reward", np.linspace(0.2, 0.6, made.n)),
+        lambda made: made.put("kl_old", 1e-3),
+        lambda made: made.put("clip_fraction", 0.05),
+        lambda made: made.kl(np.linspace(0.0, 2.0, made.n)),
+        lambda made: made.kl(np.zeros(made.n)),
+        lambda made: made.put("no_signal", 1.0),
+    ],
+    ids=["reward rises", "steps", "clips", "kl grows", "kl is zero", "no signal"],
+)
+def test_whatever_moves_or_has_another_reason_clears_it(change, make):
+    made = make(3)
+    crawl(made)
+    change(made)
+    assert learning_rate_too_low(made.run()) == []

@@ -1,0 +1,168 @@
+import numpy as np
+
+from steadyrl.doctor.checks.length import empty_completions, length_collapse, length_explosion, repetition, truncated
+from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, series, unclear
+
+N = 200
+PARTS = ("reward_part/retrieval", "reward_part/structure", "heldout/retrieval")
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def shrinking(end=2.0):
+    return rise(N, 24.0, end, 5.0) + noise(rng(7), N, 0.3)
+
+
+# length_collapse
+
+
+def test_a_reward_that_is_the_length_is_found_without_any_part_named_so():
+    # the founding reward: 2 - words / 16
+    length = shrinking()
+    found = finding(length_collapse(healthy(n=N, length=length, reward=2 - length / 16, without=PARTS)))
+    assert (found.cause, found.severity) == ("length_reward", "warning")
+    assert "-1)" in found.message  # the correlation
+
+
+def test_a_part_named_length_that_rises_is_the_cause_and_can_be_switched_off():
+    length = shrinking()
+    run = healthy(n=N, length=length, reward_part__length=2 - length / 16)
+    found = finding(length_collapse(run))
+    assert found.cause == "length_reward"
+    assert found.overrides == ("rewards.length=0.0",)
+
+
+def test_almost_nothing_left_while_held_out_problems_get_worse_is_critical():
+    length = shrinking(1.5)
+    at = np.arange(0, N, 10)
+    heldout = series("heldout/retrieval", rise(len(at), 0.5, 0.05, 5.0) + noise(rng(), len(at), 0.01), at)
+    run = healthy(n=N, length=length, reward=2 - length / 16, heldout__retrieval=heldout)
+    found = finding(length_collapse(run))
+    assert found.severity == "critical"
+    assert any("heldout/retrieval fell" in line for line in found.evidence)
+
+
+def test_length_given_up_for_something_else_is_shorter_pays():
+    run = healthy(n=N, length=shrinking(5.0), reward_part__retrieval=rise(N, 0.6, 0.1) + noise(rng(), N, 0.02))
+    found = finding(length_collapse(run))
+    assert (found.cause, found.severity) == ("shorter_pays", "warning")
+
+
+def test_learning_to_stop_is_worth_knowing_only():
+    cut = np.clip(rise(N, 0.7, 0.03, 6.0) + noise(rng(1), N, 0.01), 0, 1)
+    found = finding(length_collapse(healthy(n=N, length=shrinking(8.0), truncated=cut)))
+    assert (found.cause, found.severity) == ("learned_to_stop", "info")
+
+
+def test_shrinking_with_nothing_lost_is_unknown_and_worth_knowing_only():
+    found = finding(length_collapse(healthy(n=N, length=shrinking(8.0))))
+    assert (found.cause, found.severity) == ("unknown", "info")
+
+
+def test_a_third_less_is_healthy():
+    assert length_collapse(healthy(n=N, length=rise(N, 100.0, 66.0) + noise(rng(), N, 3.0))) == []
+
+
+# length_explosion
+
+
+def growing():
+    return rise(N, 40.0, 400.0) + noise(rng(3), N, 8.0)
+
+
+def test_long_texts_without_more_reward_are_unknown():
+    found = finding(length_explosion(healthy(n=N, length=growing(), reward=0.5 + noise(rng(), N, 0.03))))
+    assert (found.cause, found.severity) == ("unknown", "warning")
+
+
+def test_long_texts_that_go_in_circles_are_repetition():
+    run = healthy(n=N, length=growing(), repetition=rise(N, 0.05, 0.6) + noise(rng(), N, 0.02))
+    assert finding(length_explosion(run)).cause == "repetition"
+
+
+def test_long_texts_that_are_cut_off_have_no_end():
+    cut = np.clip(rise(N, 0.0, 0.9) + noise(rng(), N, 0.02), 0, 1)
+    assert finding(length_explosion(healthy(n=N, length=growing(), truncated=cut))).cause == "no_end"
+
+
+def test_a_reward_that_follows_the_length_pays_for_it():
+    length = growing()
+    found = finding(length_explosion(healthy(n=N, length=length, reward=length / 400)))
+    assert (found.cause, found.severity) == ("length_pays", "info")
+
+
+def test_growth_with_a_rising_reward_is_healthy():
+    assert length_explosion(healthy(n=N, length=growing())) == []
+
+
+# truncated
+
+
+def test_texts_that_never_end_from_the_first_step():
+    found = finding(truncated(healthy(n=N, truncated=np.full(N, 0.98))))
+    assert (found.cause, found.since_step) == ("never_ends", 0)
+
+
+def test_a_limit_that_cuts_most_from_the_start_is_too_low():
+    found = finding(truncated(healthy(n=N, truncated=np.full(N, 0.7), settings={"max_new_tokens": 32})))
+    assert (found.cause, found.overrides) == ("limit_too_low", ("sampling.max_new_tokens=64",))
+
+
+def test_a_share_that_grew_is_told_from_one_that_was_there():
+    share = np.where(np.arange(N) < 100, 0.1, 0.8)
+    found = finding(truncated(healthy(n=N, truncated=share)))
+    assert (found.cause, found.since_step) == ("grew", 100)
+
+
+# empty_completions
+
+
+def test_empty_from_the_first_step_is_the_template():
+    run = healthy(n=N, empty=np.full(N, 0.2), length_min=np.ones(N))
+    found = finding(empty_completions(run))
+    assert (found.cause, found.severity, found.since_step) == ("template_or_eos", "critical", 0)
+
+
+def test_empty_only_later_is_learned():
+    share = np.where(np.arange(N) < 100, 0.0, 0.05)
+    found = finding(empty_completions(healthy(n=N, empty=share, length_min=np.ones(N))))
+    assert (found.cause, found.severity, found.since_step) == ("learned", "warning", 100)
+
+
+def test_empty_texts_of_several_tokens_are_lost_in_parsing():
+    run = healthy(n=N, empty=np.full(N, 0.2), length_min=np.full(N, 6.0))
+    assert finding(empty_completions(run)).cause == "parser"
+
+
+def test_one_empty_text_in_five_hundred_is_silent():
+    share = (rng().random(N) < 0.128) / 64  # 64 completions a step
+    assert empty_completions(healthy(n=N, empty=share)) == []
+
+
+# repetition
+
+
+def test_loops_that_bring_no_reward_are_degeneration():
+    run = healthy(n=N, repetition=rise(N, 0.05, 0.6) + noise(rng(), N, 0.02), reward=0.5 + noise(rng(1), N, 0.03))
+    assert finding(repetition(run)).cause == "degenerate"
+
+
+def test_loops_while_the_reward_rises_pay():
+    assert finding(repetition(healthy(n=N, repetition=rise(N, 0.05, 0.6) + noise(rng(), N, 0.02)))).cause == (
+        "repetition_pays"
+    )
+
+
+def test_loops_from_the_first_step_are_worth_knowing_only():
+    found = finding(repetition(healthy(n=N, repetition=0.7 + noise(rng(), N, 0.02))))
+    assert (found.cause, found.severity) == ("from_start", "info")
+
+
+def test_what_is_not_logged_is_unclear():
+    run = healthy(n=N, without=["length", "truncated", "empty", "repetition"])
+    checks = (length_collapse, length_explosion, truncated, empty_completions, repetition)
+    assert [unclear(check(run)).would_tell[0] for check in checks] == [
+        "length", "length", "truncated", "empty", "repetition",
+    ]  # fmt: skip

@@ -1,0 +1,65 @@
+import numpy as np
+
+from steadyrl.doctor.checks.non_finite import non_finite
+from tests.doctor.checks.series_for_values import finding, healthy, noise
+
+N = 100
+
+
+def broken_from(step, n=N, value=np.nan, until=None):
+    values = 1.0 + noise(np.random.default_rng(0), n, 0.1)
+    values[step:until] = value
+    return values
+
+
+def test_what_broke_first_is_the_cause_and_the_others_are_listed_in_order():
+    run = healthy(n=N, kl_ref=broken_from(60), loss=broken_from(61), grad_norm=broken_from(61))
+    found = finding(non_finite(run))
+    assert (found.cause, found.severity, found.since_step) == ("log_probs", "critical", 60)
+    assert [line.split(":")[0] for line in found.evidence] == ["kl_ref", "loss", "grad_norm"]
+    assert "kl_ref: first at step 60, 40 times in all" in found.evidence
+
+
+def test_of_several_in_one_step_the_one_that_enters_the_others_is_the_cause():
+    run = healthy(n=N, grad_norm=broken_from(50), loss=broken_from(50), loss_value=broken_from(50))
+    assert finding(non_finite(run)).cause == "values"
+
+
+def test_a_scorer_that_returns_nan_is_named():
+    run = healthy(n=N, grad_norm=broken_from(50), reward=broken_from(50))
+    assert finding(non_finite(run)).cause == "reward"
+
+
+def test_a_finite_loss_with_a_broken_gradient_is_the_backward_pass():
+    assert finding(non_finite(healthy(n=N, grad_norm=broken_from(50, value=np.inf)))).cause == "gradient"
+
+
+def test_a_loss_that_stands_still_while_the_gradient_is_nan_was_replaced():
+    loss = broken_from(0, value=0.3)
+    loss[:50] = noise(np.random.default_rng(1), 50, 0.1)
+    found = finding(non_finite(healthy(n=N, loss=loss, grad_norm=broken_from(50))))
+    assert (found.cause, found.severity) == ("hidden", "critical")
+    assert "logging_nan_inf_filter" in found.source
+
+
+def test_single_infinite_gradients_are_skipped_steps():
+    norm = broken_from(50, until=51, value=np.inf)
+    norm[70] = np.inf
+    found = finding(non_finite(healthy(n=N, grad_norm=norm)))
+    assert (found.cause, found.severity) == ("skipped_steps", "info")
+
+
+def test_a_loss_that_recovers_is_a_warning():
+    found = finding(non_finite(healthy(n=N, loss=broken_from(50, until=53))))
+    assert (found.severity, found.since_step) == ("warning", 50)
+    assert "recovered" in found.message
+
+
+def test_an_undefined_explained_variance_is_worth_knowing_only():
+    run = healthy(n=N, explained_variance=broken_from(10, until=12, value=-np.inf))
+    found = finding(non_finite(run))
+    assert (found.cause, found.severity, found.since_step) == ("undefined", "info", 10)
+
+
+def test_finite_numbers_are_silent():
+    assert non_finite(healthy(n=N)) == []

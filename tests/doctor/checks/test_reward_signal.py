@@ -1,0 +1,129 @@
+import numpy as np
+
+from steadyrl.doctor.checks.reward_signal import no_signal_groups, reward_noise, reward_scale, reward_unscored
+from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, unclear
+
+N = 200
+
+
+def grouped(**columns):
+    return healthy(n=N, algorithm="grpo", **columns)
+
+
+# no_signal_groups
+
+
+def test_groups_that_are_all_right_are_too_easy():
+    run = grouped(no_signal=np.full(N, 0.9), reward=np.full(N, 0.95))
+    found = finding(no_signal_groups(run))
+    assert (found.cause, found.severity, found.since_step) == ("too_easy", "warning", 0)
+    assert found.overrides == ()
+
+
+def test_groups_that_are_all_wrong_are_too_hard():
+    found = finding(no_signal_groups(grouped(no_signal=np.full(N, 0.9), reward=np.full(N, 0.05))))
+    assert found.cause == "too_hard"
+    assert found.overrides == ("rollout.samples_per_prompt=8",)
+
+
+def test_the_level_is_judged_between_the_least_and_the_greatest_reward():
+    run = grouped(
+        no_signal=np.full(N, 0.9), reward=np.full(N, 1.9), reward_min=np.full(N, -2.0), reward_max=np.full(N, 2.0)
+    )
+    assert finding(no_signal_groups(run)).cause == "too_easy"
+
+
+def test_groups_that_agree_half_right_half_wrong_give_the_same_answers():
+    found = finding(no_signal_groups(grouped(no_signal=np.full(N, 0.9), reward=np.full(N, 0.5))))
+    assert found.cause == "same_answers"
+
+
+def test_a_share_that_grew_is_dated():
+    share = np.where(np.arange(N) < 120, 0.3, 0.95)
+    assert finding(no_signal_groups(grouped(no_signal=share))).since_step == 120
+
+
+def test_no_signal_at_any_step_is_critical():
+    assert finding(no_signal_groups(grouped(no_signal=np.ones(N), reward=np.zeros(N)))).severity == "critical"
+
+
+def test_a_value_head_learns_from_equal_rewards_as_well():
+    assert no_signal_groups(healthy(n=N, no_signal=np.ones(N))) == []
+
+
+# reward_unscored
+
+
+def test_a_judge_that_never_answers_is_critical_from_the_start():
+    found = finding(reward_unscored(healthy(n=N, reward_unscored=np.full(N, 0.8))))
+    assert (found.severity, found.cause, found.since_step) == ("critical", "judge_or_engine", 0)
+
+
+def test_an_engine_that_fails_later_is_dated():
+    share = np.where(np.arange(N) < 90, 0.0, 0.3)
+    found = finding(reward_unscored(healthy(n=N, reward_unscored=share)))
+    assert (found.severity, found.cause, found.since_step) == ("warning", "engine_failing", 90)
+
+
+# reward_scale
+
+
+def test_rewards_near_100_with_a_spread_of_1_are_an_offset():
+    rng = np.random.default_rng(0)
+    run = healthy(n=N, reward=100 + noise(rng, N, 0.2), reward_std=np.ones(N), value_mean=np.full(N, 60.0),
+                  return_mean=np.full(N, 100.0), reward_max=np.full(N, 103.0), reward_min=np.full(N, 97.0))  # fmt: skip
+    found = finding(reward_scale(run))
+    assert (found.cause, found.severity) == ("offset", "warning")
+    assert "100 standard deviations" in found.message
+
+
+def test_an_offset_that_the_values_have_learned_is_worth_knowing_only():
+    run = healthy(n=N, reward=np.full(N, 100.0), reward_std=np.ones(N), value_mean=np.full(N, 100.0),
+                  return_mean=np.full(N, 100.0), reward_max=np.full(N, 103.0), reward_min=np.full(N, 97.0))  # fmt: skip
+    assert finding(reward_scale(run)).severity == "info"
+
+
+def test_single_rewards_of_a_thousand_are_outliers():
+    greatest = np.ones(N)
+    greatest[[50, 90, 130]] = 1000.0
+    found = finding(reward_scale(healthy(n=N, reward_max=greatest)))
+    assert (found.cause, found.since_step, found.severity) == ("outliers", 50, "warning")
+
+
+def test_rare_successes_are_no_outliers():
+    rng = np.random.default_rng(0)
+    wins = rng.binomial(128, 0.01, N)
+    rate = wins / 128
+    run = healthy(n=N, reward=rate, reward_std=np.sqrt(rate * (1 - rate)), reward_max=(wins > 0).astype(float))
+    assert reward_scale(run) == []
+
+
+def test_without_a_spread_the_scale_is_unclear():
+    assert unclear(reward_scale(healthy(n=N, without=["reward_std"]))).would_tell == ("reward_std",)
+
+
+# reward_noise
+
+
+def test_a_growing_spread_is_split_into_within_and_between():
+    rng = np.random.default_rng(0)
+    within = 0.2 + noise(rng, N, 0.005)
+    wider = rise(N, 0.25, 0.5) + noise(rng, N, 0.005)
+    assert finding(reward_noise(healthy(n=N, reward_std=wider, reward_std_within=within))).cause == "between"
+    within = np.sqrt(wider**2 - 0.15**2)
+    assert finding(
+        reward_noise(healthy(n=N, reward_std=wider, reward_std_within=within, settings={"samples_per_prompt": None}))
+    ).cause == ("within")
+
+
+def test_the_gap_to_the_best_of_four_is_headroom():
+    run = healthy(n=N, reward=np.full(N, 0.25), reward_std_within=np.full(N, 0.31), reward_std=np.full(N, 0.35))
+    found = finding(reward_noise(run))
+    assert (found.cause, found.severity) == ("headroom", "info")
+    assert "0.319" in found.message  # 1.029 x 0.31
+
+
+def test_checks_of_the_signal_say_what_they_miss():
+    run = healthy(n=N, without=["no_signal", "reward_unscored", "reward_std_within"], algorithm="grpo")
+    missing = [unclear(check(run)).would_tell for check in (no_signal_groups, reward_unscored, reward_noise)]
+    assert missing == [("no_signal",), ("reward_unscored",), ("reward_std_within",)]

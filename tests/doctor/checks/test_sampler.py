@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+
+from steadyrl.doctor.checks.sampler import sampler_mismatch, sampling_gap, warped_sampling
+
+
+def sample(made, share, noise=0.03):
+    """Let the mean -log p of the sampled tokens be a share of the exact entropy."""
+    exact = made.curves[("entropy", "nats/token", "exact")]
+    made.put("entropy", share * exact + noise * made.rng.normal(size=made.n), "nats/token", "sampled")
+
+
+@pytest.mark.parametrize(
+    ("share", "settings", "cause"),
+    [
+        (0.71, {"temperature": 0.7}, "temperature"),
+        (0.89, {"top_p": 0.9}, "truncation"),
+        (0.89, {"top_k": 50}, "truncation"),
+        (0.71, {"temperature": None, "top_p": None, "top_k": None}, "temperature_or_truncation"),
+        (1.27, {"temperature": 1.3}, "high_temperature"),
+        (1.27, {}, "stale_weights"),
+        (1.27, {"temperature": None}, "high_temperature_or_stale_weights"),
+    ],
+)
+def test_the_direction_of_the_gap_names_the_cause(share, settings, cause, make, finding):
+    made = make(0)
+    sample(made, share)
+    made.settings = {k: v for k, v in (made.settings | settings).items() if v is not None}
+    found = finding(warped_sampling, made)
+    assert (found.cause, found.since_step) == (cause, 0)
+
+
+def test_the_gap_shows_on_the_first_day_while_every_kl_is_zero(make, finding):
+    made = make(1, 10)
+    made.kl(np.zeros(10))
+    sample(made, 0.71)
+    assert finding(warped_sampling, made).severity == "warning"
+
+
+def test_the_gap_is_the_mean_difference(make):
+    made = make(2)
+    made.put("entropy", 2.0, "nats/token", "exact")
+    made.put("entropy", np.tile([1.4, 1.6], 100), "nats/token", "sampled")
+    gap = sampling_gap(made.run())
+    assert gap.gap == pytest.approx(-0.5)
+    assert gap.error == pytest.approx(0.1 / np.sqrt(49))
+    assert (gap.since, gap.until, gap.sure) == (0, 49, True)
+
+
+def test_a_sampled_entropy_per_sequence_is_read_per_token(make, finding):
+    made = make(3)
+    exact = made.curves[("entropy", "nats/token", "exact")]
+    made.curves.pop(("entropy", "nats/token", "sampled"))
+    length = made.curves[("length", "tokens", "")]
+    made.put("entropy", 0.71 * exact * length, "nats/sequence", "sampled")
+    assert finding(warped_sampling, made).cause == "temperature_or_truncation"
+
+
+def test_raw_logits_at_a_temperature_are_told_by_the_settings_alone(make, finding):
+    made = make(4)
+    made.drop("entropy")
+    made.settings |= {"logprobs": "raw", "temperature": 0.7}
+    found = finding(warped_sampling, made)
+    assert (found.cause, found.overrides) == ("temperature", ("sampling.logprobs=sampled",))
+
+
+def test_a_measured_gap_of_nothing_overrules_the_settings(make):
+    made = make(5)
+    made.settings |= {"logprobs": "raw", "temperature": 0.7}
+    assert warped_sampling(made.run()) == []
+
+
+def test_entropies_that_count_padding_do_not_tell(make, unclear):
+    made = make(6)
+    sample(made, 0.5)
+    made.trainer = "trl-ppo"
+    unclear(warped_sampling, made)
+
+
+def test_one_entropy_alone_does_not_tell(make, unclear):
+    made = make(7)
+    made.curves.pop(("entropy", "nats/token", "sampled"))
+    unclear(warped_sampling, made)
+
+
+def test_a_sampler_that_differs_from_the_first_step_on_is_another_precision(make, finding):
+    made = make(0)
+    made.put("sampler_gap", 0.004 * np.exp(0.1 * made.noise()))
+    assert finding(sampler_mismatch, made).cause == "precision"
+
+
+def test_the_same_gap_is_usual_with_another_engine(make):
+    made = make(0)
+    made.trainer = "trl-grpo"
+    made.put("sampler_gap", 0.02 * np.exp(0.1 * made.noise()))
+    assert sampler_mismatch(made.run()) == []
+
+
+def test_a_gap_of_the_size_of_one_update_means_stale_weights(make, finding):
+    made = make(1)
+    gap = 0.8 * np.sqrt(2 * made.curves[("kl_old", "nats/token", "k3")])
+    gap[0] = 1e-6
+    made.put("sampler_gap", gap)
+    found = finding(sampler_mismatch, made)
+    assert found.cause == "stale_weights"
+    assert "one step's update explains 0.11" in " ".join(found.evidence)
+
+
+def test_a_gap_that_the_entropy_shows_too_is_warped_sampling(make, finding):
+    made = make(2)
+    made.put("sampler_gap", 0.4)
+    sample(made, 0.71)
+    found = finding(sampler_mismatch, made)
+    assert (found.cause, found.follows) == ("warped_sampling", "warped_sampling")
+
+
+def test_a_tiny_importance_weight_means_other_weights_altogether(make, finding):
+    made = make(3)
+    made.put("importance", 0.03 + 0.002 * made.noise())
+    found = finding(sampler_mismatch, made)
+    assert (found.cause, found.severity) == ("stale_weights", "critical")
+
+
+def test_a_kl_between_sampler_and_trainer_is_a_mismatch(make, finding):
+    made = make(4)
+    made.put("kl_sampler", 0.3 + 0.01 * made.noise(), "nats/token", "k3")
+    assert finding(sampler_mismatch, made).cause == "precision"
+
+
+def test_a_mismatch_that_comes_and_goes_is_unknown(make, finding):
+    made = make(5)
+    made.put("sampler_gap", np.where(np.arange(made.n) < 100, 0.01, 0.0035))
+    assert finding(sampler_mismatch, made).cause == "unknown"

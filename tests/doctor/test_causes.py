@@ -1,0 +1,119 @@
+"""Causes stand before what they bring about; what no link joins stands by how bad it is."""
+
+import re
+from dataclasses import replace
+
+from steadyrl.doctor.causes import BROUGHT_ABOUT_BY, arrange, tree
+from steadyrl.doctor.examine import CHECKS, RANKS
+from steadyrl.types import Finding
+
+
+def found(check, since=None, severity="warning", cause="unknown", follows="", evidence=()):
+    return Finding(check, severity, since, cause, f"{check} shows", evidence, "mend it", follows=follows)
+
+
+def placed(*findings, tolerance=0):
+    return [(p.finding.check, p.depth) for p in tree(arrange(findings, tolerance, RANKS))]
+
+
+def test_a_value_spike_caused_by_the_kl_stands_under_the_kl_and_that_under_the_learning_rate():
+    spikes = found("value_loss_spikes", 300, cause="kl")
+    runaway = found("kl_runaway", 210, cause="learning_rate", follows="learning_rate_too_high")
+    rate = found("learning_rate_too_high", 200, cause="learning_rate")
+    assert placed(spikes, runaway, rate) == [
+        ("learning_rate_too_high", 0),
+        ("kl_runaway", 1),
+        ("value_loss_spikes", 2),
+    ]
+
+
+def test_what_began_later_is_no_cause():
+    early, late = found("reward_falling", 100), found("learning_rate_too_high", 300)
+    assert placed(early, late) == [("reward_falling", 0), ("learning_rate_too_high", 0)]
+
+
+def test_a_cause_may_show_a_little_later_than_its_consequence():
+    early, late = found("reward_falling", 290), found("learning_rate_too_high", 300)
+    assert placed(early, late, tolerance=10) == [("learning_rate_too_high", 0), ("reward_falling", 1)]
+    assert placed(early, late, tolerance=9) == [("reward_falling", 0), ("learning_rate_too_high", 0)]
+
+
+def test_a_finding_of_the_whole_run_can_be_brought_about_at_any_step():
+    assert placed(found("reward_flat"), found("reward_constant", 50, "critical")) == [
+        ("reward_constant", 0),
+        ("reward_flat", 1),
+    ]
+
+
+def test_a_consequence_that_names_another_cause_of_its_own_stays_alone():
+    spikes = found("value_loss_spikes", 300, cause="value_reset")
+    assert placed(spikes, found("kl_runaway", 100)) == [("kl_runaway", 0), ("value_loss_spikes", 0)]
+
+
+def test_a_cause_that_a_finding_names_but_nobody_found_is_dropped():
+    (alone,) = arrange([found("ratio_off", 5, follows="learning_rate_too_high")], 0, RANKS)
+    assert alone.follows == ""
+
+
+def test_the_worst_chain_comes_first_even_where_its_root_is_mild():
+    warning = found("truncated", 10, "warning")
+    root = found("no_signal_groups", 50, "info", cause="too_hard")
+    zero = found("grad_norm", 60, "critical", cause="no_signal", follows="no_signal_groups")
+    assert placed(warning, root, zero) == [("no_signal_groups", 0), ("grad_norm", 1), ("truncated", 0)]
+
+
+def test_roots_of_one_severity_stand_by_their_first_step():
+    assert [check for check, _ in placed(found("repetition", 90), found("truncated", 20), found("stalled", 60))] == [
+        "truncated",
+        "stalled",
+        "repetition",
+    ]
+
+
+def test_what_is_worth_knowing_only_does_not_explain_a_harm_that_does_not_point_at_it():
+    known, harm = found("reward_hacking", 10, "info"), found("over_training", 20, "warning")
+    assert placed(known, harm) == [("over_training", 0), ("reward_hacking", 0)]
+    assert placed(replace(known, severity="warning"), harm) == [("reward_hacking", 0), ("over_training", 1)]
+
+
+def test_findings_that_say_the_same_are_put_together_with_all_their_evidence():
+    twice = (
+        found("truncated", 40, "warning", "grew", evidence=("a", "b")),
+        found("truncated", 30, "critical", "grew", evidence=("b", "c")),
+    )
+    (single,) = arrange(twice, 0, RANKS)
+    assert (single.severity, single.since_step, single.evidence) == ("critical", 30, ("b", "c", "a"))
+
+
+def test_findings_that_name_each_other_do_not_go_round_in_a_circle():
+    one = found("kl_runaway", 10, follows="value_loss_spikes")
+    other = found("value_loss_spikes", 10, cause="kl", follows="kl_runaway")
+    assert sorted(depth for _, depth in placed(one, other)) == [0, 1]
+
+
+def test_the_order_does_not_depend_on_the_order_of_the_checks():
+    several = [
+        found("value_loss_spikes", 300, cause="kl"),
+        found("kl_runaway", 210, cause="learning_rate"),
+        found("learning_rate_too_high", 200),
+        found("entropy_collapse", 220, cause="learning_rate"),
+        found("truncated", 200, "critical", "limit_too_low"),
+    ]
+    assert placed(*several) == placed(*reversed(several))
+
+
+def test_every_link_is_between_checks_that_exist():
+    named = {*BROUGHT_ABOUT_BY, *(cause for links in BROUGHT_ABOUT_BY.values() for cause, _ in links)}
+    assert named <= set(RANKS)
+
+
+def test_the_causes_that_links_ask_for_are_in_the_checks_own_pages():
+    words = {check.name: set(re.findall(r"\w+", check.page)) for check in CHECKS}
+    missing = [
+        (consequence, cause)
+        for consequence, links in BROUGHT_ABOUT_BY.items()
+        for _, causes in links
+        for cause in causes
+        if cause != "unknown" and cause not in words[consequence]
+    ]
+    assert missing == []

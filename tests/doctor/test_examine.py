@@ -1,0 +1,101 @@
+"""All checks together: every one is run, where it applies, and what they say is put in order."""
+
+import importlib
+import pkgutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor import checks as room
+from steadyrl.doctor.causes import tree
+from steadyrl.doctor.check import Check, Unclear
+from steadyrl.doctor.examine import CHECKS, diagnose, examine, span
+from steadyrl.doctor.series import Run, Series
+from steadyrl.errors import RunError
+from steadyrl.report.expectations import HEALTHY
+
+sys.path.insert(0, str(Path(__file__).parent))
+import logs
+
+
+def run_of(algorithm="", **quantities):
+    series = {
+        name: (Series(name, "", "", name, np.arange(len(values)), np.asarray(values, float)),)
+        for name, values in quantities.items()
+    }
+    return Run("made", "unknown", algorithm, series)
+
+
+def test_every_check_of_every_module_is_run():
+    modules = [
+        importlib.import_module(f"{room.__name__}.{found.name}") for found in pkgutil.iter_modules(room.__path__)
+    ]
+    there = {value.name for module in modules for value in vars(module).values() if isinstance(value, Check)}
+    assert sorted(check.name for check in CHECKS) == sorted(there)
+
+
+def test_every_check_has_a_line_on_what_is_healthy():
+    assert sorted(HEALTHY) == sorted(check.name for check in CHECKS)
+
+
+def test_a_sick_run_is_traced_to_its_learning_rate(tmp_path):
+    (diagnosis,) = diagnose(logs.write(tmp_path / "metrics.jsonl", logs.sick()))
+    chain = [(placed.finding.check, placed.depth) for placed in tree(diagnosis.findings)]
+    assert chain[0] == ("learning_rate_too_high", 0)
+    assert ("kl_runaway", 1) in chain
+    assert chain.index(("value_loss_spikes", 2)) > chain.index(("kl_runaway", 1))
+    assert abs(diagnosis.findings[0].since_step - logs.SICK_FROM) <= 20
+    assert not diagnosis.healthy
+
+
+def test_a_healthy_run_is_healthy(tmp_path):
+    (diagnosis,) = diagnose(logs.write(tmp_path / "metrics.jsonl", logs.healthy()))
+    assert diagnosis.healthy, diagnosis.findings
+
+
+def test_equal_runs_give_equal_diagnoses(tmp_path):
+    log = logs.write(tmp_path / "metrics.jsonl", logs.sick())
+    assert diagnose(log)[0].findings == diagnose(log)[0].findings
+
+
+def test_what_an_algorithm_does_not_have_is_no_gap():
+    gaps = {algorithm: {gap.check for gap in examine(run_of(algorithm)).unclear} for algorithm in ("", "grpo", "ppo")}
+    assert "value_loss_spikes" in gaps[""] and "value_loss_spikes" in gaps["ppo"]
+    assert "value_loss_spikes" not in gaps["grpo"]
+    assert "no_signal_groups" in gaps["grpo"] and "no_signal_groups" not in gaps["ppo"]
+
+
+def test_settings_given_beside_a_log_count_where_it_has_none(tmp_path):
+    log = logs.write(tmp_path / "metrics.jsonl", logs.healthy(50))
+    (diagnosis,) = diagnose(log, {"sampling.temperature": 0.7, "update.epochs": 3})
+    assert diagnosis.run.settings["temperature"] == 0.7
+    assert diagnosis.run.settings["epochs"] == 3
+
+
+def test_the_span_is_that_of_all_series():
+    run = run_of(reward=[1.0] * 5)
+    later = replace(run.series["reward"][0], steps=np.arange(3, 8))
+    assert span(replace(run, series={**run.series, "kl_ref": (later,)})) == (0, 7)
+    assert span(run_of()) == (0, 0)
+
+
+def test_a_run_without_anything_is_all_gaps_and_no_crash():
+    diagnosis = examine(run_of())
+    assert diagnosis.findings == ()
+    assert len(diagnosis.unclear) > 20
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [np.nan] * 50, [np.inf] * 50, [0.0] * 50, [1e300, -1e300] * 30])
+def test_no_check_fails_on_odd_numbers(values):
+    names = [need for check in CHECKS for several in check.needs for need in several.split("|")]
+    for algorithm in ("ppo", "grpo"):
+        diagnosis = examine(run_of(algorithm, **{name: values for name in names if "/" not in name}))
+        assert all(isinstance(gap, Unclear) for gap in diagnosis.unclear)
+
+
+def test_a_path_that_is_not_there_is_an_error_that_says_what_to_give(tmp_path):
+    with pytest.raises(RunError, match="there is no file or folder"):
+        diagnose(tmp_path / "nothing")

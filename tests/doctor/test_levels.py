@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from steadyrl.doctor.levels import measure
+from tests.doctor.checks.series_for_values import noise, rise, series
+
+
+def test_block_means_and_first_steps_of_a_hand_made_series():
+    levels = measure(series("x", np.repeat([1.0, 2.0, 4.0], 10)))  # 30 values: three blocks of ten
+    assert levels.means.tolist() == [1.0, 2.0, 4.0]
+    assert levels.steps.tolist() == [0, 10, 20]
+    assert (levels.first, levels.end, levels.late) == (1.0, 4.0, 3.0)
+    assert levels.rose and not levels.fell
+
+
+def test_the_first_values_are_left_out_where_blocks_do_not_divide_the_number():
+    levels = measure(series("x", np.append([99.0] * 5, np.repeat(np.arange(10.0), 20))))
+    assert levels.steps[0] == 5
+    assert levels.first == 0.0
+
+
+def test_fewer_than_six_values_have_no_levels():
+    assert measure(series("x", np.arange(5.0))) is None
+    assert measure(series("x", np.arange(6.0))).points == 6
+
+
+def test_the_noise_of_independent_values_is_their_error_of_the_mean():
+    rng = np.random.default_rng(0)
+    found = [measure(series("x", rng.normal(size=1000))).noise for _ in range(200)]
+    assert np.median(found) == pytest.approx(1 / np.sqrt(100), rel=0.15)  # ten blocks of a hundred
+
+
+def test_the_noise_of_values_with_a_memory_is_wider():
+    rng = np.random.default_rng(0)
+    # AR(1), 0.8: a mean of 100 has the variance (1 + 0.8) / (1 - 0.8) / 100 = 0.09
+    found = [measure(series("x", noise(rng, 1000))).noise for _ in range(200)]
+    assert np.median(found) == pytest.approx(0.3, rel=0.15)
+
+
+@pytest.mark.parametrize("n", [12, 25, 40, 100, 400])
+def test_noise_seldom_rises_or_falls(n):
+    rng = np.random.default_rng(n)
+    every = [measure(series("x", noise(rng, n))) for _ in range(400)]
+    assert sum(levels.rose or levels.fell for levels in every) <= 6
+
+
+def test_a_rise_that_ends_early_is_one_and_so_is_a_jump():
+    rng = np.random.default_rng(0)
+    assert measure(series("x", rise(200, 0.2, 0.7, 10.0) + noise(rng, 200, 0.03))).rose
+    assert measure(series("x", np.where(np.arange(200) < 90, 0.2, 0.5) + noise(rng, 200, 0.03))).rose
+    assert measure(series("x", np.where(np.arange(200) < 90, 0.5, 0.2) + noise(rng, 200, 0.03))).fell
+
+
+def test_few_evaluations_far_apart_tell_more_than_few_neighbouring_steps():
+    values = np.array([0.10, 0.32, 0.47, 0.50, 0.49, 0.30, 0.21, 0.12])
+    apart, near = series("x", values, np.arange(0, 400, 50)), series("x", values)
+    assert measure(apart).noise < measure(near).noise

@@ -1,0 +1,113 @@
+"""Time, memory and disk of a run, from numbers whose outcome is known by hand."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from steadyrl import forecast as module
+from steadyrl.forecast import Memory, affine, duration, forecast
+from steadyrl.rehearsal import Rehearsal
+from steadyrl.trial import Timed, begin_trial
+
+NOW = Memory(0, 1, "machine")
+
+
+def told(trial, rehearsal=Rehearsal(()), before=NOW):  # noqa: B008  # frozen
+    return {verdict.name: verdict for verdict in forecast(trial, rehearsal, before)}
+
+
+def test_a_cost_per_call_and_one_per_row_are_told_apart():
+    """One second a call and a tenth a row: 10 rows take 2 s, 40 take 5 s; 100 rows in 2 calls take 12 s."""
+    assert affine(Timed(10, 2.0), Timed(40, 5.0), rows=100, calls=2) == pytest.approx(12.0)
+
+
+def test_a_call_that_took_longer_with_fewer_rows_costs_the_same_whatever_the_rows():
+    assert affine(Timed(10, 6.0), Timed(40, 5.0), rows=100, calls=2) == pytest.approx(10.0)
+
+
+def test_rows_never_cost_more_than_all_of_the_time():
+    """10 rows in no time and 40 in 5 s: at most an eighth of a second a row, and no negative cost of the call."""
+    assert affine(Timed(10, 0.0), Timed(40, 5.0), rows=80, calls=1) == pytest.approx(10.0)
+
+
+def test_one_size_alone_is_scaled_by_rows():
+    assert affine(Timed(8, 2.0), Timed(8, 2.0), rows=32, calls=1) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.123, "0.12 s"), (9.0, "9 s"), (42.4, "42 s"), (200, "3 min 20 s"), (3599.9, "1 h 0 min"), (18180, "5 h 3 min")],
+)
+def test_durations_are_said_as_a_person_does(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.fixture
+def timed(toy):
+    """Return a function that begins a trial and gives it the times of 16 rollouts."""
+
+    def begin(*overrides):
+        session = toy("run.steps=100", "update.epochs=2", "update.minibatches=4", *overrides)
+        trial = replace(
+            begin_trial(session),
+            sampling=(Timed(4, 0.5), Timed(16, 1.1)),  # 0.3 s a call and 0.05 s a row
+            reward=Timed(16, 0.16),
+            scoring=Timed(16, 0.32),
+        )
+        return trial, Rehearsal((), (Timed(4, 0.3), Timed(16, 0.9)), 10**6)  # 0.1 s a call and 0.05 s a row
+
+    return begin
+
+
+def test_the_time_of_a_run_by_hand(timed):
+    """A step of 32 rollouts: 0.3 + 1.6 sampling, 0.32 rewards, 0.64 scoring, 8 x 0.1 + 2 x 1.6 updates = 6.86 s.
+
+    An evaluation of 4 problems, sampled and greedy: 2 x (0.3 + 0.2 + 0.04) = 1.08 s, before, after and 4 between.
+    """
+    verdict = told(*timed("rollout.prompts_per_step=16", "evaluate.every=25"))["time"]
+    assert verdict.passed
+    assert verdict.message.startswith(
+        "about 11 min 32 s: 100 steps of 6.9 s (sampling 1.9 s, rewards 0.32 s, scoring 0.64 s, updates 4 s) and 6 "
+        "evaluations of 1.1 s; "
+    )
+    assert verdict.message.endswith("measured on 16 of 32 rollouts a step")
+
+
+def test_prompts_beyond_the_rows_of_one_generation_cost_further_calls(timed):
+    """32 rollouts in 4 calls: 4 x 0.3 + 1.6 s."""
+    message = told(*timed("rollout.prompts_per_step=16", "backend.generate_rows=8"))["time"].message
+    assert "sampling 2.8 s" in message
+
+
+def test_without_an_update_there_is_no_forecast_of_time_and_disk(timed):
+    trial, _ = timed()
+    found = told(trial)
+    assert (found["time"].passed, found["disk"].passed) == (None, None)
+
+
+def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
+    """16 of 64 rollouts added 3 GiB less the moments to 1 GiB: three times as much again."""
+    trial, rehearsal = timed("rollout.prompts_per_step=32")
+    gib, parameters = 2**30, trial.session.backend.describe()["parameters"]
+
+    def memory(total):
+        peak = 4 * gib + 8 * parameters
+        monkeypatch.setattr(module, "peak_device_memory", lambda: (peak, total))
+        return told(trial, rehearsal, Memory(gib, total, "CUDA device"))["memory"]
+
+    fits = memory(14 * gib)
+    assert fits.passed
+    assert "peak so far 4.00 GiB, at most 13.00 GiB in a full step; the CUDA device has 14.00 GiB" in fits.message
+    tight = memory(12 * gib)
+    assert (tight.passed, tight.cause) == (None, "memory")
+    assert tight.overrides == ("backend.micro_batch_tokens=4096", "backend.generate_rows=128")
+
+
+def test_a_disk_without_room_for_the_checkpoints_fails(timed, monkeypatch):
+    """Two are kept and a third is written before the oldest goes: 3 MB."""
+    trial, rehearsal = timed("run.checkpoint_every=10")
+    for free, passed in ((3 * 10**6, True), (3 * 10**6 - 1, False)):
+        monkeypatch.setattr(module.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        verdict = told(trial, rehearsal)["disk"]
+        assert (verdict.passed, verdict.overrides) == (passed, () if passed else ("run.keep_checkpoints=1",))

@@ -1,0 +1,158 @@
+"""The callback on the spot: transformers' own Trainer with a tiny model, and rows as TRL's trainers log them."""
+
+import json
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+transformers = pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+
+import torch  # noqa: E402
+
+from steadyrl.integrations.trl import DoctorCallback, passes_agree, vocabulary_size  # noqa: E402
+
+TOKENS, STEPS = 50, 40
+
+
+@dataclass
+class OnlineArguments(transformers.TrainingArguments):
+    """Arguments as a trainer has them that samples for itself."""
+
+    temperature: float = 1.0
+    beta: float = 0.05
+
+
+class LoggingTrainer(transformers.Trainer):
+    """Logs what a made RL run would, beside the real loss."""
+
+    made = staticmethod(lambda step: {})
+
+    def log(self, logs, start_time=None):
+        super().log({**logs, **self.made(self.state.global_step)}, start_time)
+
+
+def model(dropout=0.0):
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=TOKENS,
+            n_positions=32,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            attn_pdrop=dropout,
+        )
+    )
+
+
+def train(folder, callback, made=lambda step: {}, policy=None, arguments=OnlineArguments, **more):
+    rows = [{"input_ids": list(range(8)), "labels": list(range(8))} for _ in range(8)]
+    settings = {
+        "output_dir": str(folder),
+        "max_steps": STEPS,
+        "logging_steps": 1,
+        "report_to": [],
+        "per_device_train_batch_size": 4,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+    trainer = LoggingTrainer(
+        model=policy or model(), args=arguments(**settings, **more), train_dataset=rows, callbacks=[callback]
+    )
+    trainer.made = made
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Let the trainer's own words be, and torch on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def constant_reward(step):
+    return {"reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "completions/mean_length": 20.0}
+
+
+def learning(step):
+    share = step / STEPS
+    return {
+        "reward": str(0.2 + 0.4 * share + 0.01 * (-1) ** step),
+        "reward_std": str(0.2),
+        "frac_reward_zero_std": "0.1",
+        "kl": str(0.01 * share),
+        "completions/mean_length": "20.0",
+    }
+
+
+def test_a_reward_that_never_differs_is_found_while_training_goes_on(tmp_path, caplog):
+    callback = DoctorCallback(every=10, findings_file=tmp_path / "findings.jsonl")
+    with caplog.at_level(logging.INFO, "steadyrl"):
+        train(tmp_path, callback, constant_reward)
+    assert "reward_constant" in {finding.check for finding in callback.findings}
+    lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
+    first = next(line for line in lines if line["check"] == "reward_constant")
+    assert first["state"] == "raised" and first["step"] <= 20
+    assert any("reward_constant" in record.message and record.levelno >= logging.WARNING for record in caplog.records)
+
+
+def test_a_healthy_run_raises_nothing_that_harms_and_its_numbers_may_be_text(tmp_path):
+    callback = DoctorCallback(every=10)
+    train(tmp_path, callback, learning)
+    assert [finding for finding in callback.findings if finding.severity != "info"] == []
+    assert callback._doctor._series["kl"].column().values[-1] == pytest.approx(0.01)
+
+
+def test_it_stops_on_a_critical_finding_only_where_asked(tmp_path):
+    stopped = train(tmp_path, DoctorCallback(every=10, stop_on_critical=True), constant_reward)
+    assert stopped.state.global_step < STEPS
+    assert train(tmp_path, DoctorCallback(every=10), constant_reward).state.global_step == STEPS
+
+
+def test_the_filter_that_hides_nan_is_switched_off(tmp_path):
+    assert train(tmp_path, DoctorCallback()).args.logging_nan_inf_filter is False
+
+
+def test_the_settings_of_the_trainer_reach_the_checks(tmp_path):
+    callback = DoctorCallback()
+    train(tmp_path, callback, learning, temperature=0.7, learning_rate=3e-5)
+    settings = callback._doctor.settings
+    assert (settings["temperature"], settings["learning_rate"], settings["vocab_size"]) == (0.7, 3e-5, TOKENS)
+
+
+def test_dropout_is_found_before_the_first_step(tmp_path):
+    callback = DoctorCallback()
+    train(tmp_path, callback, learning, policy=model(dropout=0.2))
+    assert (callback.findings[0].check, callback.findings[0].cause) == ("passes_differ", "dropout")
+
+
+def test_dropout_is_no_fault_of_a_trainer_that_samples_nothing(tmp_path):
+    callback = DoctorCallback()
+    train(tmp_path, callback, policy=model(dropout=0.2), arguments=transformers.TrainingArguments)
+    assert callback.findings == ()
+
+
+def test_two_passes_without_dropout_agree_and_leave_no_trace():
+    policy = model()
+    policy.eval()
+    policy.transformer.h[0].train()
+    before = torch.random.get_rng_state()
+    assert passes_agree(policy, TOKENS) == ()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert policy.transformer.h[0].training and not policy.lm_head.training
+
+
+def test_only_causal_models_are_measured():
+    assert vocabulary_size(model()) == TOKENS
+    assert vocabulary_size(torch.nn.Linear(2, 2)) is None

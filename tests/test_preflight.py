@@ -1,0 +1,267 @@
+"""The preflight as a whole: sound sessions pass and stay as they are; tasks and completions are judged."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steadyrl import config
+from steadyrl.backends.toy import ToyBackend
+from steadyrl.errors import ConfigError
+from steadyrl.preflight import completions, gold_answer, preflight, rewards, summary_line
+from steadyrl.rundir import RunDir
+from steadyrl.train import open_session, train
+from steadyrl.trial import Verdict, begin_trial
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+
+NAMES = [
+    "completions",
+    "rewards",
+    "gold_answer",
+    "sampler_parity",
+    "sampled_entropy",
+    "reference_parity",
+    "gradient",
+    "update",
+    "continuation",
+    "time",
+    "memory",
+    "disk",
+]
+NARROW = ("sampling.temperature=0.7", "sampling.top_p=0.9", "sampling.top_k=20")
+WITHOUT_REFERENCE = ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0")
+
+
+def could_not_tell(verdicts):
+    assert [(v.name, v.cause, v.message) for v in verdicts if v.passed is False] == []
+    return {v.name for v in verdicts if v.passed is None}
+
+
+def metrics(session, folder):
+    """Train and return the metrics of every step, times left out."""
+    folder.mkdir()
+    run = RunDir(folder)
+    train(session, run)
+    timed = ("time", "time/", "tokens/per_second")
+    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in run.metrics()]
+
+
+@pytest.mark.parametrize("overrides", [(), NARROW, ("algorithm.name=grpo",), ("rollout.samples_per_prompt=1",)])
+def test_a_sound_toy_session_passes(toy, overrides):
+    verdicts = preflight(toy(*overrides))
+    assert [verdict.name for verdict in verdicts] == NAMES
+    assert could_not_tell(verdicts) == {"gold_answer"}
+
+
+def test_what_does_not_apply_is_neither_good_nor_bad(toy):
+    assert could_not_tell(preflight(toy(*WITHOUT_REFERENCE))) == {"gold_answer", "reference_parity"}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_training_after_a_preflight_is_training_without_one(toy, tmp_path, algorithm):
+    session = toy(f"algorithm.name={algorithm}")
+    preflight(session)
+    fresh = toy(f"algorithm.name={algorithm}")
+    assert metrics(session, tmp_path / "after") == metrics(fresh, tmp_path / "without")
+
+
+@pytest.fixture
+def tiny(tiny_models, tmp_path):
+    """Return a function that opens a session of a tiny torch model."""
+    prompts = tmp_path / "prompts.jsonl"
+    words = "the red cat sees a small dog and the old bird".split()
+    texts = [" ".join(words[i % 7 : i % 7 + 1 + i % 4]) + f" {i}" for i in range(20)]
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+
+    def open_tiny(family, *overrides):
+        settings = {
+            "run": {"steps": 2, "folder": str(tmp_path / "runs")},
+            "model": {"path": str(tiny_models[family])},
+            "backend": {"device": "cpu", "threads": 1},
+            "task": {"name": "prompts", "args": {"path": str(prompts)}},
+            "rewards": {"length": 1.0},
+            "sampling": {"max_new_tokens": 24},
+            "rollout": {"prompts_per_step": 16, "samples_per_prompt": 2},
+            "update": {"learning_rate": 1e-4},
+        }
+        return open_session(config.resolve(settings, overrides))
+
+    return open_tiny
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("llama", NARROW),
+        ("qwen3", ("algorithm.name=grpo",)),
+        ("gpt2", ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0", "update.old_logprobs=recompute")),
+        ("qwen2", ("model.lora_rank=4",)),
+    ],
+)
+def test_a_sound_torch_session_passes_and_trains_as_without(tiny, tmp_path, family, overrides):
+    session = tiny(family, *overrides)
+    missing = {"reference_parity"} if "algorithm.args.kl_coef=0.0" in overrides else set()
+    # Random weights end a text by chance, if ever: only how they end is left out.
+    verdicts = [verdict for verdict in preflight(session) if verdict.name != "completions"]
+    assert could_not_tell(verdicts) == {"gold_answer"} | missing
+    assert metrics(session, tmp_path / "after") == metrics(tiny(family, *overrides), tmp_path / "without")
+
+
+def test_dropout_in_a_torch_model_is_told(tiny):
+    import torch
+
+    class Drops(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self._inner = inner
+
+        def forward(self, x):
+            return torch.nn.functional.dropout(self._inner(x), 0.1, training=True)
+
+    session = tiny("gpt2")
+    for block in session.backend.model.transformer.h:
+        block.mlp.forward = Drops(block.mlp.forward).forward
+    with torch.random.fork_rng():
+        found = {verdict.name: verdict for verdict in preflight(session)}
+    assert found["sampler_parity"].cause == "dropout"
+    assert found["continuation"].cause == "noise"
+
+
+def test_an_algorithm_that_cannot_use_the_rollouts_is_wrong_input(toy):
+    with pytest.raises(ConfigError, match="samples_per_prompt"):
+        preflight(toy("algorithm.name=grpo", "rollout.samples_per_prompt=1"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problems", "rollouts"),
+    [
+        (("rollout.samples_per_prompt=1",), 16, 16),  # no problem twice
+        (("rollout.samples_per_prompt=8",), 8, 64),
+        (("rollout.samples_per_prompt=8", "sampling.max_new_tokens=128"), 4, 32),  # 4096 tokens
+        (("rollout.samples_per_prompt=8", "sampling.max_new_tokens=1000"), 2, 16),  # but at least 16 rollouts
+        (("rollout.samples_per_prompt=500",), 2, 64),  # of two problems at least
+    ],
+)
+def test_a_trial_is_small_whatever_a_step_is(toy, overrides, problems, rollouts):
+    trial = begin_trial(toy("rollout.prompts_per_step=1000", *overrides))
+    assert (len(trial.groups), len(trial.batch.lengths)) == (problems, rollouts)
+
+
+def cause_of(verdict):
+    assert verdict.passed is False
+    assert verdict.remedy
+    return verdict.cause
+
+
+def test_rewards_that_are_all_equal_are_told(toy):
+    verdict = rewards(begin_trial(toy(reward="toy_rewards:nothing")))
+    assert cause_of(verdict) == "constant"
+    assert "32 of 32 rollouts scored, mean 0, standard deviation 0" in verdict.message
+
+
+@pytest.mark.parametrize(("name", "share"), [("always_fails", "0 of 32"), ("refuses_odd_lengths", " of 32")])
+def test_rewards_that_fail_are_told_with_the_reason(toy, name, share):
+    verdict = rewards(begin_trial(toy("sampling.max_new_tokens=5", reward=f"toy_rewards:{name}")))
+    assert cause_of(verdict) == "unscored"
+    assert share in verdict.message
+    assert f"{name} raised RuntimeError" in verdict.message
+
+
+def by_problem(trial):
+    """Give the rollouts of each problem one reward, another for each problem."""
+    groups = [
+        replace(group, rollouts=tuple(replace(rollout, reward=float(i)) for rollout in group.rollouts))
+        for i, group in enumerate(trial.groups)
+    ]
+    return replace(trial, groups=groups)
+
+
+def test_rewards_that_differ_between_problems_only_are_no_signal_to_groups(toy):
+    verdict = rewards(by_problem(begin_trial(toy())))
+    assert cause_of(verdict) == "no_signal"
+    assert "0% of 16 groups" in verdict.message
+    assert verdict.overrides == ("rollout.samples_per_prompt=8",)
+
+
+def test_with_one_sample_per_problem_rewards_are_compared_over_the_batch(toy):
+    assert rewards(by_problem(begin_trial(toy("rollout.samples_per_prompt=1")))).passed
+
+
+@pytest.fixture
+def with_gold(toy, tmp_path):
+    """Return a function that begins a trial on problems whose good answer is "aaa bbb"."""
+    prompts = tmp_path / "gold.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"say {i}", "gold": "aaa bbb"}) + "\n" for i in range(20)))
+    return lambda reward: begin_trial(toy(f"task.args.path={json.dumps(str(prompts))}", reward=reward))
+
+
+def test_a_good_answer_that_beats_the_empty_one_passes(with_gold):
+    verdict = gold_answer(with_gold("toy_rewards:share_of_a"))
+    assert verdict.passed
+    assert "good answers earn 0.4286, empty ones 0," in verdict.message  # three of seven characters
+
+
+def test_a_reward_that_silence_wins_is_told_by_name(with_gold):
+    """Two words earn 2 - 2/16, none earns 2."""
+    verdict = gold_answer(with_gold("length"))
+    assert cause_of(verdict) == "empty_wins"
+    assert "good answers earn 1.875, empty ones 2," in verdict.message
+    assert "'length' pays the empty answer 0.125 more" in verdict.message
+
+
+def test_good_answers_that_cannot_be_scored_leave_it_open(with_gold):
+    assert gold_answer(with_gold("toy_rewards:always_fails")).passed is None
+
+
+def favouring(token, logit):
+    """Return a toy backend that likes, or avoids, one token after every other."""
+    backend = ToyBackend(0)
+    index = backend.tokenizer.eos_id if token == "eos" else backend.tokenizer.characters.index(token)
+    backend.parameters["logits"][:, index] = logit
+    return backend
+
+
+@pytest.mark.parametrize(("token", "logit", "cause"), [("eos", -30.0, "never_ends"), ("eos", 30.0, "empty")])
+def test_completions_that_never_end_or_say_nothing_are_told(toy, token, logit, cause):
+    assert cause_of(completions(begin_trial(replace(toy(), backend=favouring(token, logit))))) == cause
+
+
+def test_the_shares_of_completions_are_counted(toy):
+    """Six of thirty-two end at once, which is empty; the others are cut at the limit."""
+    trial = begin_trial(toy())
+    eos = trial.session.backend.tokenizer.eos_id
+    rollouts = [rollout for group in trial.groups for rollout in group.rollouts]
+    short = [replace(r, completion_ids=np.array([eos]), text="", stop_reason="stop") for r in rollouts[:6]]
+    cut = [replace(r, completion_ids=np.full(6, 1), text="b", stop_reason="length") for r in rollouts[6:]]
+    group = replace(trial.groups[0], rollouts=(*short, *cut))
+    verdict = completions(replace(trial, groups=[group]))
+    assert verdict.passed
+    assert "81% truncated, 19% ended by the end-of-sequence token, 19% empty" in verdict.message
+
+
+def test_text_after_the_end_and_a_missing_end_are_told(toy):
+    trial = begin_trial(toy())
+    eos = trial.session.backend.tokenizer.eos_id
+
+    def judged(ids, reason):
+        rollouts = tuple(replace(r, completion_ids=np.array(ids), stop_reason=reason) for r in trial.groups[0].rollouts)
+        return cause_of(completions(replace(trial, groups=[replace(trial.groups[0], rollouts=rollouts)])))
+
+    assert judged([1, eos, 2, 3], "length") == "text_after_end"
+    assert judged([1, 2, 3], "stop") == "end_token_missing"
+
+
+def test_the_summary_names_what_failed_and_how_long_the_run_takes():
+    verdicts = [
+        Verdict("rewards", True, "fine"),
+        Verdict("update", False, "worse", "learning_rate", "lower it"),
+        Verdict("gold_answer", None, "unknown"),
+        Verdict("time", True, "about 3 min 20 s: 300 steps of 0.6 s"),
+    ]
+    assert summary_line(verdicts) == (
+        "preflight: 2 of 4 passed; FAILED: update (learning_rate); could not tell: gold_answer; "
+        "the run takes about 3 min 20 s"
+    )

@@ -1,0 +1,224 @@
+"""Updates that are taken back: each fault is put into a real backend or loss, and must be told by its cause."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from steadyrl import rehearsal
+from steadyrl.backends.toy import ToyBackend
+from steadyrl.errors import AccessError
+from steadyrl.rehearsal import rehearse
+from steadyrl.trial import begin_trial
+
+
+def verdicts(session):
+    return {verdict.name: verdict for verdict in rehearse(begin_trial(session)).verdicts}
+
+
+def causes(session):
+    return {name: verdict.cause for name, verdict in verdicts(session).items() if not verdict.passed}
+
+
+def with_loss(session, loss):
+    return replace(session, algorithm=replace(session.algorithm, loss=loss))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_a_sound_session_passes(toy, algorithm):
+    assert causes(toy(f"algorithm.name={algorithm}")) == {}
+
+
+def test_an_update_is_judged_at_the_rate_of_the_first_step(toy):
+    """A warm-up of ten steps begins with a tenth of the rate."""
+    message = verdicts(toy("update.learning_rate=0.2", "update.warmup_steps=10"))["update"].message
+    assert "learning rate 0.02 " in message
+
+
+def test_the_gain_is_the_mean_of_advantage_times_change(toy):
+    """A loss that is the sum of a's log-probs alone, at a rate so small that the change is its gradient's sign."""
+    session = toy("update.learning_rate=1e-6")
+    trial = begin_trial(session)
+    before = session.backend.parameters["logits"].copy()
+    message = {v.name: v for v in rehearse(trial).verdicts}["update"].message
+    np.testing.assert_array_equal(session.backend.parameters["logits"], before)
+    batch = trial.training
+    twin = ToyBackend(0)
+    twin.step(batch, session.algorithm.loss, session.sampling, session.algorithm.needs, 1e-6, 1.0)
+    after = twin.score(batch, session.sampling, frozenset()).logprobs
+    total, tokens = 0.0, 0
+    for row, column in zip(*np.nonzero(batch.completion_mask), strict=True):
+        total += batch.advantages[row, column] * (after[row, column] - trial.scores.logprobs[row, column])
+        tokens += 1
+    assert float(message.rpartition("by ")[2]) == pytest.approx(total / tokens, rel=1e-2)
+
+
+def test_a_loss_of_the_wrong_sign_is_told(toy):
+    session = toy()
+
+    def negated(xp, new, arrays, count):
+        total, sums = session.algorithm.loss(xp, new, arrays, count)
+        return 0.0 - total, sums
+
+    assert causes(with_loss(session, negated)) == {"update": "loss_sign"}
+
+
+class Overshoots(ToyBackend):
+    """Beyond a rate of 0.05 its updates go the wrong way."""
+
+    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
+        signed = learning_rate if learning_rate <= 0.05 else -learning_rate
+        return super().step(batch, loss, sampling, needs, signed, max_grad_norm)
+
+
+def test_a_learning_rate_that_is_too_high_is_told_with_one_that_is_not(toy):
+    session = replace(toy("update.learning_rate=1.0"), backend=Overshoots())
+    verdict = verdicts(session)["update"]
+    assert (verdict.cause, verdict.overrides) == ("learning_rate", ("update.learning_rate=0.01",))
+
+
+def test_a_leap_is_no_update_even_if_it_is_one_for_the_better(toy):
+    """At a rate of 10 Adam moves every logit by 10: what was unlikely is then impossible."""
+    session = toy("update.learning_rate=10.0", "update.kl_old_limit=0.05")
+    verdict = verdicts(session)["update"]
+    assert verdict.cause == "learning_rate"
+    rate = float(verdict.overrides[0].removeprefix("update.learning_rate="))
+    assert 0.05 < rate < 10
+
+
+class DoesNothing(ToyBackend):
+    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
+        return super().step(batch, loss, sampling, needs, 0.0, max_grad_norm)
+
+
+def test_a_step_that_changes_nothing_is_told(toy):
+    assert causes(replace(toy(), backend=DoesNothing())) == {"update": "no_update"}
+
+
+def test_at_a_rate_of_zero_no_update_is_judged(toy):
+    found = verdicts(toy("update.learning_rate=0.0"))
+    assert {name: v.passed for name, v in found.items()} == {"gradient": True, "update": None, "continuation": True}
+
+
+def test_rewards_that_do_not_differ_leave_no_gradient(toy):
+    session = toy("algorithm.name=grpo", "algorithm.args.kl_coef=0.0", reward="toy_rewards:nothing")
+    assert causes(session) == {"gradient": "no_signal", "update": "no_update"}
+
+
+def test_a_loss_without_the_policy_in_it_is_told(toy):
+    def constant(xp, new, arrays, count):
+        return (new.logprobs * arrays["mask"]).sum() * 0.0, {}
+
+    assert causes(with_loss(toy(), constant))["gradient"] == "no_gradient"
+
+
+def test_a_gradient_that_is_not_finite_is_told_by_where_it_begins(toy):
+    session = toy()
+
+    def broken(xp, new, arrays, count):
+        return (new.logprobs * arrays["mask"]).sum() * float("nan"), {}
+
+    assert verdicts(with_loss(session, broken))["gradient"].cause == "overflow"
+
+    def prepare(batch, numbers):
+        found = session.algorithm.prepare(batch, numbers)
+        return replace(found, advantages=np.where(found.completion_mask, np.nan, 0.0))
+
+    found = verdicts(replace(session, algorithm=replace(session.algorithm, prepare=prepare)))
+    assert found["gradient"].cause == "not_finite_inputs"
+    assert "advantages" in found["gradient"].message
+    assert (found["update"].passed, found["continuation"].passed) == (None, None)
+
+
+def test_without_a_scored_rollout_nothing_can_be_told(toy):
+    found = verdicts(toy(reward="toy_rewards:always_fails"))
+    assert [verdict.passed for verdict in found.values()] == [None, None, None]
+
+
+class Forgets(ToyBackend):
+    """Loading leaves some things as they are."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self._kept = kept
+
+    def load(self, folder):
+        before = {name: value.copy() for name, value in {**self.parameters, **self._moments}.items()}
+        super().load(folder)
+        for name in self._kept:
+            (self.parameters if name in self.parameters else self._moments)[name] = before[name]
+
+
+class LosesCount(ToyBackend):
+    """Saves Adam's moments without the number of its updates."""
+
+    def load(self, folder):
+        super().load(folder)
+        self._updates = 0
+
+
+class Noisy(ToyBackend):
+    """Updates see other log-probs every time, as with dropout."""
+
+    size = 0.05
+
+    def __init__(self):
+        super().__init__()
+        self._noise = np.random.default_rng(0)
+
+    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
+        noise = self._noise.normal(0, self.size, batch.tokens.shape)
+        noisy = replace(batch, old=replace(batch.old, logprobs=batch.old.logprobs + noise))
+        return super().step(noisy, loss, sampling, needs, learning_rate, max_grad_norm)
+
+
+@pytest.mark.parametrize(
+    ("backend", "cause"),
+    [
+        (lambda: Forgets(["logits"]), "weights"),
+        (lambda: Forgets(["values"]), "value_head"),
+        (lambda: Forgets(["m.logits", "v.logits"]), "optimizer"),
+        (LosesCount, "optimizer"),
+        (Noisy, "noise"),
+    ],
+)
+def test_what_a_checkpoint_loses_is_told(toy, backend, cause):
+    assert causes(replace(toy(), backend=backend()))["continuation"] == cause
+
+
+class Reorders(Noisy):
+    """Updates whose last digits change, as on a GPU that adds up in another order every time."""
+
+    size = 1e-4
+
+
+def test_digits_that_change_without_loading_are_no_fault_of_it(toy):
+    found = verdicts(replace(toy(), backend=Reorders()))["continuation"]
+    assert found.passed
+    assert "repeated without loading" in found.message
+
+
+def test_the_state_is_as_it_was_even_if_an_update_fails(toy):
+    session = toy()
+    trial = begin_trial(session)
+    before = {name: array.copy() for name, array in session.backend.parameters.items()}
+    steps = []
+
+    def fails_later(xp, new, arrays, count):
+        steps.append(count)
+        if len(steps) == 2:
+            raise RuntimeError("no memory")
+        return session.algorithm.loss(xp, new, arrays, count)
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        rehearse(replace(trial, session=with_loss(session, fails_later)))
+    for name, array in before.items():
+        np.testing.assert_array_equal(session.backend.parameters[name], array)
+
+
+def test_too_little_room_for_the_state_is_refused_before_anything_is_saved(toy, monkeypatch):
+    usage = SimpleNamespace(total=100, used=99, free=1)
+    monkeypatch.setattr(rehearsal.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(AccessError, match="set TMPDIR"):
+        rehearse(begin_trial(toy()))
