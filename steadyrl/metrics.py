@@ -89,6 +89,9 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("completion/length", "tokens", "", "Mean length of a completion, the end token included."),
     Metric("completion/truncated", "share", "down", "Completions that max_new_tokens ended."),
     Metric("completion/empty", "share", "down", "Completions without any visible text."),
+    Metric(
+        "completion/repetition", "share", "down", "Word 3-grams that stood in the same completion before, mean over it."
+    ),
     Metric("tokens/sampled", "tokens", "", "Completion tokens of the step."),
     Metric("tokens/per_second", "tokens/s", "up", "Completion tokens by the step's whole time."),
     Metric("time/rollout", "s", "down", "Sampling completions."),
@@ -129,6 +132,7 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         "completion/length": float(np.mean(lengths)),
         "completion/truncated": float(np.mean([r.stop_reason == "length" for r in rollouts])),
         "completion/empty": float(np.mean([not r.text.strip() for r in rollouts])),
+        "completion/repetition": float(np.mean([repetition(r.text) for r in rollouts])),
         "tokens/sampled": float(sum(lengths)),
     }
     for part in sorted({name for r in rollouts for name in r.parts}):
@@ -139,6 +143,13 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         found["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
         found["groups/no_signal"] = float(np.mean([max(rewards) == min(rewards) for rewards in several]))
     return found
+
+
+def repetition(text: str) -> float:
+    """Return the share of a text's word 3-grams that stood in it before; 0 for fewer than two of them."""
+    words = text.split()
+    grams = list(zip(words, words[1:], words[2:], strict=False))
+    return 1.0 - len(set(grams)) / len(grams) if len(grams) > 1 else 0.0
 
 
 def batch_metrics(batch: Batch) -> dict[str, float | None]:

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from steadyrl.batch import make_batch
-from steadyrl.metrics import CATALOGUE, batch_metrics, describe, explained_variance, reward_metrics, summarise
+from steadyrl.metrics import (
+    CATALOGUE,
+    batch_metrics,
+    describe,
+    explained_variance,
+    repetition,
+    reward_metrics,
+    summarise,
+)
 from steadyrl.rundir import RunDir
 from steadyrl.train import train
 from steadyrl.types import Group, Problem, Rollout, TokenScores
@@ -49,6 +57,7 @@ def test_reward_metrics_by_hand():
             "groups/no_signal": 0.5,
             "completion/length": 4.0,
             "completion/truncated": 1 / 3,
+            "completion/repetition": 0.0,
             "completion/empty": 1 / 6,
             "tokens/sampled": 24.0,
         }
@@ -66,6 +75,13 @@ def test_single_rollouts_say_nothing_of_the_spread_within_groups():
     found = reward_metrics(groups_of([rollout(1.0)], [rollout(0.0)]))
     assert "reward/std_within" not in found
     assert "groups/no_signal" not in found
+
+
+def test_repetition_is_the_share_of_word_triples_that_came_before():
+    assert repetition("a b c d e") == 0.0
+    assert repetition("a b a b a b") == pytest.approx(2 / 4)  # aba bab aba bab
+    assert repetition("no no no no no no") == pytest.approx(3 / 4)
+    assert repetition("one two three") == repetition("") == 0.0
 
 
 def measured_batch(**scores):

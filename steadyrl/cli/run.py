@@ -121,9 +121,10 @@ def _check_before(session: Session) -> str:
     for line in verdict_lines(failed)[:-1]:
         note(line)
     if failed and wanted == "stop":
+        names = ", ".join(verdict.name for verdict in failed)
         raise ConfigError(
-            f"the preflight failed: {', '.join(verdict.name for verdict in failed)} ({failed[0].message}); mend what it "
-            "says above, or set run.preflight=warn to train all the same"
+            f"the preflight failed: {names} ({failed[0].message}); mend what it says above, or set run.preflight=warn "
+            "to train all the same"
         )
     return summary_line(verdicts)
 

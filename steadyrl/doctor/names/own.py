@@ -28,6 +28,7 @@ NAMES = {
     "entropy": Name("entropy", TOKEN, "exact"),
     "entropy_sampled": Name("entropy", TOKEN, "sampled"),
     "sampler_gap": Name("sampler_gap", TOKEN, "abs"),
+    "audited": Name("audited", "share"),
     "clip_fraction": Name("clip_fraction", "share"),
     "clip_fraction_value": Name("clip_fraction_value", "share"),
     "loss/total": Name("loss"),

@@ -1,0 +1,218 @@
+"""What the autopilot may turn: which knob for which cause, how far, and how its numbers change a config.
+
+Its numbers are part of ``checkpoint.State``. A setting that was changed stands there under its own name
+("update.epochs"); "scale" and "ease" multiply the learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from steadyrl.checkpoint import State
+from steadyrl.config import Config
+from steadyrl.types import Finding
+
+Numbers = Mapping[str, float | str]
+Rows = Sequence[Mapping[str, Any]]
+Step = Callable[[float, float, Rows], float]
+
+SCALE, EASE, KL_COEF = "scale", "ease", "algorithm.args.kl_coef"
+LEAST_EASE = 0.1
+MANY_DEVIATIONS = 4.0
+
+
+@dataclass(frozen=True)
+class Move:
+    """One way of turning one knob.
+
+    Attributes:
+        knob: "ease", or a setting's name.
+        step: (present value, configured value, lines of metrics) -> next value, within its bounds.
+        meaning: For the table in the documents.
+    """
+
+    knob: str
+    step: Step
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A move that was chosen: from which value to which, and for which finding."""
+
+    name: str
+    knob: str
+    before: float
+    after: float
+    finding: Finding
+
+
+def _slower(now: float, start: float, rows: Rows) -> float:
+    return max(now * 0.5, LEAST_EASE)
+
+
+def _fewer(now: float, start: float, rows: Rows) -> float:
+    return max(int(now) - 1, 1)
+
+
+def _more_entropy(now: float, start: float, rows: Rows) -> float:
+    return min(max(2.0 * now, 0.005), max(4.0 * start, 0.02))
+
+
+def _less_entropy(now: float, start: float, rows: Rows) -> float:
+    return max(0.3 * now, 0.01 * start)
+
+
+def _wider(now: float, start: float, rows: Rows) -> float:
+    return max(now, 0.28)
+
+
+def _more_kl(now: float, start: float, rows: Rows) -> float:
+    return min(1.5 * now, 10.0 * start)
+
+
+def _warmer(now: float, start: float, rows: Rows) -> float:
+    return min(1.2 * now, max(now, min(1.5 * start, 2.0)))
+
+
+def _limited(now: float, start: float, rows: Rows) -> float:
+    """Return a limit for rewards from their usual spread; the median is blind to the outliers."""
+    spreads = [float(row["reward/std"]) for row in rows if isinstance(row.get("reward/std"), int | float)]
+    usual = float(np.median(spreads)) if spreads else 0.0
+    return now if now > 0 or usual <= 0 else MANY_DEVIATIONS * usual
+
+
+MOVES: Mapping[str, Move] = {
+    "learning_rate": Move(EASE, _slower, "learning rate x 0.5, down to 0.1 (and the band of its KL with it)"),
+    "epochs": Move("update.epochs", _fewer, "one epoch less, down to 1"),
+    "entropy_up": Move("algorithm.args.entropy_coef", _more_entropy, "x 2, from 0.005 on, up to 4 x or 0.02"),
+    "entropy_down": Move("algorithm.args.entropy_coef", _less_entropy, "x 0.3, down to 0.01 x"),
+    "clip": Move("algorithm.args.clip_high", _wider, "upper clip bound to 0.28"),
+    "kl_coef": Move(KL_COEF, _more_kl, "x 1.5, up to 10 x"),
+    "temperature": Move("sampling.temperature", _warmer, "x 1.2, up to 1.5 x and 2"),
+    "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
+}
+# (check, cause) -> moves, tried in this order. What is not here is not the autopilot's to mend: faults of the reward, of
+# the data, of units and logs, of sampler and reference.
+MENDS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("learning_rate_too_high", "learning_rate"): ("learning_rate",),
+    ("learning_rate_too_high", "epochs"): ("epochs", "learning_rate"),
+    ("clip_fraction_high", "epochs"): ("epochs", "learning_rate"),
+    ("clip_fraction_high", "learning_rate"): ("learning_rate",),
+    ("ratio_off", "learning_rate"): ("learning_rate",),
+    ("kl_runaway", "learning_rate"): ("learning_rate", "epochs"),
+    ("kl_runaway", "controller_absent"): ("kl_coef", "learning_rate"),
+    ("kl_runaway", "controller_slow"): ("kl_coef", "learning_rate"),
+    ("kl_runaway", "unknown"): ("kl_coef", "learning_rate"),
+    ("kl_controller", "slow"): ("kl_coef",),
+    ("kl_controller", "saturated"): ("epochs", "learning_rate"),
+    ("entropy_collapse", "learning_rate"): ("learning_rate", "epochs"),
+    ("entropy_collapse", "degenerate"): ("learning_rate", "kl_coef"),
+    ("entropy_collapse", "no_entropy_pressure"): ("entropy_up", "clip"),
+    ("entropy_collapse", "unknown"): ("learning_rate", "entropy_up"),
+    ("entropy_explosion", "learning_rate"): ("learning_rate", "epochs"),
+    ("entropy_explosion", "entropy_coef"): ("entropy_down",),
+    ("entropy_explosion", "noise_reward"): ("learning_rate",),
+    ("entropy_explosion", "unknown"): ("learning_rate",),
+    ("policy_loss_spikes", "learning_rate"): ("learning_rate",),
+    ("policy_loss_spikes", "advantages"): ("reward_limit", "learning_rate"),
+    ("value_loss_spikes", "reward_outlier"): ("reward_limit",),
+    ("value_loss_spikes", "kl"): ("learning_rate", "epochs"),
+    ("reward_scale", "outliers"): ("reward_limit",),
+    ("grad_norm", "reward_outlier"): ("reward_limit",),
+    ("grad_norm", "large_updates"): ("learning_rate",),
+    ("grad_norm", "exploding"): ("learning_rate",),
+    ("no_signal_groups", "same_answers"): ("temperature",),
+    ("reward_falling", "unknown"): ("learning_rate",),
+}
+
+
+def adjust(config: Config, numbers: Numbers) -> Config:
+    """Return a config with the autopilot's numbers in it; the same object where there are none."""
+    for key, value in numbers.items():
+        if "." in key:
+            config = _put(config, key.split("."), value)
+    rate = float(numbers.get(SCALE, 1.0)) * float(numbers.get(EASE, 1.0))
+    if rate == 1.0:
+        return config
+    return _put(config, ["update", "learning_rate"], config.update.learning_rate * rate)
+
+
+def read_knob(config: Config, state: State, knob: str) -> float | None:
+    """Return the present value of a knob, or None where the algorithm has no such setting.
+
+    Args:
+        config: As configured.
+        state: With the autopilot's numbers, and the algorithm's: where these have a coefficient, it is the one.
+        knob: "ease", or a setting's name.
+    """
+    if knob == EASE:
+        return float(state.autopilot.get(EASE, 1.0))
+    if knob == KL_COEF and "kl_coef" in state.algorithm:
+        return state.algorithm["kl_coef"]
+    if knob in state.autopilot:
+        return float(state.autopilot[knob])
+    return configured(config, knob)
+
+
+def configured(config: Config, knob: str) -> float | None:
+    """Return a setting as it was configured; 1 for the ease, None where there is no such setting."""
+    if knob == EASE:
+        return 1.0
+    found: Any = config.model_dump()
+    for part in knob.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) else None
+
+
+def write_knob(state: State, knob: str, value: float) -> None:
+    """Set a knob in the numbers that hold it."""
+    if knob == KL_COEF and "kl_coef" in state.algorithm:
+        state.algorithm["kl_coef"] = value
+    else:
+        state.autopilot[knob] = value
+
+
+def choose(config: Config, state: State, findings: Sequence[Finding], rows: Rows) -> Turn | None:
+    """Return what to do about the first finding that something can be done about, or None.
+
+    Args:
+        config: As configured.
+        state: Moves that were undone for a cause are in its numbers, and are not made again.
+        findings: Causes before consequences, as ``doctor.examine`` orders them.
+        rows: Lines of metrics.
+    """
+    for finding in findings:
+        if finding.severity == "info":
+            continue
+        for name in MENDS.get((finding.check, finding.cause), ()):
+            turn = None if failed_key(finding, name) in state.autopilot else _turn(config, state, name, finding, rows)
+            if turn is not None:
+                return turn
+    return None
+
+
+def failed_key(finding: Finding, name: str) -> str:
+    """Return the number's name that remembers a move that did not help."""
+    return f"failed:{finding.check}:{finding.cause}:{name}"
+
+
+def _turn(config: Config, state: State, name: str, finding: Finding, rows: Rows) -> Turn | None:
+    move = MOVES[name]
+    now, start = read_knob(config, state, move.knob), configured(config, move.knob)
+    if now is None or start is None:
+        return None
+    after = move.step(now, start, rows)
+    return None if after == now else Turn(name, move.knob, now, after, finding)
+
+
+def _put(section: Any, path: Sequence[str], value: float | str) -> Any:
+    """Return a section with one setting changed; what is written here was bounded by a move."""
+    assert isinstance(section, BaseModel), f"'{path[0]}' is no section"
+    inner = value if len(path) == 1 else _put(getattr(section, path[0]), path[1:], value)
+    return section.model_copy(update={path[0]: inner})
