@@ -31,7 +31,7 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/side_by_side.py
 
 base-model: $(INSTALLED)
-	$(BIN)/python scripts/base_model/train.py
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/train.py
 	$(BIN)/python scripts/base_model/measure.py
 
 docs: $(INSTALLED)

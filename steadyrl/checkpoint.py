@@ -28,6 +28,7 @@ class State:
         problems_drawn: For the order of problems.
         tokens: Completion tokens sampled so far.
         algorithm: The algorithm's numbers.
+        autopilot: The autopilot's, and the settings that it changed, by their names.
     """
 
     step: int = 0
@@ -35,6 +36,7 @@ class State:
     problems_drawn: int = 0
     tokens: int = 0
     algorithm: dict[str, float] = field(default_factory=dict)
+    autopilot: dict[str, float | str] = field(default_factory=dict)
 
 
 def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
@@ -61,8 +63,20 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
     return folder
 
 
-def load(run: RunDir, backend: Backend) -> State | None:
-    """Read the newest complete checkpoint into the backend and return its state, or None if there is none.
+def forget_after(run: RunDir, step: int) -> None:
+    """Remove the checkpoints later than ``step``: the run went back, and a resume must not start from them."""
+    for later in run.checkpoints():
+        if later > step:
+            shutil.rmtree(run.checkpoint_folder(later))
+
+
+def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None:
+    """Read a complete checkpoint into the backend and return its state, or None if there is none.
+
+    Args:
+        run: Whose.
+        backend: Where to.
+        step: One of ``run.checkpoints()``; None takes the newest.
 
     Raises:
         CheckpointError: It is damaged.
@@ -70,7 +84,7 @@ def load(run: RunDir, backend: Backend) -> State | None:
     steps = run.checkpoints()
     if not steps:
         return None
-    folder = run.checkpoint_folder(steps[-1])
+    folder = run.checkpoint_folder(steps[-1] if step is None else step)
     try:
         state = State(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:

@@ -56,6 +56,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "KL of the old policy to the updated one over the step's updates, k1; can be negative.",
     ),
     Metric("kl_old_k3", "nats/token", "", "KL to the policy before the step, k3, mean over the step's updates."),
+    Metric(
+        "kl_step_k3",
+        "nats/token",
+        "",
+        "KL of the policy before the step to that after its last update, k3; measured where the autopilot is on.",
+    ),
     Metric("entropy", "nats/token", "", "Exact mean entropy of the distribution sampled from."),
     Metric(
         "entropy_sampled", "nats/token", "", "Mean -log p of the sampled tokens; far from entropy, sampling is warped."
@@ -86,6 +92,7 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric("updates", "", "", "Optimizer steps made in this step."),
     Metric("algorithm/*", "", "", "A number of the algorithm's state, such as the KL coefficient."),
+    Metric("autopilot/*", "", "", "A number of the autopilot, such as the scale of the learning rate."),
     Metric("completion/length", "tokens", "", "Mean length of a completion, the end token included."),
     Metric("completion/truncated", "share", "down", "Completions that max_new_tokens ended."),
     Metric("completion/empty", "share", "down", "Completions without any visible text."),

@@ -3,6 +3,7 @@
     config.toml  resolved.json  run.json
     metrics.jsonl               one line per step, flushed
     findings.jsonl              what the doctor raised and cleared meanwhile, one line each
+    actions.jsonl               what the autopilot did or advised, with its evidence, one line each
     rollouts/000012.jsonl       prompts, completions, reward parts, stop reason, policy version
     evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
     checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  state.json  DONE
@@ -93,6 +94,11 @@ class RunDir:
         return self.path / "findings.jsonl"
 
     @property
+    def actions_file(self) -> Path:
+        """What the autopilot did or advised, one line each."""
+        return self.path / "actions.jsonl"
+
+    @property
     def config_file(self) -> Path:
         """The user's own config, as it was given."""
         return self.path / "config.toml"
@@ -132,6 +138,13 @@ class RunDir:
             if known is None or record["attempt"] >= known["attempt"]:
                 latest[record["step"]] = record
         return [latest[step] for step in sorted(latest)]
+
+    def actions(self) -> list[dict[str, Any]]:
+        """Return what the autopilot did or advised; what a resumed run repeated stands there once."""
+        found: dict[str, dict[str, Any]] = {}
+        for record in read_lines(self.actions_file):
+            found.setdefault(json.dumps(record, sort_keys=True), record)
+        return list(found.values())
 
     def info(self) -> dict[str, Any]:
         """Return run.json."""

@@ -19,6 +19,8 @@ QUANTITIES: dict[str, str] = {
     "kl_ref": "KL of the policy to the reference.",
     "kl_ref_se": "Standard error of kl_ref, same unit.",
     "kl_old": "KL between the policy before and after the step's updates.",
+    "kl_step": "KL between the policy before a step and after its last update.",
+    "autopilot/": "A number of the autopilot.",
     "kl_sampler": "KL between sampler and trainer, which should be rounding only.",
     "sampler_gap": "Mean |log p of the sampler - log p of the trainer|.",
     "sampler_gap_max": "Greatest |log p of the sampler - log p of the trainer|.",
