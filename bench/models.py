@@ -20,6 +20,14 @@ BASE = Path(__file__).parent.parent / "steadyrl" / "assets" / "base-model"
 NEVER = "<|never|>"
 # Llama-shaped, with the base model's vocabulary of 7168 and tied embeddings; 29.4 M parameters.
 SHAPES = {
+    "7m": {
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
     "30m": {
         "hidden_size": 512,
         "intermediate_size": 1408,

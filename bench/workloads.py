@@ -96,7 +96,7 @@ class Workload:
         return MODELS / self.model
 
 
-SIZES = {"base": (2, 8, 32), "30m": (2, 8, 128)}  # prompts, group, new tokens
+SIZES = {"base": (2, 8, 32), "7m": (2, 8, 32), "30m": (2, 8, 128)}  # prompts, group, new tokens
 
 
 def workload(name: str) -> Workload:

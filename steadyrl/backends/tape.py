@@ -1,8 +1,8 @@
 """Reverse-mode differentiation over numpy float64, of exactly the operations that losses may use.
 
 A loss written for ``xp`` (exp, log, clip, minimum, maximum, where, ``.sum()`` and operators) runs on it unchanged,
-so that the toy backend has exact gradients, and a loss that uses anything else fails at once. No broadcasting beyond
-scalars: losses are elementwise over [B, T] and then summed.
+so that the toy backend has exact gradients, and a loss that uses anything else fails at once. Broadcast are scalars and
+single columns [B, 1]: losses are elementwise over [B, T], but for numbers of a whole row, and then summed.
 
 At ties and at the bounds of ``clip`` the gradient flows as in torch: through both sides of a tie by half, and through
 a bound as if it were inside.
@@ -50,9 +50,10 @@ class Tensor:
                 stack.extend((parent, False) for parent, _ in node._parents)
         return order
 
-    def sum(self) -> Tensor:
-        """Return the sum of all elements."""
-        return Tensor(self.data.sum(), ((self, lambda g: np.broadcast_to(g, self.data.shape)),))
+    def sum(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Return the sum of all elements, or of each row (axis=1, keepdims=True)."""
+        data = self.data.sum(axis=axis, keepdims=keepdims)
+        return Tensor(data, ((self, lambda g: np.broadcast_to(g, self.data.shape)),))
 
     def __add__(self, other: Any) -> Tensor:
         b = _tensor(other)
@@ -149,5 +150,12 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _fit(x: Tensor) -> Callable[[np.ndarray], np.ndarray]:
-    """Sum a gradient back to the shape of a scalar operand."""
-    return lambda g: g.sum() if x.data.ndim == 0 and g.ndim else g
+    """Sum a gradient back to the shape of a scalar operand, or of one with a single column."""
+
+    def fit(g: np.ndarray) -> np.ndarray:
+        if x.data.shape == g.shape:
+            return g
+        found: np.ndarray = g.sum(axis=1, keepdims=True) if x.data.ndim else np.asarray(g.sum())
+        return found
+
+    return fit

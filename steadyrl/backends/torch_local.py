@@ -25,7 +25,7 @@ from steadyrl.backends.torch_model import load_model, split_head
 from steadyrl.backends.torch_sampler import sample
 from steadyrl.backends.value_head import ValueHead
 from steadyrl.backends.vllm_engine import VllmEngine
-from steadyrl.batch import loss_arrays, micro_batches, take_rows
+from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.types import Algorithm, Batch, Completion, LossFn, Sampling, TokenScores
@@ -34,7 +34,7 @@ ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
 # The sampler's log-probs are taken for the trainer's where the two agree on some rows to this many nats; rounding
 # gives 1e-5 in float32.
 TRUSTED_GAP = 1e-3
-AUDITED_PART, LEAST_AUDITED = 4, 8  # one row in four is audited, and at least eight
+AUDITED_PART, LEAST_AUDITED = 4, 4  # one row in four is audited, and at least four
 
 
 Result = TypeVar("Result")
@@ -130,19 +130,14 @@ class TorchBackend:
         Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
         needs the policy's whole distribution is measured on those rows only.
         """
-        names = ["logprobs", "entropy"]
-        names += ["values"] if "values" in needs else []
-        names += ["ref_logprobs", "kl_ref_exact"] if "ref_logprobs" in needs else []
-        found = {name: np.zeros(batch.tokens.shape) for name in names}
         audited = self._audited_rows(len(batch.lengths))
-        rest = np.flatnonzero(~audited)
-        with torch.inference_mode():
-            self._fitting(lambda: self._measure_rows(batch, np.flatnonzero(audited), sampling, needs, found, True))
-            mask = batch.completion_mask & audited[:, None]
-            gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[mask]
-            trusted = bool(gap.size) and float(gap.max()) <= TRUSTED_GAP
-            self._fitting(lambda: self._measure_rows(batch, rest, sampling, needs, found, whole=not trusted))
-        return TokenScores(**found, audited=audited if trusted else np.ones(len(audited), bool))
+        found = self._fitting(lambda: self._measure_rows(batch, audited, sampling, needs))
+        mask = batch.completion_mask & audited[:, None]
+        gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[mask]
+        if not audited.all() and (not gap.size or float(gap.max()) > TRUSTED_GAP):
+            audited = np.ones(len(audited), bool)
+            found = self._fitting(lambda: self._measure_rows(batch, audited, sampling, needs))
+        return TokenScores(**found, audited=audited)
 
     def _audited_rows(self, rows: int) -> np.ndarray:
         """Return [B] bool: the rows on which the sampler is checked, evenly spaced."""
@@ -152,73 +147,86 @@ class TorchBackend:
             audited[np.linspace(0, rows - 1, min(rows, max(LEAST_AUDITED, rows // AUDITED_PART))).astype(int)] = True
         return audited
 
+    @torch.inference_mode()
     def _measure_rows(
-        self,
-        batch: Batch,
-        rows: np.ndarray,
-        sampling: Sampling,
-        needs: frozenset[str],
-        found: dict[str, np.ndarray],
-        whole: bool,
-    ) -> None:
-        """Fill in the measurements of some rows; not ``whole``, the sampler's log-probs and what needs no policy."""
-        if not whole:
-            found["logprobs"][rows] = batch.sampling_logprobs[rows]
-            if not needs & {"values", "ref_logprobs"}:
-                return
-        for part, at in self._parts(batch, rows):
-            measured = self._measure(part, sampling, needs) if whole else self._measure_rest(part, sampling, needs)
-            for name, flat in measured.items():
+        self, batch: Batch, audited: np.ndarray, sampling: Sampling, needs: frozenset[str]
+    ) -> dict[str, np.ndarray]:
+        """Return all measurements [B, T]; of rows that are not audited, log-probs are the sampler's."""
+        found: dict[str, np.ndarray] = {}
+        for rows in micro_batches(batch, self._micro_batch_tokens):
+            part = take_rows(batch, rows)
+            for name, flat in self._measure(part, audited[rows], sampling, needs).items():
                 full = np.zeros(part.tokens.shape)
                 full[part.completion_mask] = flat.double().cpu().numpy()
-                found[name][at, : part.tokens.shape[1]] = full
+                found.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
+        return found
 
-    def _parts(self, batch: Batch, rows: np.ndarray) -> list[tuple[Batch, np.ndarray]]:
-        """Return micro-batches of some rows, each with the rows of the batch that it holds."""
-        if not len(rows):
-            return []
-        some = take_rows(batch, rows)
-        return [(take_rows(some, at), rows[at]) for at in micro_batches(some, self._micro_batch_tokens)]
-
-    def _measure(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> dict[str, torch.Tensor]:
-        """Return the asked measurements of a micro-batch, [N] each, completion tokens in row-major order."""
-        hidden = self._hidden(self._body, part)
+    def _measure(
+        self, part: Batch, audited: np.ndarray, sampling: Sampling, needs: frozenset[str]
+    ) -> dict[str, torch.Tensor]:
+        """Return the measurements of a micro-batch, [N] each, completion tokens in row-major order."""
+        seen = torch.from_numpy(np.broadcast_to(audited[:, None], part.tokens.shape)[part.completion_mask])
+        seen = seen.to(self.device)  # [N] bool, tokens of audited rows
+        found = {"logprobs": torch.from_numpy(part.sampling_logprobs[part.completion_mask]).to(self.device)}
+        found["entropy"] = torch.zeros_like(found["logprobs"])
+        if "values" in needs:
+            assert self.value_head is not None, "values asked of a backend built without a value head"
+            hidden = self._hidden(self._body, part)
+            found["values"] = self.value_head(hidden)
+            hidden = hidden[seen]
+        else:
+            hidden = self._hidden(self._body, take_rows(part, np.flatnonzero(audited))) if audited.any() else seen[:0]
         reference = None
         if "ref_logprobs" in needs:
-            with self._as_reference() as (body, _):
-                reference = self._hidden(body, part)
-        chosen, kept, scale = self._chosen(part), self._kept_mask(part, sampling), _scale(sampling)
-        found: dict[str, list[torch.Tensor]] = {}
-        for rows in chunks(len(hidden), self._head.out_features):
-            cut = None if kept is None else kept[rows]
+            found["ref_logprobs"] = torch.zeros_like(found["logprobs"])
+            found["kl_ref_exact"] = torch.zeros_like(found["logprobs"])
+            reference = self._reference_of_rest(part, ~seen, sampling, found["ref_logprobs"])
+        self._audit(part, seen.nonzero()[:, 0], sampling, hidden, reference, found)
+        return found
+
+    def _reference_of_rest(
+        self, part: Batch, rest: torch.Tensor, sampling: Sampling, ref_logprobs: torch.Tensor
+    ) -> torch.Tensor:
+        """Fill in the reference's log-probs of tokens that are not audited; return its hidden states [N, H] of all."""
+        kept, chosen = self._kept_mask(part, sampling), self._chosen(part)
+        with self._as_reference() as (body, head):
+            hidden = self._hidden(body, part)
+            cut = None if kept is None else kept[rest]
+            ref_logprobs[rest] = chosen_logprobs(hidden[rest], head, chosen[rest], _scale(sampling), cut, False)[0]
+        return hidden
+
+    def _audit(
+        self,
+        part: Batch,
+        places: torch.Tensor,
+        sampling: Sampling,
+        hidden: torch.Tensor,
+        reference: torch.Tensor | None,
+        found: dict[str, torch.Tensor],
+    ) -> None:
+        """Fill in what needs whole distributions.
+
+        Args:
+            part: A micro-batch with N completion tokens.
+            places: [n], the audited ones among them.
+            sampling: How they were drawn.
+            hidden: [n, H], the policy's.
+            reference: [N, H], the reference's, or None.
+            found: Measurements [N] by name.
+        """
+        kept, chosen, scale = self._kept_mask(part, sampling), self._chosen(part), _scale(sampling)
+        for rows in chunks(len(places), self._head.out_features):
+            at = places[rows]
+            cut = None if kept is None else kept[at]
             logp = log_softmax(self._head(hidden[rows]), scale, cut)  # [n, V]
-            now = {"logprobs": logp.gather(1, chosen[rows, None])[:, 0], "entropy": entropy_of(logp)}
+            found["logprobs"][at] = logp.gather(1, chosen[at, None])[:, 0]
+            found["entropy"][at] = entropy_of(logp)
             if reference is not None:
                 with self._as_reference() as (_, head):
-                    ref = log_softmax(head(reference[rows]), scale, cut)
+                    ref = log_softmax(head(reference[at]), scale, cut)
                 p = logp.exp()
-                now["ref_logprobs"] = ref.gather(1, chosen[rows, None])[:, 0]
-                now["kl_ref_exact"] = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
-            for name, values in now.items():
-                found.setdefault(name, []).append(values)
-        joined = {name: torch.cat(values) for name, values in found.items()}
-        if "values" in needs:
-            assert self.value_head is not None, "values asked of a backend built without a value head"
-            joined["values"] = self.value_head(hidden)
-        return joined
-
-    def _measure_rest(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> dict[str, torch.Tensor]:
-        """Return values and reference log-probs of a micro-batch whose own log-probs are known."""
-        found: dict[str, torch.Tensor] = {}
-        if "values" in needs:
-            assert self.value_head is not None, "values asked of a backend built without a value head"
-            found["values"] = self.value_head(self._hidden(self._body, part))
-        if "ref_logprobs" in needs:
-            kept, scale = self._kept_mask(part, sampling), _scale(sampling)
-            with self._as_reference() as (body, head):
-                hidden = self._hidden(body, part)
-                found["ref_logprobs"] = chosen_logprobs(hidden, head, self._chosen(part), scale, kept, entropy=False)[0]
-        return found
+                found["ref_logprobs"][at] = ref.gather(1, chosen[at, None])[:, 0]
+                found["kl_ref_exact"][at] = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
 
     @contextmanager
     def _as_reference(self) -> Iterator[tuple[nn.Module, Any]]:
@@ -240,7 +248,7 @@ class TorchBackend:
     ) -> dict[str, tuple[float, float]]:
         """See Backend."""
         count = float(batch.completion_mask.sum())
-        totals = self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, count))
+        totals = self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, loss_count(batch)))
         parameters = list(self._trainable().values())
         norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm).item()
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops

@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from steadyrl.backends import tape
-from steadyrl.batch import loss_arrays
+from steadyrl.batch import loss_arrays, loss_count
 from steadyrl.config import Config
 from steadyrl.errors import CheckpointError
 from steadyrl.types import Algorithm, Batch, Completion, LossFn, Sampling, TokenScores
@@ -131,7 +131,7 @@ class ToyBackend:
         new_values = tape.Tensor(_spread(self.parameters["values"][previous], mask))
         count = float(mask.sum())
         new = TokenScores(logprobs=new_logprobs, entropy=new_entropy, values=new_values)
-        total, sums = loss(tape, new, loss_arrays(batch), count)
+        total, sums = loss(tape, new, loss_arrays(batch), loss_count(batch))
         total.backward()
         # d logp(chosen) = onehot - p; d entropy = -(p log p + p * entropy); each over the temperature
         onehot = np.zeros_like(p)

@@ -38,6 +38,7 @@ def opened(folder, *overrides):
         "model": {"path": str(folder)},
         "backend": {"device": "cpu", "threads": 1},
         "rewards": {"length": 1.0},
+        "update": {"old_logprobs": "recompute"},  # entropy and exact KL of all rows; trust has a test of its own
     }
     return TorchBackend.create(config.resolve(settings, overrides), ALGORITHM)
 
