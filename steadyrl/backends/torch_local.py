@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +20,10 @@ from torch import nn
 
 from steadyrl.backends import torch_memory, torch_state
 from steadyrl.backends.torch_decoder import checked_plan
+from steadyrl.backends.torch_families import plan_of
 from steadyrl.backends.torch_head import chosen_logprobs, chunks, entropy_of, log_softmax
 from steadyrl.backends.torch_model import load_model, split_head
+from steadyrl.backends.torch_reader import Reader
 from steadyrl.backends.torch_sampler import sample
 from steadyrl.backends.value_head import ValueHead
 from steadyrl.backends.vllm_engine import VllmEngine
@@ -52,7 +54,7 @@ class TorchBackend:
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)
             self.model, self.tokenizer = load_model(config.model, self.device)
-        self._body, self._head = split_head(self.model)
+        body, self._head = split_head(self.model)
         self._plan = checked_plan(self.model)
         self._lora = config.model.lora_rank > 0
         self._micro_batch_tokens = config.backend.micro_batch_tokens
@@ -60,20 +62,16 @@ class TorchBackend:
         self._lower = _lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
-        self._recomputed: list[nn.Module] = []
-        if config.backend.gradient_checkpointing:
-            # transformers has renamed it
-            new = getattr(self.model, "activation_checkpointing_enable", None)
-            (new or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
-            self._recomputed = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
+        self._read = Reader(self.model, body, self._plan, self._lower, config.backend.gradient_checkpointing)
         self._trusting = config.update.old_logprobs == "sampler"
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
-        self._reference: tuple[nn.Module, Any] | None = None
+        self._reference: tuple[Reader, Any] | None = None
         if "ref_logprobs" in algorithm.needs and not self._lora:
             frozen = copy.deepcopy(self.model).requires_grad_(False)
-            self._reference = split_head(frozen)
+            ref_body, ref_head = split_head(frozen)
+            self._reference = Reader(frozen, ref_body, plan_of(frozen), self._lower, recompute=False), ref_head
         self.optimizer = torch.optim.AdamW(
             list(self._trainable().values()),
             betas=ADAM_BETAS,
@@ -107,7 +105,7 @@ class TorchBackend:
         while len(done) < len(order):
             rows = order[len(done) : len(done) + self._generate_rows]
             try:
-                with self._autocast():
+                with self._read.autocast():
                     drawn = sample(
                         self.model,
                         self._plan,
@@ -171,11 +169,11 @@ class TorchBackend:
         found["entropy"] = torch.zeros_like(found["logprobs"])
         if "values" in needs:
             assert self.value_head is not None, "values asked of a backend built without a value head"
-            hidden = self._hidden(self._body, part)
+            hidden = self._read(part)
             found["values"] = self.value_head(hidden)
             hidden = hidden[seen]
         else:
-            hidden = self._hidden(self._body, take_rows(part, np.flatnonzero(audited))) if audited.any() else seen[:0]
+            hidden = self._read(take_rows(part, np.flatnonzero(audited))) if audited.any() else seen[:0]
         reference = None
         if "ref_logprobs" in needs:
             found["ref_logprobs"] = torch.zeros_like(found["logprobs"])
@@ -189,8 +187,8 @@ class TorchBackend:
     ) -> torch.Tensor:
         """Fill in the reference's log-probs of tokens that are not audited; return its hidden states [N, H] of all."""
         kept, chosen = self._kept_mask(part, sampling), self._chosen(part)
-        with self._as_reference() as (body, head):
-            hidden = self._hidden(body, part)
+        with self._as_reference() as (read, head):
+            hidden = read(part)
             cut = None if kept is None else kept[rest]
             ref_logprobs[rest] = chosen_logprobs(hidden[rest], head, chosen[rest], _scale(sampling), cut, False)[0]
         return hidden
@@ -229,13 +227,13 @@ class TorchBackend:
                 found["kl_ref_exact"][at] = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
 
     @contextmanager
-    def _as_reference(self) -> Iterator[tuple[nn.Module, Any]]:
-        """Yield (body, head) of the frozen reference: a copy, or the model with its adapter off."""
+    def _as_reference(self) -> Iterator[tuple[Reader, Any]]:
+        """Yield (reader, head) of the frozen reference: a copy, or the model with its adapter off."""
         if self._reference is not None:
             yield self._reference
             return
         with self.model.disable_adapter():
-            yield self._body, self._head
+            yield self._read, self._head
 
     def step(
         self,
@@ -284,11 +282,8 @@ class TorchBackend:
                     error, self._micro_batch_tokens, "backend.micro_batch_tokens"
                 )
 
-    def _autocast(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._lower is None else torch.autocast(self.device.type, self._lower)
-
     def _new_scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        hidden = self._hidden(self._body, part)
+        hidden = self._read(part)
         kept = self._kept_mask(part, sampling)
         logprobs, entropy = chosen_logprobs(
             hidden, self._head, self._chosen(part), _scale(sampling), kept, "entropy" in needs
@@ -336,22 +331,6 @@ class TorchBackend:
         if self.value_head is not None:
             named |= {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
         return named
-
-    def _hidden(self, body: nn.Module, part: Batch) -> torch.Tensor:
-        """Return the hidden states [N, H] from which the chosen tokens were drawn.
-
-        Rows are padded on the right: under causal attention padding cannot reach what stands before it, so that no
-        attention mask is needed.
-        """
-        ids = torch.from_numpy(part.tokens.astype(np.int64)).to(self.device)
-        mask = torch.from_numpy(part.completion_mask[:, 1:]).to(self.device)
-        for module in self._recomputed:  # transformers recomputes in training mode only; dropout must stay off
-            module.training = torch.is_grad_enabled()
-        with self._autocast():
-            hidden: torch.Tensor = body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-        for module in self._recomputed:
-            module.training = False
-        return hidden[mask].float()
 
     def _chosen(self, part: Batch) -> torch.Tensor:
         return torch.from_numpy(part.tokens[part.completion_mask].astype(np.int64)).to(self.device)

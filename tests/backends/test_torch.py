@@ -369,7 +369,7 @@ def test_a_saved_policy_is_a_model_folder(tiny_models, tmp_path):
         np.testing.assert_array_equal(a.logprobs, b.logprobs)
 
 
-def test_the_sampler_is_trusted_where_it_agrees_and_nowhere_else(backends, monkeypatch):
+def test_the_sampler_is_trusted_where_it_agrees_and_nowhere_else(backends):
     """Eight rows of many are audited; a sampler that is off by 0.01 nats in one of them is not believed at all."""
     backend = backends["llama"]
     batch = scored_batch(backend, PLAIN, samples=8)
@@ -399,19 +399,18 @@ def opened_scores(backend, batch, trusting):
     return found
 
 
-def test_running_out_of_memory_changes_the_size_of_the_parts_and_not_the_result(tiny_models, monkeypatch, caplog):
+def test_running_out_of_memory_changes_the_size_of_the_parts_and_not_the_result(tiny_models, caplog):
     wanted, tried = opened(tiny_models["llama"]), opened(tiny_models["llama"])
     batch = scored_batch(wanted, PLAIN)
-    plain_hidden, sizes = TorchBackend._hidden, []
+    read, sizes = tried._read, []
 
-    def hungry(self, body, part):
-        if self is tried:
-            sizes.append(part.tokens.size)
-            if part.tokens.size > 40:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-        return plain_hidden(self, body, part)
+    def hungry(part):
+        sizes.append(part.tokens.size)
+        if part.tokens.size > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return read(part)
 
-    monkeypatch.setattr(TorchBackend, "_hidden", hungry)
+    tried._read = hungry
     one, other = step(wanted, batch), step(tried, batch)
     assert max(sizes) > 40 >= sizes[-1]
     assert "memory ran out with backend.micro_batch_tokens = 8192; going on with 4096" in caplog.text
@@ -422,42 +421,58 @@ def test_running_out_of_memory_changes_the_size_of_the_parts_and_not_the_result(
     np.testing.assert_allclose(found, wanted.score(batch, PLAIN, frozenset()).logprobs, atol=1e-4)
 
 
-def test_a_single_row_that_does_not_fit_is_said(tiny_models, monkeypatch):
+def test_a_single_row_that_does_not_fit_is_said(tiny_models):
     backend = opened(tiny_models["llama"])
     batch = scored_batch(backend, PLAIN)
 
-    def hungry(self, body, part):
+    def hungry(part):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried")
 
-    monkeypatch.setattr(TorchBackend, "_hidden", hungry)
+    backend._read = hungry
     with pytest.raises(ModelError, match=r"memory ran out with backend\.micro_batch_tokens at 1"):
         step(backend, batch)
 
 
-def test_an_error_that_is_no_lack_of_memory_is_raised_on(tiny_models, monkeypatch):
+def test_an_error_that_is_no_lack_of_memory_is_raised_on(tiny_models):
     backend = opened(tiny_models["llama"])
     batch = scored_batch(backend, PLAIN)
 
-    def broken(self, body, part):
+    def broken(part):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr(TorchBackend, "_hidden", broken)
+    backend._read = broken
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         step(backend, batch)
 
 
+@pytest.mark.parametrize("way", ["plan", "transformers"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_gradient_checkpointing_changes_no_result(tiny_models, family):
+def test_gradient_checkpointing_changes_no_result(tiny_models, monkeypatch, family, way):
+    if way == "transformers":
+        monkeypatch.setattr("steadyrl.backends.torch_reader.fits", lambda plan, body: False)
     plain, frugal = opened(tiny_models[family]), opened(tiny_models[family], "backend.gradient_checkpointing=true")
+    assert (frugal._read._plan is None) == (way == "transformers")
     batch = scored_batch(plain, NARROW)
     calls = []
-    inner = next(module for name, module in frugal.model.named_modules() if name.endswith("attn"))
+    inner = next(m for name, m in frugal.model.named_modules() if name.endswith(("q_proj", "c_attn")))
     inner.register_forward_hook(lambda *args: calls.append(torch.is_grad_enabled()))
     one, other = step(plain, batch), step(frugal, batch)
     assert len(calls) == 2, "once forward, once more on the way back"
     assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
     for name, weight in weights(frugal).items():
         torch.testing.assert_close(weight, weights(plain)[name], atol=1e-6, rtol=0)
+
+
+def test_both_ways_of_reading_train_alike(tiny_models, monkeypatch):
+    packed = opened(tiny_models["llama"])
+    monkeypatch.setattr("steadyrl.backends.torch_reader.fits", lambda plan, body: False)
+    padded = opened(tiny_models["llama"])
+    batch = scored_batch(padded, NARROW, samples=3)
+    one, other = step(padded, batch), step(packed, batch)
+    for name, total in one.items():
+        assert other[name][0] == pytest.approx(total[0], rel=1e-3, abs=1e-5), name
+    for name, parameter in packed._trainable().items():
+        torch.testing.assert_close(parameter.grad, padded._trainable()[name].grad, atol=1e-5, rtol=1e-3)
 
 
 def test_in_bfloat16_the_weights_stay_float32_and_the_sampler_near_the_trainer(tiny_models):

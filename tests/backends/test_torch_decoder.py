@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.types import Sampling
+from steadyrl.types import Batch, Sampling
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -11,7 +11,9 @@ transformers = pytest.importorskip("transformers")
 from steadyrl.backends.torch_decoder import Decoder, checked_plan  # noqa: E402
 from steadyrl.backends.torch_families import plan_of  # noqa: E402
 from steadyrl.backends.torch_graph import StepState  # noqa: E402
+from steadyrl.backends.torch_packed import pack  # noqa: E402
 from steadyrl.backends.torch_sampler import draw, sample  # noqa: E402
+from steadyrl.backends.torch_trunk import fits, hidden_states  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -58,6 +60,61 @@ def random_model(name):
             if parameter.dim() == 1:
                 parameter.data += 0.2 * torch.randn_like(parameter)
     return model
+
+
+def batch_of(prompts, completions):
+    """A batch of rows prompt + completion; the mask holds the completion tokens."""
+    rows = [np.concatenate([p, c]).astype(np.int32) for p, c in zip(prompts, completions, strict=True)]
+    lengths = np.array([len(row) for row in rows], np.int32)
+    tokens, mask = np.zeros((len(rows), lengths.max()), np.int32), np.zeros((len(rows), lengths.max()), bool)
+    for i, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
+        tokens[i, : len(row)], mask[i, len(prompt) : len(row)] = row, True
+    return Batch(
+        tokens=tokens, lengths=lengths, completion_mask=mask, sampling_logprobs=np.zeros(tokens.shape, np.float32),
+        rewards=np.zeros(len(rows)), groups=np.zeros(len(rows), np.int32),
+    )  # fmt: skip
+
+
+def some_rows(sharing):
+    """Rows of many lengths, two prompts among five rows or five prompts; one row has a single completion token."""
+    rng = np.random.default_rng(4)
+    prompts = [rng.integers(3, VOCABULARY, n) for n in (4, 7, 1, 3, 2)]
+    chosen = (0, 1, 0, 0, 1) if sharing else range(5)
+    lengths = (5, 8, 1, 11, 2)
+    return batch_of([prompts[i] for i in chosen], [rng.integers(3, VOCABULARY, n) for n in lengths])
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(name, sharing):
+    model, batch = random_model(name), some_rows(sharing)
+    plan, weights = plan_of(model), torch.randn(int(batch.completion_mask.sum()), 32)
+    packed = pack(batch, torch.device("cpu"))
+    unshared = sum(int(n) - 1 for n in batch.lengths)
+    assert len(packed.ids) == unshared - (7 + 4 + 4 if sharing else 0)
+    leaves = list(model.parameters())
+    found = hidden_states(plan, packed)
+    gradients = torch.autograd.grad((found * weights).sum(), leaves, allow_unused=True)
+    rows = []
+    for i, length in enumerate(batch.lengths):
+        ids = torch.from_numpy(batch.tokens[i, :length].astype(np.int64))[None]
+        hidden = model.base_model(input_ids=ids).last_hidden_state[0]
+        rows.append(hidden[np.flatnonzero(batch.completion_mask[i]) - 1])
+    expected = torch.cat(rows)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    wanted = torch.autograd.grad((expected * weights).sum(), leaves, allow_unused=True)
+    for one, other in zip(gradients, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_family_passes_the_check_of_its_hidden_states(name):
+    model = random_model(name)
+    assert fits(plan_of(model), model.base_model)
+    model.base_model.register_forward_hook(lambda module, inputs, out: setattr(out, "last_hidden_state", out[0] * 1.1))
+    assert not fits(plan_of(model), model.base_model)
 
 
 def padded(lengths=LENGTHS):
