@@ -47,7 +47,7 @@ def config_page() -> str:
             parts.append(_rewards())
         else:
             parts.append(_section(f"[{name}]", field.annotation))
-    for kind in ("algorithm", "task"):
+    for kind in ("algorithm", "curriculum", "task"):
         for name in plugins.BUILT_IN[kind]:
             settings = plugins.load(kind, name).Settings
             parts.append(_section(f'{kind}.args of {kind}.name = "{name}"', settings))

@@ -1,8 +1,8 @@
 """From rewards to advantages, in NumPy: no gradient flows through any of this.
 
-Two routes. With a value function: ``at_last_token``, then ``gae``, then ``whiten``. Without one:
-``group_baseline`` or ``leave_one_out``, then perhaps ``group_scale``; such an advantage belongs to the whole
-rollout.
+Two routes. With a value function: ``penalised_rewards``, then ``gae``, then ``whiten``. Without one:
+``group_baseline`` or ``leave_one_out``, then perhaps ``group_scale`` or ``batch_scale``; such an advantage belongs to
+the whole rollout, and stands ``at_every_token`` of it.
 
 ``mask`` is the completion mask: True where the policy chose the token. What an input holds elsewhere is never
 read, and results are 0 there.
@@ -11,6 +11,8 @@ read, and results are 0 there.
 from __future__ import annotations
 
 import numpy as np
+
+from steadyrl import kl
 
 WHITEN_EPS = 1e-8  # keeps the division finite when all values are equal; the size lm-human-preferences uses
 # The one of TRL's GRPO. Not smaller: a group whose rewards differ by 1e-6 must not shout as loud as the others.
@@ -33,6 +35,61 @@ def at_last_token(rewards: np.ndarray, mask: np.ndarray) -> np.ndarray:
     last = mask.shape[1] - 1 - np.argmax(mask[rows, ::-1], axis=1)
     token_rewards[rows, last] = rewards[rows]
     return token_rewards
+
+
+def at_every_token(advantages: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Give every token that the policy chose the advantage of its rollout: [B] and mask [B, T] to [B, T]."""
+    return np.where(mask, advantages[:, None], 0.0)
+
+
+def penalised_rewards(
+    rewards: np.ndarray, logprobs: np.ndarray, ref_logprobs: np.ndarray | None, kl_coef: float, mask: np.ndarray
+) -> np.ndarray:
+    """Make token rewards: the KL penalty at every token, the reward at the last.
+
+    The penalty is k1 alone: as a reward, k2, k3 and the exact KL do not pull the policy back (docs/log.md,
+    2026-11-20).
+
+    Args:
+        rewards: [B].
+        logprobs: [B, T], of the policy that sampled, nats.
+        ref_logprobs: [B, T], of the reference, nats; None where there is none, and then ``kl_coef`` must be 0.
+        kl_coef: >= 0, reward paid per nat.
+        mask: [B, T] bool.
+
+    Returns:
+        [B, T] float64. The sum of a row is its reward less its share of the KL.
+
+    Source:
+        Ziegler et al., "Fine-Tuning Language Models from Human Preferences" (arXiv 1909.08593), equation 2.
+    """
+    token_rewards = at_last_token(rewards, mask)
+    if kl_coef == 0:
+        return token_rewards
+    assert ref_logprobs is not None, "a KL penalty needs log-probs of the reference"
+    return token_rewards - kl_coef * np.where(mask, kl.k1(np, logprobs, ref_logprobs), 0.0)
+
+
+def overlong_penalty(lengths: np.ndarray, limit: int, buffer: int) -> np.ndarray:
+    """Punish completions that come close to the length limit, rising evenly from 0 to -1 over the buffer.
+
+    A completion that is cut off earns what its stump earns, which says little of where it was going; this tells the
+    policy to stop earlier before it comes to that.
+
+    Args:
+        lengths: [B], tokens of each completion.
+        limit: Longest completion that can be, tokens.
+        buffer: In (0, limit], tokens before the limit in which the penalty rises.
+
+    Returns:
+        [B] float64, from -1 (``limit`` tokens) to 0 (``limit - buffer`` or fewer); add it to the rewards.
+
+    Source:
+        Yu et al., "DAPO" (arXiv 2503.14476), section 3.4, equation 13 (soft overlong punishment).
+    """
+    assert 0 < buffer <= limit, f"the buffer of {buffer} tokens must lie in (0, {limit}]"
+    penalty: np.ndarray = -np.clip((lengths - (limit - buffer)) / buffer, 0.0, 1.0)
+    return penalty
 
 
 def gae(
@@ -146,6 +203,44 @@ def group_scale(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
     deviation = np.sqrt(squares / np.maximum(sizes - 1, 1))
     scaled: np.ndarray = advantages / (deviation + GROUP_EPS)
     return scaled
+
+
+def batch_scale(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Divide advantages by their standard deviation over the whole batch.
+
+    Rewards of any scale give updates of the same size, as with ``group_scale``, but very easy and very hard problems
+    gain no weight, and no group is divided by the noise of its own few rewards.
+
+    Args:
+        advantages: [B], centred by ``group_baseline`` or ``leave_one_out``.
+        groups: [B] int, not used.
+
+    Returns:
+        [B] float64; 0 where all advantages are 0.
+
+    Source:
+        Hu et al., "REINFORCE++" (arXiv 2501.03262), the variant with baseline: the advantages that are left when the
+        group's mean is taken out, normalised over the global batch.
+    """
+    scaled: np.ndarray = advantages / (np.std(advantages) + WHITEN_EPS)
+    return scaled
+
+
+def unscaled(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Leave advantages as they are, in units of the reward.
+
+    Args:
+        advantages: [B].
+        groups: [B] int, not used.
+
+    Returns:
+        ``advantages``.
+
+    Source:
+        Liu et al., "Understanding R1-Zero-Like Training" (arXiv 2503.20783), section 3.2 (Dr. GRPO): dividing by the
+        group's deviation weighs problems by how easy or hard they are.
+    """
+    return advantages
 
 
 def whiten(x: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -59,6 +59,16 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
         return float(kl.k3(np, part.old.logprobs, after.logprobs)[mask].mean())
 
 
+def pilot_metrics(
+    backend: Backend, batch: Batch, sampling: Sampling, config: Config, state: State
+) -> dict[str, float | None]:
+    """Return what the autopilot measures of a step's updates, and the numbers that it set; nothing in mode "off"."""
+    if config.autopilot.mode == "off":
+        return {}
+    numbers = {f"autopilot/{name}": float(state.autopilot[name]) for name in (SCALE, EASE) if name in state.autopilot}
+    return {KL_STEP: step_kl(backend, batch, sampling), **numbers}
+
+
 @dataclass
 class Autopilot:
     """Follows the steps of a run and turns its knobs.
@@ -115,14 +125,15 @@ class Autopilot:
             DivergedError: It may not act, has gone back often enough, or has no checkpoint.
         """
         steps = self.run.checkpoints()
-        searching = FOUND not in state.autopilot and state.autopilot.get(TAKEN_BACK, 0) < TAKEN_BACK_AT_MOST
+        searching = FOUND not in state.autopilot and int(state.autopilot.get(TAKEN_BACK, 0)) < TAKEN_BACK_AT_MOST
         if not self.acts or not steps or not (searching or self._may_go_back(state)):
             raise error
         scale = float(state.autopilot.get(SCALE, 1.0))
         factor = rate_factor(math.inf, self._band, searching)
         changes = {SCALE: scale_after(scale, factor, None), **self._counted(state, searching)}
-        line = _line(state, "rollback", "update.learning_rate", scale, changes[SCALE], "a gradient is not finite", [])
-        return self._go_back(state, steps[-1], changes, {**line, "evidence": [str(error).partition(";")[0]]})
+        evidence = [str(error).partition(";")[0]]
+        line = self._rate_line(state, "rollback", scale, changes[SCALE], "a gradient is not finite", evidence)
+        return self._go_back(state, steps[-1], changes, line)
 
     @property
     def _band(self) -> Band:
@@ -134,8 +145,9 @@ class Autopilot:
         if measured is None:
             return None
         scale, found = float(numbers.get(SCALE, 1.0)), numbers.get(FOUND)
-        share = record["learning_rate"] / (self.config.update.learning_rate * scale)  # by schedule and ease
-        band, searching = self._band.at(share), found is None
+        ease = float(numbers.get(EASE, 1.0))
+        share = record["learning_rate"] / (self.config.update.learning_rate * scale * ease)  # by warm-up and schedule
+        band, searching = self._band.at(share, ease), found is None
         if not measured <= LEAP * self._band.high:  # NaN too
             earlier = self._take_back(state, measured, band, searching)
             if earlier is not None:
@@ -143,22 +155,22 @@ class Autopilot:
         factor = rate_factor(measured, band, searching)
         # Without a difference in reward a small step says nothing of the rate, and a larger one leads nowhere.
         dull = factor > 1.0 and not record.get("reward/std")
-        if dull or share / float(numbers.get(EASE, 1.0)) < LEAST_SHARE:
-            return None
+        if dull or share < LEAST_SHARE:
+            factor = 1.0
         after = scale_after(scale, factor, None if found is None else float(found))
-        inside = int(numbers.get(INSIDE_SO_FAR, 0)) + 1 if factor == 1.0 else 0
+        inside = int(numbers.get(INSIDE_SO_FAR, 0)) + 1 if band.low <= measured <= band.high else 0
         numbers |= {SCALE: after, INSIDE_SO_FAR: inside}
         if searching and (inside >= INSIDE or state.step >= SEARCH_STEPS):
             numbers[FOUND] = after
         if abs(math.log(after / scale)) >= math.log(WORTH_SAYING):
             evidence = [_kl_sentence(record, band)]
-            self._say(_line(state, "rate", "update.learning_rate", scale, after, "KL of a step", evidence))
+            self._say(self._rate_line(state, "rate", scale, after, "KL of a step", evidence))
         return None
 
     def _take_back(self, state: State, measured: float, band: Band, searching: bool) -> State | None:
         """Go back to before a step that left the policy it started from; None where that may not be."""
         scale, numbers = float(state.autopilot.get(SCALE, 1.0)), state.autopilot
-        searching = searching and numbers.get(TAKEN_BACK, 0) < TAKEN_BACK_AT_MOST
+        searching = searching and int(numbers.get(TAKEN_BACK, 0)) < TAKEN_BACK_AT_MOST
         steps = [step for step in self.run.checkpoints() if step < state.step]
         if not steps or not (searching or self._may_go_back(state)):
             return None
@@ -166,8 +178,8 @@ class Autopilot:
             SCALE: scale_after(scale, rate_factor(measured, band, searching), None),
             **self._counted(state, searching),
         }
-        evidence = [f"step {state.step - 1} moved the policy by {measured:.3g} nats/token, {LEAP:g} times the band's end"]
-        line = _line(state, "rollback", "update.learning_rate", scale, changes[SCALE], "KL of a step", evidence)
+        evidence = [f"step {state.step - 1} moved the policy by {measured:.3g} nats/token, {LEAP:g} times what may be"]
+        line = self._rate_line(state, "rollback", scale, changes[SCALE], "KL of a step", evidence)
         return self._go_back(state, steps[-1], changes, line)
 
     def _hold_kl_ref(self, state: State, record: Mapping[str, Any]) -> None:
@@ -236,7 +248,7 @@ class Autopilot:
         return earlier
 
     def _may_go_back(self, state: State) -> bool:
-        return state.autopilot.get(ROLLBACKS, 0) < ROLLBACKS_AT_MOST
+        return int(state.autopilot.get(ROLLBACKS, 0)) < ROLLBACKS_AT_MOST
 
     def _counted(self, state: State, searching: bool) -> dict[str, float]:
         name = TAKEN_BACK if searching else ROLLBACKS
@@ -254,17 +266,23 @@ class Autopilot:
     def _advise(self, state: State, record: Mapping[str, Any], findings: Sequence[Finding]) -> None:
         measured, band = record.get(KL_STEP), self._band
         if measured is not None:
-            band = band.at(record["learning_rate"] / self.config.update.learning_rate)
+            band = band.at(record["learning_rate"] / self.config.update.learning_rate, ease=1.0)
             factor = rate_factor(measured, band, searching=True)
             self._outside = 0 if factor == 1.0 else self._outside + 1
             if self._outside >= OUTSIDE:
-                evidence, rate = [_kl_sentence(record, band)], self.config.update.learning_rate
                 why = f"KL of a step {'below' if factor > 1.0 else 'above'} its band"
-                self._say_once(_line(state, "rate", "update.learning_rate", rate, rate * factor, why, evidence))
+                self._say_once(self._rate_line(state, "rate", 1.0, factor, why, [_kl_sentence(record, band)]))
         turn = choose(self.config, state, findings, self._rows(state)) if findings else None
         if turn is not None:
             line = _line(state, "move", turn.knob, turn.before, turn.after, turn.finding.message, turn.finding.evidence)
             self._say_once({**line, "check": turn.finding.check, "cause": turn.finding.cause})
+
+    def _rate_line(
+        self, state: State, kind: str, scale: float, after: float, why: str, evidence: Sequence[str]
+    ) -> Line:
+        """Return a line of a learning rate that moves: by its values at the end of the warm-up."""
+        full = self.config.update.learning_rate * float(state.autopilot.get(EASE, 1.0))
+        return _line(state, kind, "update.learning_rate", full * scale, full * after, why, evidence)
 
     def _say_once(self, line: Line) -> None:
         """Write an advice unless the run has it already; its wording may hold numbers, its cause does not."""
@@ -280,7 +298,7 @@ class Autopilot:
 def _line(
     state: State, kind: str, knob: str, before: float | None, after: float | None, why: str, evidence: Sequence[str]
 ) -> Line:
-    """Return a line of actions.jsonl; the learning rate's values are factors of the configured one."""
+    """Return a line of actions.jsonl."""
     return {
         "step": state.step - 1,
         "kind": kind,
@@ -295,8 +313,8 @@ def _line(
 
 def _kl_sentence(record: Mapping[str, Any], band: Band) -> str:
     return (
-        f"the step at learning rate {record['learning_rate']:.3g} moved the policy by {record[KL_STEP]:.3g} nats/token, "
-        f"the band is {band.low:.3g} to {band.high:.3g}"
+        f"the step moved the policy by {record[KL_STEP]:.3g} nats/token at a learning rate of "
+        f"{record['learning_rate']:.3g}; the band is {band.low:.3g} to {band.high:.3g}"
     )
 
 

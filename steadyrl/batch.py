@@ -22,6 +22,7 @@ _ROW_FIELDS = (
     "groups",
     "advantages",
     "returns",
+    "weights",
 )
 _SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "audited")
 
@@ -84,7 +85,7 @@ def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
 
 
 def loss_arrays(batch: Batch) -> dict[str, Array]:
-    """Return what a loss may use, by name: the mask, old log-probs and values, reference, advantages, returns."""
+    """Return what a loss may use, by name: the mask, old log-probs and values, reference, advantages, ..."""
     assert batch.old is not None, "score the batch before training on it"
     arrays = {
         "mask": batch.completion_mask,
@@ -93,8 +94,52 @@ def loss_arrays(batch: Batch) -> dict[str, Array]:
         "ref_logprobs": batch.old.ref_logprobs,
         "advantages": batch.advantages,
         "returns": batch.returns,
+        "weights": batch.weights,
     }
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def loss_count(batch: Batch) -> float:
+    """Return what the loss of a minibatch is divided by: its completion tokens, or its rollouts if these have weights."""
+    return float(batch.completion_mask.sum() if batch.weights is None else len(batch.lengths))
+
+
+def mean_of_tokens(mask: np.ndarray, limit: int) -> np.ndarray:
+    """Weigh tokens so that each rollout counts by the mean over its tokens: 1 / length each.
+
+    Every rollout then counts alike, and a token of a long one for less: long wrong answers are hardly punished.
+
+    Args:
+        mask: [B, T] bool.
+        limit: Not used.
+
+    Returns:
+        [B, T], see ``Batch.weights``.
+
+    Source:
+        Shao et al., "DeepSeekMath" (arXiv 2402.03300), equation 3: 1 / |o_i|.
+    """
+    weights: np.ndarray = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+    return weights
+
+
+def sum_of_tokens(mask: np.ndarray, limit: int) -> np.ndarray:
+    """Weigh tokens so that each rollout counts by the sum over its tokens, over a constant: 1 / limit each.
+
+    Args:
+        mask: [B, T] bool.
+        limit: > 0, tokens; the longest completion that could be.
+
+    Returns:
+        [B, T], see ``Batch.weights``.
+
+    Source:
+        Liu et al., "Understanding R1-Zero-Like Training" (arXiv 2503.20783), section 3.2 (Dr. GRPO); the constant is
+        the generation budget of its listing.
+    """
+    assert limit > 0, "a sum over tokens needs the longest completion to be measured by"
+    weights: np.ndarray = mask / limit
+    return weights
 
 
 def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:

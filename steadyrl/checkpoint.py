@@ -10,6 +10,7 @@ import json
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from steadyrl.errors import AccessError, CheckpointError
 from steadyrl.rundir import DONE, RunDir
@@ -28,6 +29,7 @@ class State:
         problems_drawn: For the order of problems.
         tokens: Completion tokens sampled so far.
         algorithm: The algorithm's numbers.
+        curriculum: What the curriculum remembers, see ``curriculum.Memory.plain``.
         autopilot: The autopilot's, and the settings that it changed, by their names.
     """
 
@@ -36,6 +38,7 @@ class State:
     problems_drawn: int = 0
     tokens: int = 0
     algorithm: dict[str, float] = field(default_factory=dict)
+    curriculum: dict[str, Any] = field(default_factory=dict)
     autopilot: dict[str, float | str] = field(default_factory=dict)
 
 

@@ -103,6 +103,9 @@ class RolloutSection(Section):
 
     prompts_per_step: int = Field(64, ge=1, description="problems per step")
     samples_per_prompt: int = Field(2, ge=1, description="completions per problem")
+    refill: int = Field(
+        0, ge=0, le=100, description="further rounds of problems, as many as groups so far have equal rewards, at most"
+    )
 
 
 class UpdateSection(Section):
@@ -115,6 +118,9 @@ class UpdateSection(Section):
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up, down to 0")
     weight_decay: float = Field(0.0, ge=0, description="of AdamW")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this global norm")
+    reward_limit: float = Field(
+        0.0, ge=0, description="rewards further from the step's median train as if at this distance; 0 moves none"
+    )
     old_logprobs: Literal["sampler", "recompute"] = Field(
         "sampler",
         description="log-probs before the update: of the 'sampler', where they equal the trainer's on every fourth "
@@ -132,6 +138,18 @@ class EvaluateSection(Section):
     every: int = Field(0, ge=0, description="steps between evaluations while training; 0 for none")
 
 
+class AutopilotSection(Section):
+    """What may act on a run while it goes on (see autopilot.md)."""
+
+    mode: Literal["off", "advise", "act"] = Field("off", description="'advise' writes actions.jsonl, 'act' acts too")
+    kl_low: float = Field(0.03, gt=0, description="least KL of a step (kl_step_k3) at the full learning rate")
+    kl_high: float = Field(0.15, gt=0, description="greatest KL of a step: the learning rate is moved to stay between")
+    kl_ref_target: float = Field(
+        0.0, ge=0, description="nats per sequence, to hold the KL to the reference at by its coefficient; 0 for none"
+    )
+    cooldown: int = Field(40, ge=20, description="steps after which a move is judged, and undone if it did not help")
+
+
 class TaskSection(Section):
     """Which problems; ``args`` are the task's own settings."""
 
@@ -142,8 +160,15 @@ class TaskSection(Section):
 class AlgorithmSection(Section):
     """Which algorithm; ``args`` are its own settings."""
 
-    name: str = Field("ppo", description="'ppo', 'grpo', or an import path")
+    name: str = Field("ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', or an import path")
     args: Any = Field(default_factory=dict, description="see its page")
+
+
+class CurriculumSection(Section):
+    """Which problems come next; ``args`` are the curriculum's own settings."""
+
+    name: str = Field("uniform", description="'uniform', 'learnability', 'plr', 'accel', 'bandit', or an import path")
+    args: Any = Field(default_factory=dict, description="see curriculum.md")
 
 
 class Config(Section):
@@ -156,10 +181,12 @@ class Config(Section):
     rewards: dict[str, float] = Field(default_factory=dict)
     sampling: SamplingSection = Field(default_factory=SamplingSection)
     sampler: SamplerSection = Field(default_factory=SamplerSection)
+    curriculum: CurriculumSection = Field(default_factory=CurriculumSection)
     rollout: RolloutSection = Field(default_factory=RolloutSection)
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
     update: UpdateSection = Field(default_factory=UpdateSection)
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+    autopilot: AutopilotSection = Field(default_factory=AutopilotSection)
 
 
 SectionType = TypeVar("SectionType", bound=BaseModel)
@@ -194,15 +221,18 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
         _apply(merged, override)
     config = validate(Config, merged, "")
     problems = [*_reward_problems(config), *_size_problems(config), *_sampler_problems(config)]
-    sections: dict[str, TaskSection | AlgorithmSection] = {}
-    for kind, section in (("task", config.task), ("algorithm", config.algorithm)):
+    sections: dict[str, TaskSection | AlgorithmSection | CurriculumSection] = {}
+    for kind, section in (("task", config.task), ("algorithm", config.algorithm), ("curriculum", config.curriculum)):
         try:
             sections[kind] = section.model_copy(update={"args": _own(kind, section.name, section.args)})
         except ConfigError as error:
             problems.append(str(error))
+    if not problems:
+        config = config.model_copy(update=sections)
+        problems = _autopilot_problems(config)
     if problems:
         raise ConfigError("; ".join(problems))
-    return config.model_copy(update=sections)
+    return config
 
 
 def dump(config: Config) -> dict[str, Any]:
@@ -272,6 +302,26 @@ def _sampler_problems(config: Config) -> list[str]:
         )
     if sampling.logprobs == "raw":
         found.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
+    return found
+
+
+def _autopilot_problems(config: Config) -> list[str]:
+    pilot, args, found = config.autopilot, config.algorithm.args.model_dump(), []
+    if pilot.mode == "off":
+        return []
+    if pilot.kl_low >= pilot.kl_high:
+        found.append(f"autopilot.kl_low is {pilot.kl_low:g}; expected less than autopilot.kl_high = {pilot.kl_high:g}")
+    if not config.update.learning_rate:
+        found.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
+    if not config.run.doctor_every:
+        found.append("run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more")
+    if pilot.kl_ref_target and not args.get("kl_coef"):
+        found.append(
+            f"autopilot.kl_ref_target is {pilot.kl_ref_target:g}, and there is no algorithm.args.kl_coef above 0 to "
+            "move; set one, or the target to 0"
+        )
+    if pilot.kl_ref_target and args.get("kl_control") == "adaptive":
+        found.append("autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one")
     return found
 
 

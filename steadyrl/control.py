@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-LEAP = 10.0  # times the band's upper end: so far an update leaves what its gradient was taken of
+LEAP = 7.0  # times the band's upper end, about 1 nat/token: nothing of the old policy remains
 SLOWER, FASTER = 0.5, 1.3  # bounds of the factor per step; what is too high does harm, what is too low costs time
 SEARCH = 10.0  # the same while the right rate is being looked for
 CREEP = 3.0  # times the rate that was found: a policy that is done moves little, and must not be driven on for that
-SCALE_LOW, SCALE_HIGH = 1e-4, 1e4  # of the configured rate
+SCALE_LOW, SCALE_HIGH = 1e-6, 1e6  # of the configured rate
 LEAST_SHARE = 0.1  # of the rate, by warm-up and schedule: below, a step moves too little to be measured
-GAIN, COEF_STEP, COEF_RANGE = 0.3, 1.25, 100.0  # of the KL coefficient: answer, factor per step, factor in all
+GAIN, COEF_STEP = 0.3, 1.25  # of the KL coefficient: answer, factor per step
+COEF_LOW, COEF_HIGH = 0.1, 100.0  # of the configured one; what falls further comes too late when the KL rises
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,15 @@ class Band:
         """The geometric middle: as many factors from one end as from the other."""
         return math.sqrt(self.low * self.high)
 
-    def at(self, share: float) -> Band:
-        """Return the band of a step at a share of the learning rate: the KL of a step grows with the rate's square."""
-        return Band(self.low * share**2, self.high * share**2)
+    def at(self, share: float, ease: float) -> Band:
+        """Return the band of a step at a share of the learning rate: the KL of a step grows with the rate's square.
+
+        Args:
+            share: By warm-up and schedule, (0, 1]. It lowers the lower end only: Adam's first steps are longer than
+                its rate says, which is what a warm-up is for.
+            ease: (0, 1], what the autopilot holds the rate back by. It lowers both ends.
+        """
+        return Band(self.low * (share * ease) ** 2, self.high * ease**2)
 
 
 def rate_factor(kl: float, band: Band, searching: bool) -> float:
@@ -71,7 +78,7 @@ def scale_after(scale: float, factor: float, found: float | None) -> float:
 def coefficient_after(coef: float, kl: float, target: float, start: float) -> float:
     """Return the next KL coefficient: a controller on its logarithm, proportional to that of KL over target.
 
-        log coef <- log coef + 0.3 * log(kl / target), at most a factor 1.25 per step and 100 in all
+        log coef <- log coef + 0.3 * log(kl / target), at most a factor 1.25 per step, from 0.1 to 100 times the start
 
     At twice the target the coefficient doubles in 4 steps. The published controllers need 2,000 (see kl.py).
 
@@ -85,5 +92,5 @@ def coefficient_after(coef: float, kl: float, target: float, start: float) -> fl
     if not math.isfinite(kl):
         return coef
     error = max(kl, 0.01 * target) / target
-    factor = min(max(error**GAIN, 1.0 / COEF_STEP), COEF_STEP)
-    return min(max(coef * factor, start / COEF_RANGE), start * COEF_RANGE)
+    factor = min(max(math.exp(GAIN * math.log(error)), 1.0 / COEF_STEP), COEF_STEP)
+    return min(max(coef * factor, start * COEF_LOW), start * COEF_HIGH)

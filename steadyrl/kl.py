@@ -63,6 +63,9 @@ def k3(xp: Array, logprobs: Array, ref: Array) -> Array:
 
     It is never negative even where samples and log-probs do not fit together, which k1 betrays by its sign.
 
+    Unbiased as a number, not as a loss: on samples of p its expected gradient is E[(1 - r/p) grad log p], which is
+    that of KL(r || p), the other way round. ``k2`` and ``weighted_k3`` have that of KL(p || r).
+
     Args:
         xp: Array namespace.
         logprobs: [...], log p of the sampled tokens, nats.
@@ -74,6 +77,31 @@ def k3(xp: Array, logprobs: Array, ref: Array) -> Array:
     """
     log_ratio = ref - logprobs
     return xp.exp(xp.clip(log_ratio, None, MAX_LOG_RATIO)) - 1.0 - log_ratio
+
+
+def weighted_k3(xp: Array, logprobs: Array, ref: Array, old_logprobs: Array) -> Array:
+    """Weigh k3 by p/q, where q sampled: as a loss its gradient is that of KL(p || r), however far p is from q.
+
+        grad (p/q * k3) = p/q * (k3 + 1 - r/p) * grad log p = p/q * log(p/r) * grad log p
+
+    and the mean of that over samples of q is E_p[log(p/r) grad log p], the gradient of KL(p || r). With p = q it is
+    ``k2``'s, token by token.
+
+    Args:
+        xp: Array namespace.
+        logprobs: [...], log p of the sampled tokens, nats, being differentiated.
+        ref: [...], log r of the same tokens, nats.
+        old_logprobs: [...], log q of the same tokens, nats.
+
+    Returns:
+        [...], nats per token, >= 0.
+
+    Source:
+        DeepSeek-AI, "DeepSeek-V3.2" (arXiv 2512.02556), equation 7. That k2 and not k3 is the right one without
+        weights: Liu et al., "Rethinking KL Regularization in RLHF" (arXiv 2510.01555).
+    """
+    log_weight = xp.clip(logprobs - old_logprobs, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return xp.exp(log_weight) * k3(xp, logprobs, ref)
 
 
 def exact(logp_all: np.ndarray, logq_all: np.ndarray) -> np.ndarray:

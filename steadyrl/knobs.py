@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from steadyrl.checkpoint import State
-from steadyrl.config import Config
+from steadyrl.config import Config, SectionType
 from steadyrl.types import Finding
 
 Numbers = Mapping[str, float | str]
@@ -97,8 +96,8 @@ MOVES: Mapping[str, Move] = {
     "temperature": Move("sampling.temperature", _warmer, "x 1.2, up to 1.5 x and 2"),
     "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
 }
-# (check, cause) -> moves, tried in this order. What is not here is not the autopilot's to mend: faults of the reward, of
-# the data, of units and logs, of sampler and reference.
+# (check, cause) -> moves, tried in this order. What is not here is not the autopilot's to mend: faults of the reward,
+# of the data, of units and logs, of sampler and reference.
 MENDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("learning_rate_too_high", "learning_rate"): ("learning_rate",),
     ("learning_rate_too_high", "epochs"): ("epochs", "learning_rate"),
@@ -211,8 +210,7 @@ def _turn(config: Config, state: State, name: str, finding: Finding, rows: Rows)
     return None if after == now else Turn(name, move.knob, now, after, finding)
 
 
-def _put(section: Any, path: Sequence[str], value: float | str) -> Any:
+def _put(section: SectionType, path: Sequence[str], value: float | str) -> SectionType:
     """Return a section with one setting changed; what is written here was bounded by a move."""
-    assert isinstance(section, BaseModel), f"'{path[0]}' is no section"
     inner = value if len(path) == 1 else _put(getattr(section, path[0]), path[1:], value)
     return section.model_copy(update={path[0]: inner})

@@ -1,8 +1,8 @@
 """Losses as per-token matrices, and the one function that divides.
 
 ``xp`` is an array namespace: numpy, torch or mlx.core; functions use only ``exp``, ``clip``, ``maximum``,
-``where``, ``.sum()`` and operators, and all take ``xp`` first, needed or not, so that an algorithm can choose
-among them.
+``where``, ``.sum()`` and operators. Those of one kind take the same arguments, needed or not, so that an algorithm
+can choose among them.
 
 Everything has to be finite outside the completion mask too (0 by convention). A mask cannot mend that afterwards:
 the gradient of a masked-out infinity is 0 * inf = NaN, however the mask is applied.
@@ -10,19 +10,63 @@ the gradient of a masked-out infinity is 0 * inf = NaN, however the mask is appl
 
 from __future__ import annotations
 
-from steadyrl.types import Array
+import math
+from collections.abc import Mapping
+
+from steadyrl import kl
+from steadyrl.types import Array, TokenScores
 
 # exp(20) is 5e8: any clip range acts long before, and float32 overflows at exp(88). The gradient is 0 beyond.
 MAX_LOG_RATIO = 20.0
 
 
+def token_log_ratio(xp: Array, logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
+    """Compare new and old policy token by token.
+
+    Args:
+        xp: Array namespace.
+        logprobs: [B, T], being differentiated, nats.
+        old_logprobs: [B, T], before this round of updates, nats.
+        mask: [B, T] bool.
+
+    Returns:
+        [B, T], log(new / old), nats.
+
+    Source:
+        Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv 1707.06347), r_t of equation 6.
+    """
+    return logprobs - old_logprobs
+
+
+def sequence_log_ratio(xp: Array, logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
+    """Compare new and old policy by whole completions: the mean log ratio of a row's tokens, at each of them.
+
+    Its exponential is the geometric mean of the token ratios. It varies far less than they do: clip ranges are some
+    hundred times narrower than for tokens.
+
+    Args:
+        xp: Array namespace.
+        logprobs: [B, T], being differentiated, nats.
+        old_logprobs: [B, T], before this round of updates, nats.
+        mask: [B, T] bool.
+
+    Returns:
+        [B, T], the same number under the mask of a row, 0 outside.
+
+    Source:
+        Zheng et al., "Group Sequence Policy Optimization" (arXiv 2507.18071), s_i of equation 7.
+    """
+    tokens = mask.sum(axis=1, keepdims=True)  # [B, 1]
+    total = ((logprobs - old_logprobs) * mask).sum(axis=1, keepdims=True)
+    return total / xp.where(tokens > 0, tokens, 1) * mask
+
+
 def clipped_policy(
-    xp: Array, logprobs: Array, old_logprobs: Array, advantages: Array, clip_low: float, clip_high: float
+    xp: Array, log_ratio: Array, advantages: Array, clip_low: float, clip_high: float
 ) -> tuple[Array, Array]:
     """Compute PPO's pessimistic surrogate, with separate clip ranges below and above.
 
-        ratio = exp(logprobs - old_logprobs)
-        loss  = max(-A * ratio, -A * clip(ratio, 1 - clip_low, 1 + clip_high))
+        loss  = max(-A * ratio, -A * clip(ratio, 1 - clip_low, 1 + clip_high)),  ratio = exp(log_ratio)
 
     The clip takes the gradient away where the ratio has already gone far enough in the direction that the
     advantage asks for: above 1 + clip_high for A > 0, below 1 - clip_low for A < 0. It never does on the other
@@ -30,8 +74,7 @@ def clipped_policy(
 
     Args:
         xp: Array namespace.
-        logprobs: [B, T], being differentiated, nats.
-        old_logprobs: [B, T], before this round of updates, nats.
+        log_ratio: [B, T], of ``token_log_ratio`` or ``sequence_log_ratio``.
         advantages: [B, T].
         clip_low: In (0, 1); 0.2 is usual.
         clip_high: > 0; 0.2 in PPO, 0.28 in DAPO, which leaves unlikely tokens room to grow.
@@ -44,10 +87,43 @@ def clipped_policy(
         Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv 1707.06347), equation 7, negated; two
         clip ranges: Yu et al., "DAPO" (arXiv 2503.14476), section 3.1.
     """
-    ratio = xp.exp(xp.clip(logprobs - old_logprobs, -MAX_LOG_RATIO, MAX_LOG_RATIO))  # [B, T]
+    ratio = xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))  # [B, T]
     free = -advantages * ratio
     bounded = -advantages * xp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
     return xp.maximum(free, bounded), xp.where(bounded > free, 1.0, 0.0)
+
+
+def clipped_weight(
+    xp: Array, log_ratio: Array, advantages: Array, clip_low: float, clip_high: float
+) -> tuple[Array, Array]:
+    """Compute a surrogate whose gradient is the policy gradient with importance weights bounded from above (CISPO).
+
+        gradient = -A * min(ratio, c) * d log p,  c = 1 + clip_high
+
+    No token loses its gradient, however far its ratio has gone; it only counts for no more than c. The paper writes
+    the weight with a stop-gradient, -A * sg(min(ratio, c)) * log p. This is the antiderivative of the same
+    gradient, which needs none, goes on smoothly at c and equals PPO's surrogate below it:
+
+        loss = -A * ratio                    where ratio <= c
+        loss = -A * c * (1 + log(ratio / c)) beyond
+
+    Args:
+        xp: Array namespace.
+        log_ratio: [B, T], nats.
+        advantages: [B, T].
+        clip_low: Not used: the paper leaves weights unbounded below, where they are between 0 and 1 anyway.
+        clip_high: > 0; a few units where batches are far off the policy.
+
+    Returns:
+        loss [B, T], and clipped [B, T]: 1.0 where the weight is bounded, else 0.0.
+
+    Source:
+        MiniMax, "MiniMax-M1" (arXiv 2506.13585), section 3.1, equations 4 and 5, negated.
+    """
+    most = math.log1p(clip_high)
+    inside = xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, most))  # [B, T], min(ratio, c)
+    beyond = xp.clip(log_ratio - most, 0.0, MAX_LOG_RATIO)
+    return -advantages * (inside + (1.0 + clip_high) * beyond), xp.where(log_ratio > most, 1.0, 0.0)
 
 
 def clipped_value(xp: Array, values: Array, old_values: Array, returns: Array, clip: float) -> tuple[Array, Array]:
@@ -91,24 +167,68 @@ def nll(xp: Array, logprobs: Array) -> Array:
     return -logprobs
 
 
-def reduce(xp: Array, per_token: Array, mask: Array, count: float) -> Array:
-    """Sum over the mask and divide by the token count of the whole minibatch: the only division of a loss.
+def policy_loss(
+    xp: Array, new: TokenScores, arrays: Mapping[str, Array], count: float, clip_low: float, clip_high: float
+) -> tuple[Array, dict[str, Array]]:
+    """Compute the clipped surrogate alone as a whole loss, for algorithms whose KL penalty is in the reward.
+
+    Args:
+        xp: Array namespace.
+        new: Scores of the policy being trained.
+        arrays: Of the batch, see ``batch.loss_arrays``.
+        count: See ``reduce``.
+        clip_low: See ``clipped_policy``.
+        clip_high: See ``clipped_policy``.
+
+    Returns:
+        The loss, and ``policy_sums``.
+    """
+    log_ratio = token_log_ratio(xp, new.logprobs, arrays["old_logprobs"], arrays["mask"])
+    policy, clipped = clipped_policy(xp, log_ratio, arrays["advantages"], clip_low, clip_high)
+    return reduce(xp, policy, arrays["mask"], count), policy_sums(xp, policy, clipped, new.logprobs, arrays)
+
+
+def policy_sums(
+    xp: Array, policy: Array, clipped: Array, logprobs: Array, arrays: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Sum over the mask what every policy loss measures, by metric name.
+
+    Args:
+        xp: Array namespace.
+        policy: [B, T], the policy's part of the loss.
+        clipped: [B, T], 1.0 where it was clipped.
+        logprobs: [B, T], of the updated policy.
+        arrays: Of the batch, see ``batch.loss_arrays``.
+    """
+    mask, old_logprobs = arrays["mask"], arrays["old_logprobs"]
+    return {
+        "loss/policy": (policy * mask).sum(),
+        "clip_fraction": (clipped * mask).sum(),
+        # k1 and k3 of the old policy (the sampler of these tokens) to the new one
+        "kl_old_k1": (kl.k1(xp, old_logprobs, logprobs) * mask).sum(),
+        "kl_old_k3": (kl.k3(xp, old_logprobs, logprobs) * mask).sum(),
+    }
+
+
+def reduce(xp: Array, per_token: Array, weights: Array, count: float) -> Array:
+    """Sum with the mask's weights and divide by the count of the whole minibatch: the only division of a loss.
 
     Because ``count`` belongs to the minibatch and not to the rows at hand, the losses of micro-batches add up to
     the loss of the minibatch, however it was cut.
 
     The mask multiplies, where it could select: both give 0, in value and gradient, for finite entries outside, and
     neither saves the gradient from others. Multiplied, a NaN outside the mask shows in the loss at once; selected
-    away, it would show only in the weights.
+    away, it would show only in the model's weights.
 
     Args:
         xp: Array namespace.
         per_token: [B, T], finite everywhere.
-        mask: [B, T] bool or 0/1.
-        count: > 0, chosen tokens of the whole minibatch.
+        weights: [B, T], the mask for a mean over tokens, or ``Batch.weights`` for one over rollouts; 0 outside the
+            mask.
+        count: > 0, chosen tokens or rollouts of the whole minibatch (``batch.loss_count``).
 
     Returns:
-        Scalar, per token.
+        Scalar, per token or per rollout.
     """
     assert count > 0, "a minibatch needs at least one chosen token"
-    return (per_token * mask).sum() / count
+    return (per_token * weights).sum() / count

@@ -41,6 +41,16 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("reward/unscored", "share", "down", "Rollouts without a reward (engine failure, time-out, no verdict)."),
     Metric("reward/*", "reward", "", "A reward part or measurement, unweighted, mean over the rollouts that have it."),
     Metric("groups/no_signal", "share", "down", "Groups whose rewards are all equal; only with several samples."),
+    Metric("curriculum/signal", "share", "up", "Groups whose rewards differ, of those with several scored rollouts."),
+    Metric("curriculum/difficulty", "", "", "Mean of the column 'difficulty' of the step's problems, where it is a number."),
+    Metric(
+        "curriculum/entropy",
+        "nats",
+        "",
+        "Entropy of the distribution that the step's problems were drawn from; not for passes in order.",
+    ),
+    Metric("curriculum/known", "", "", "Problems, or arms, that the curriculum remembers something of."),
+    Metric("curriculum/rounds", "", "down", "Rounds of problems that the step took, see rollout.refill."),
     Metric("kl_ref_k1", "nats/token", "", "KL to the reference, estimator k1 = log p - log ref of the sampled tokens."),
     Metric("kl_ref_k1_seq", "nats/sequence", "", "The same, summed over each completion: what a penalty adds up to."),
     Metric("kl_ref_k1_seq_se", "nats/sequence", "", "Standard error of kl_ref_k1_seq over the step's completions."),
@@ -124,7 +134,7 @@ def summarise(groups: Sequence[Group], batch: Batch, updates: Mapping[str, float
         batch: What trained, with ``old`` scores, advantages and returns.
         updates: Means over the step's updates (losses, gradient norm, ...).
     """
-    return {**reward_metrics(groups), **batch_metrics(batch), **updates}
+    return {**reward_metrics(groups), **difficulty(groups), **batch_metrics(batch), **updates}
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
@@ -148,8 +158,16 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     several = [rewards for rewards in several if len(rewards) > 1]
     if several:
         found["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
-        found["groups/no_signal"] = float(np.mean([max(rewards) == min(rewards) for rewards in several]))
+        signal = float(np.mean([max(rewards) != min(rewards) for rewards in several]))
+        found |= {"groups/no_signal": 1.0 - signal, "curriculum/signal": signal}
     return found
+
+
+def difficulty(groups: Sequence[Group]) -> dict[str, float]:
+    """Return the mean difficulty of the problems that say theirs in numbers; nothing where none does."""
+    told = [group.problem.columns.get("difficulty") for group in groups]
+    numbers = [float(x) for x in told if isinstance(x, int | float) and not isinstance(x, bool)]
+    return {"curriculum/difficulty": float(np.mean(numbers))} if numbers else {}
 
 
 def repetition(text: str) -> float:

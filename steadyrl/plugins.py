@@ -16,9 +16,22 @@ from typing import Any
 from steadyrl.errors import ConfigError, MissingExtraError
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "algorithm": {"ppo": "steadyrl.algorithms.ppo:PPO", "grpo": "steadyrl.algorithms.grpo:GRPO"},
+    "algorithm": {
+        "ppo": "steadyrl.algorithms.ppo:PPO",
+        "grpo": "steadyrl.algorithms.grpo:GRPO",
+        "rloo": "steadyrl.algorithms.rloo:RLOO",
+        "reinforce": "steadyrl.algorithms.reinforce:Reinforce",
+    },
+    "curriculum": {
+        "uniform": "steadyrl.curriculum:Uniform",
+        "learnability": "steadyrl.curriculum:Learnability",
+        "plr": "steadyrl.level_replay:PLR",
+        "accel": "steadyrl.level_replay:Accel",
+        "bandit": "steadyrl.bandit:Bandit",
+    },
     "task": {
         "search": "steadyrl.tasks.search.task:SearchTask",
+        "code": "steadyrl.tasks.code.task:CodeTask",
         "prompts": "steadyrl.tasks.prompts:PromptsTask",
     },
     "reward": {
@@ -38,7 +51,7 @@ def load(kind: str, name: str) -> Any:
     """Return the object behind a short name or an import path.
 
     Args:
-        kind: "algorithm", "task", "reward" or "backend".
+        kind: "algorithm", "curriculum", "task", "reward" or "backend".
         name: A built-in's short name, an entry point's name, or "package.module:name".
 
     Raises:

@@ -4,6 +4,7 @@
     metrics.jsonl               one line per step, flushed
     findings.jsonl              what the doctor raised and cleared meanwhile, one line each
     actions.jsonl               what the autopilot did or advised, with its evidence, one line each
+    curriculum.jsonl            which problems each step took, why, and what came of it; not for passes in order
     rollouts/000012.jsonl       prompts, completions, reward parts, stop reason, policy version
     evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
     checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  state.json  DONE
@@ -97,6 +98,11 @@ class RunDir:
     def actions_file(self) -> Path:
         """What the autopilot did or advised, one line each."""
         return self.path / "actions.jsonl"
+
+    @property
+    def curriculum_file(self) -> Path:
+        """Which problems each step took, and why, one line per step."""
+        return self.path / "curriculum.jsonl"
 
     @property
     def config_file(self) -> Path:

@@ -39,6 +39,15 @@ def drop_equal_rewards(groups: Sequence[Group]) -> list[Group]:
     return [group for group in drop_unscored(groups) if len({rollout.reward for rollout in group.rollouts}) > 1]
 
 
+def prefer_signal(groups: Sequence[Group]) -> list[Group]:
+    """Drop groups of equal rewards like ``drop_equal_rewards``, unless there are no others.
+
+    A step in which nothing differs (all problems mastered, or none solved) is then a step of zero advantages, and
+    not the end of the run.
+    """
+    return drop_equal_rewards(groups) or drop_unscored(groups)
+
+
 def best_of_n(groups: Sequence[Group]) -> list[Group]:
     """Keep the rollout with the highest reward of each group, the first among equals.
 

@@ -1,6 +1,6 @@
 """The loop: read ``one_step`` from top to bottom to see what a step is.
 
-problems -> rollouts -> rewards -> select -> batch -> score -> advantages -> updates -> metrics
+curriculum -> rollouts -> rewards -> select -> batch -> score -> advantages -> updates -> metrics
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from typing import Any
 import numpy as np
 
 from steadyrl import checkpoint, metrics, plugins
+from steadyrl.autopilot import Autopilot, pilot_metrics
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
+from steadyrl.clock import Clock
 from steadyrl.config import Config, UpdateSection, dump
-from steadyrl.curriculum import uniform
+from steadyrl.curriculum import Curriculum, Memory, Request, recall
 from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.errors import DataError, DivergedError
+from steadyrl.errors import ConfigError, DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
+from steadyrl.knobs import adjust
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups
 from steadyrl.rollout import collect
 from steadyrl.rundir import RunDir, append_line, write_lines
-from steadyrl.types import Algorithm, Backend, Batch, Group, Problem, Sampling, Task
+from steadyrl.select import drop_equal_rewards
+from steadyrl.types import Algorithm, Backend, Batch, Editable, Group, Problem, Sampling, Task
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +45,7 @@ class Session:
     task: Task
     terms: Sequence[Term]
     algorithm: Algorithm
+    curriculum: Curriculum
     backend: Backend
     problems: Sequence[Problem]
     heldout: Sequence[Problem]
@@ -55,12 +60,14 @@ class Watch:
         phase: Called with a line when something longer begins.
         step: Called with every line of metrics.
         finding: Called with what the doctor raises or clears while the run goes on.
+        action: Called with what the autopilot does or advises, as in actions.jsonl.
         stop: Asked after every step; True ends the run with a checkpoint.
     """
 
     phase: Callable[[str], None] = field(default=lambda text: None)
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
     finding: Callable[[Change], None] = field(default=lambda change: None)
+    action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
     stop: Callable[[], bool] = field(default=lambda: False)
 
 
@@ -73,6 +80,12 @@ def open_session(config: Config) -> Session:
     seed = config.run.seed
     task = plugins.load("task", config.task.name)(config.task.args, seed)
     algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
+    curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)
+    if curriculum.edits and not isinstance(task, Editable):
+        raise ConfigError(
+            f"curriculum.name = '{config.curriculum.name}' edits problems, and the task '{config.task.name}' has no "
+            "method mutate(problem, generator) for that; take 'plr' or 'learnability'"
+        )
     terms = make_terms(config.rewards, task)
     problems, heldout = task.problems("train"), task.problems("heldout")
     if not problems:
@@ -83,6 +96,7 @@ def open_session(config: Config) -> Session:
         task=task,
         terms=terms,
         algorithm=algorithm,
+        curriculum=curriculum,
         backend=backend,
         problems=problems,
         heldout=pick_heldout(heldout, config.evaluate.problems),
@@ -120,17 +134,26 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
     """Make all remaining steps; return False if the watch stopped the run first."""
     config = session.config
     doctor = _doctor(session, run)
+    pilot = Autopilot(config, run, session.backend, watch.action)
     while state.step < config.run.steps:
-        groups, found = one_step(session, state)
+        pilot.secure(state)
+        try:
+            groups, found = one_step(session, state)
+        except DivergedError as error:
+            state = pilot.recover(state, error)
+            continue
         record: dict[str, Any] = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **found}
         record |= _evaluate_now(session, state.step)
         if record["step"] % config.run.rollouts_every == 0:
             _record_rollouts(run, record["step"], groups)
+        if any(group.why for group in groups):
+            append_line(run.curriculum_file, _choices(record, groups))
         append_line(run.metrics_file, record)
         watch.step(record)
         for change in doctor.add(record["step"], record) if doctor else ():
             append_line(run.findings_file, change.record())
             watch.finding(change)
+        state = pilot.steer(state, record, doctor.fresh if doctor else None)
 
         last = state.step == config.run.steps
         stopped = watch.stop() and not last
@@ -151,61 +174,88 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
         DataError: No rollout could be scored.
         DivergedError: A gradient is not finite.
     """
+    session = with_knobs(session, state)
     config, backend, algorithm, step = session.config, session.backend, session.algorithm, state.step
     clock = Clock()
-    chosen = uniform(len(session.problems), state.problems_drawn, config.rollout.prompts_per_step, config.run.seed)
-    problems = [session.problems[i] for i in chosen]
-    samples, key = config.rollout.samples_per_prompt, (config.run.seed, step)
-    groups = collect(backend, problems, samples, session.sampling, key, state.updates)
-    clock.lap("rollout")
-
-    groups = score_groups(groups, session.terms)
+    groups, memory, chosen = gather(session, state, clock)
     require_scores(groups)
-    clock.lap("reward")
 
     training = algorithm.select(groups)
     if not training:
         raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
-    batch = make_batch(training, backend.tokenizer.pad_id)
+    batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
     batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
     batch = algorithm.prepare(batch, state.algorithm)
     clock.lap("score")
 
     rate = learning_rate(config.update, step, config.run.steps)
     updates = update(session, batch, rate, np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step]), step)
+    moved = pilot_metrics(backend, batch, session.sampling, config, state)
     clock.lap("update")
 
     found = metrics.summarise(groups, batch, updates) | {"learning_rate": rate}
     found |= {f"algorithm/{name}": value for name, value in state.algorithm.items()} | clock.times()
+    found |= moved | chosen
     sampled = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
     found["tokens/per_second"] = sampled / clock.total()
     state.step += 1
     state.updates += int(updates["updates"])
-    state.problems_drawn += len(chosen)
+    state.problems_drawn += len(groups)
+    state.curriculum = memory.plain()
     state.tokens += sampled
     state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.items() if v is not None})
     return groups, found
 
 
-class Clock:
-    """Seconds spent between laps."""
+def gather(session: Session, state: State, clock: Clock) -> tuple[list[Group], Memory, dict[str, float]]:
+    """Choose problems, answer and score them; in further rounds (``rollout.refill``) for groups that were all equal.
 
-    def __init__(self) -> None:
-        self._times: dict[str, float] = {}
-        self._last = time.perf_counter()
+    Returns:
+        The groups, what the curriculum knows now, and its metrics.
+    """
+    settings, seed, step = session.config.rollout, session.config.run.seed, state.step
+    mutate = session.task.mutate if isinstance(session.task, Editable) else None
+    groups: list[Group] = []
+    numbers: dict[str, float] = {}
+    memory = recall(state.curriculum)
+    missing, rounds = settings.prompts_per_step, 0
+    while missing > 0 and rounds <= settings.refill:
+        drawn = state.problems_drawn + len(groups)
+        choice = session.curriculum.choose(Request(session.problems, missing, drawn, step, seed, mutate), memory)
+        key = (seed, step, rounds) if rounds else (seed, step)
+        found = collect(
+            session.backend, choice.problems, settings.samples_per_prompt, session.sampling, key, state.updates
+        )
+        clock.lap("rollout")
+        found = score_groups(found, session.terms)
+        clock.lap("reward")
+        groups += [replace(group, why=why) for group, why in zip(found, choice.why, strict=True)]
+        memory = session.curriculum.observe(choice.memory, found, step)
+        if choice.entropy is not None:
+            numbers |= {"curriculum/entropy": choice.entropy, "curriculum/known": float(len(memory.seen))}
+        missing, rounds = settings.prompts_per_step - len(drop_equal_rewards(groups)), rounds + 1
+    if settings.refill:
+        numbers["curriculum/rounds"] = float(rounds)
+    return groups, memory, numbers
 
-    def lap(self, name: str) -> None:
-        """Book the time since the last lap under a name."""
-        now = time.perf_counter()
-        self._times[f"time/{name}"], self._last = now - self._last, now
 
-    def total(self) -> float:
-        """Return the seconds of all laps."""
-        return sum(self._times.values())
+def with_knobs(session: Session, state: State) -> Session:
+    """Return the session as the autopilot has set its knobs; the same one where it has not."""
+    config = adjust(session.config, state.autopilot)
+    if config is session.config:
+        return session
+    algorithm = session.algorithm
+    if config.algorithm != session.config.algorithm:
+        algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
+    return replace(session, config=config, algorithm=algorithm, sampling=Sampling(**config.sampling.model_dump()))
 
-    def times(self) -> dict[str, float]:
-        """Return time/<lap> and time/step."""
-        return {**self._times, "time/step": self.total()}
+
+def limit_rewards(batch: Batch, limit: float) -> Batch:
+    """Return a batch whose rewards lie within ``limit`` of their median, which outliers do not move; 0 for no limit."""
+    if not limit:
+        return batch
+    middle = np.median(batch.rewards)
+    return replace(batch, rewards=np.clip(batch.rewards, middle - limit, middle + limit))
 
 
 def update(session: Session, batch: Batch, rate: float, generator: np.random.Generator, step: int) -> dict[str, float]:
@@ -314,3 +364,12 @@ def _record_rollouts(run: RunDir, step: int, groups: Sequence[Group]) -> None:
         for rollout in group.rollouts
     ]
     write_lines(run.rollouts_file(step), records)
+
+
+def _choices(record: Mapping[str, Any], groups: Sequence[Group]) -> dict[str, Any]:
+    """Return a step's line of curriculum.jsonl: what was chosen, why, and what it earned."""
+    choices = [
+        {"problem": group.problem.id, "why": group.why, "rewards": [rollout.reward for rollout in group.rollouts]}
+        for group in groups
+    ]
+    return {"step": record["step"], "attempt": record["attempt"], "choices": choices}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -114,10 +114,17 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Group:
-    """The rollouts of one problem, drawn by one policy."""
+    """The rollouts of one problem, drawn by one policy.
+
+    Attributes:
+        problem: The problem.
+        rollouts: Its rollouts.
+        why: Why a curriculum chose the problem; empty where none did.
+    """
 
     problem: Problem
     rollouts: tuple[Rollout, ...]
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,8 @@ class Batch:
         kept: Kept ids of truncated sampling, or None.
         old: What ``Backend.score`` measured before the update, or None.
         advantages, returns: [B, T] float64, filled by an algorithm's ``prepare``.
+        weights: [B, T] float64, what each token adds to the loss of its rollout, 0 outside the mask; the loss is then a
+            mean over rollouts. None for a mean over tokens.
         measured: Extra [B, T] float64 arrays of ``prepare`` for metrics and losses.
     """
 
@@ -182,10 +191,11 @@ class Batch:
     old: TokenScores | None = None
     advantages: np.ndarray | None = None
     returns: np.ndarray | None = None
+    weights: np.ndarray | None = None
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-# (xp, new scores, the batch's arrays by name, completion tokens of the whole minibatch) -> (scalar loss, sums).
+# (xp, new scores, the batch's arrays by name, ``batch.loss_count`` of the whole minibatch) -> (scalar loss, sums).
 # The names are those that ``batch.loss_arrays`` gives. The loss is already divided by the count, so that the
 # losses of micro-batches add up; the sums are over tokens and the driver divides them.
 LossFn = Callable[[Any, TokenScores, Mapping[str, Array], float], tuple[Array, dict[str, Array]]]
@@ -334,3 +344,11 @@ class Task(Protocol):
 
     def show(self, answer: str) -> list[str]:
         """Return lines that tell a reader what an answer does (the documents that a query finds, ...)."""
+
+
+@runtime_checkable
+class Editable(Protocol):
+    """A task whose problems can be changed a little, for curricula that make their own."""
+
+    def mutate(self, problem: Problem, generator: np.random.Generator) -> Problem:
+        """Return a problem like this one, a little easier or harder, with an id that tells it from all others."""

@@ -4,11 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadyrl.advantages import (
+    at_every_token,
     at_last_token,
+    batch_scale,
     gae,
     group_baseline,
     group_scale,
     leave_one_out,
+    overlong_penalty,
+    penalised_rewards,
     scale_to_unit_std,
     whiten,
 )
@@ -45,6 +49,41 @@ def test_the_reward_lands_on_the_last_chosen_token():
 def test_a_row_without_chosen_tokens_gets_no_reward():
     mask = np.array([[0, 0], [1, 1]], dtype=bool)
     np.testing.assert_array_equal(at_last_token(np.array([9.0, 1.0]), mask), [[0, 0], [0, 1]])
+
+
+def test_a_rollouts_advantage_stands_at_every_token_it_chose():
+    mask = np.array([[0, 1, 1], [1, 0, 1]], dtype=bool)
+    np.testing.assert_array_equal(at_every_token(np.array([2.0, -1.0]), mask), [[0, 2, 2], [-1, 0, -1]])
+
+
+# penalised_rewards
+
+
+def test_penalised_rewards_by_hand():
+    # log p - log ref is 0.5, -1 and 0.25; at 0.1 a nat
+    mask = np.array([[0, 1, 1], [1, 0, 0]], dtype=bool)
+    logprobs, ref = np.array([[9, -1.0, -2.0], [-0.5, 9, 9]]), np.array([[5, -1.5, -1.0], [-0.75, 5, 5]])
+    got = penalised_rewards(np.array([1.0, -2.0]), logprobs, ref, 0.1, mask)
+    np.testing.assert_allclose(got, [[0, -0.05, 1.1], [-2.025, 0, 0]], atol=1e-12)
+
+
+def test_without_a_coefficient_no_reference_is_read():
+    mask = np.ones((1, 2), dtype=bool)
+    np.testing.assert_array_equal(penalised_rewards(np.array([3.0]), np.zeros((1, 2)), None, 0.0, mask), [[0.0, 3.0]])
+
+
+# overlong_penalty
+
+
+def test_the_overlong_penalty_rises_over_the_buffer_and_no_further():
+    """Limit 10, buffer 4: free up to 6 tokens, then a quarter a token."""
+    got = overlong_penalty(np.array([0, 6, 7, 8, 10, 12]), limit=10, buffer=4)
+    np.testing.assert_allclose(got, [0, 0, -0.25, -0.5, -1, -1])
+
+
+def test_a_buffer_longer_than_the_limit_is_refused():
+    with pytest.raises(AssertionError, match="buffer of 5"):
+        overlong_penalty(np.array([1]), limit=4, buffer=5)
 
 
 # gae
@@ -267,3 +306,17 @@ def test_whitening_nothing_gives_zeros():
     x, mask = np.ones((2, 3)), np.zeros((2, 3), dtype=bool)
     np.testing.assert_array_equal(whiten(x, mask), np.zeros((2, 3)))
     np.testing.assert_array_equal(scale_to_unit_std(x, mask), np.zeros((2, 3)))
+
+
+# batch_scale
+
+
+def test_batch_scale_divides_by_one_deviation_for_all_groups():
+    """Advantages -1, 1 and -3, 3: mean 0, mean square 5."""
+    advantages = group_baseline(np.array([1.0, 3.0, 0.0, 6.0]), np.array([0, 0, 1, 1]))
+    got = batch_scale(advantages, np.array([0, 0, 1, 1]))
+    np.testing.assert_allclose(got, np.array([-1, 1, -3, 3]) / 5**0.5, rtol=1e-7)
+
+
+def test_batch_scale_of_equal_rewards_is_zero():
+    np.testing.assert_array_equal(batch_scale(np.zeros(4), np.array([0, 0, 1, 1])), 0.0)

@@ -13,10 +13,11 @@ import steadyrl
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
     {"types", "errors", "config", "metrics", "plugins", "rundir"},  # the ground
-    {"advantages", "losses", "kl", "select", "batch", "curriculum", "stats"},  # mathematics
+    # mathematics; the jail
+    {"advantages", "losses", "kl", "select", "batch", "curriculum", "level_replay", "bandit", "stats", "sandbox"},
     {"rewards", "backends", "doctor"},  # services
-    {"tasks", "algorithms", "rollout", "checkpoint"},  # composition
-    {"train", "evaluate", "record", "trial", "parity", "rehearsal", "forecast", "preflight"},  # the loop
+    {"tasks", "algorithms", "rollout", "checkpoint", "control", "knobs", "autopilot"},  # composition
+    {"train", "clock", "evaluate", "record", "trial", "parity", "rehearsal", "forecast", "preflight"},  # the loop
     set(),  # science
     {"report"},  # writing
     {"cli", "integrations"},  # faces

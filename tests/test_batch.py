@@ -1,9 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyrl.batch import loss_arrays, make_batch, micro_batches, take_rows
+from steadyrl.batch import (
+    loss_arrays,
+    loss_count,
+    make_batch,
+    mean_of_tokens,
+    micro_batches,
+    sum_of_tokens,
+    take_rows,
+)
 from steadyrl.types import Batch, Group, KeptIds, Problem, Rollout, TokenScores
 
 PAD = 99
@@ -206,3 +216,30 @@ def test_micro_batches_together_hold_every_kept_id_once(data):
         expected = [ids for row in part for ids in rows[row]]
         assert taken.ids.tolist() == [i for ids in expected for i in ids]
         assert taken.lengths[taken.lengths > 0].tolist() == [len(ids) for ids in expected]
+
+
+WEIGHED = np.array([[0, 1, 1, 0], [0, 1, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0]], bool)
+
+
+def test_a_mean_of_tokens_counts_every_rollout_alike():
+    expected = [[0, 1 / 2, 1 / 2, 0], [0, 1, 0, 0], [0, 1 / 3, 1 / 3, 1 / 3], [0, 0, 0, 0]]
+    np.testing.assert_allclose(mean_of_tokens(WEIGHED, 0), expected)
+
+
+def test_a_sum_of_tokens_counts_every_token_alike():
+    np.testing.assert_allclose(sum_of_tokens(WEIGHED, 4), WEIGHED / 4)
+
+
+def test_a_sum_of_tokens_needs_its_constant():
+    with pytest.raises(AssertionError, match="longest completion"):
+        sum_of_tokens(WEIGHED, 0)
+
+
+def test_a_loss_is_divided_by_tokens_or_where_they_have_weights_by_rollouts():
+    batch = three_rows()
+    assert loss_count(batch) == 5.0  # 1, 2 of the policy's own, 2
+    weighed = replace(batch, weights=mean_of_tokens(batch.completion_mask, 0))
+    assert loss_count(weighed) == 3.0
+    part = take_rows(weighed, np.array([2, 0]))
+    assert loss_count(part) == 2.0
+    np.testing.assert_allclose(part.weights.sum(axis=1), [1.0, 1.0])

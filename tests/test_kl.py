@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyrl.kl import adapt_coefficient, exact, k1, k2, k3, mean_and_error
+from steadyrl.kl import adapt_coefficient, exact, k1, k2, k3, mean_and_error, weighted_k3
 
 P = np.array([0.5, 0.3, 0.2])
 R = np.array([0.2, 0.2, 0.6])
@@ -94,6 +94,23 @@ def test_k2_as_a_loss_has_the_gradient_of_the_divergence():
     # In logits z of a softmax, dKL / dz_i = p_i * (log(p_i / r_i) - KL).
     expected = P * (np.log(P / R) - KL_PR)
     np.testing.assert_allclose(expected_gradient(k2), expected, atol=1e-6)
+
+
+def test_k3_as_a_loss_has_the_gradient_of_the_divergence_the_other_way_round():
+    # dKL(r || p) / dz_i = p_i - r_i
+    np.testing.assert_allclose(expected_gradient(k3), P - R, atol=1e-12)
+
+
+def test_weighted_k3_has_the_gradient_of_the_divergence_whoever_sampled():
+    """Averaged over samples of q, which is neither p nor r."""
+    torch = pytest.importorskip("torch")
+    q = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
+    logits = torch.tensor(np.log(P), requires_grad=True)
+    per_token = weighted_k3(torch, torch.log_softmax(logits, dim=0), torch.tensor(np.log(R)), torch.log(q))
+    value = (q * per_token).sum()
+    value.backward()
+    assert value.item() == pytest.approx(KL_PR, abs=1e-6)
+    np.testing.assert_allclose(logits.grad.numpy(), P * (np.log(P / R) - KL_PR), atol=1e-6)
 
 
 # exact

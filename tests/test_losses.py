@@ -1,8 +1,18 @@
 import numpy as np
 import pytest
 
-from steadyrl.kl import k1, k2, k3
-from steadyrl.losses import clipped_policy, clipped_value, nll, reduce
+from steadyrl.backends import tape
+from steadyrl.kl import k1, k2, k3, weighted_k3
+from steadyrl.losses import (
+    clipped_policy,
+    clipped_value,
+    clipped_weight,
+    nll,
+    policy_sums,
+    reduce,
+    sequence_log_ratio,
+    token_log_ratio,
+)
 
 SHAPE = (3, 4)
 
@@ -16,12 +26,31 @@ def constants(seed=0):
         "old": np.where(mask, rng.uniform(-3, -0.1, SHAPE), 0.0),
         "advantages": rng.normal(size=SHAPE),
         "mask": mask,
+        "other": np.where(mask, rng.uniform(-3, -0.1, SHAPE), 0.0),
     }
 
 
 def policy_loss(xp, x, c):
-    per_token, _ = clipped_policy(xp, x, c["old"], c["advantages"], 0.2, 0.28)
+    log_ratio = token_log_ratio(xp, x, c["old"], c["mask"])
+    per_token, _ = clipped_policy(xp, log_ratio, c["advantages"], 0.2, 0.28)
     return reduce(xp, per_token, c["mask"], 8)
+
+
+def sequence_loss(xp, x, c):
+    log_ratio = sequence_log_ratio(xp, x, c["old"], c["mask"])
+    per_token, _ = clipped_policy(xp, log_ratio, c["advantages"], 0.2, 0.28)
+    return reduce(xp, per_token, c["mask"], 8)
+
+
+def weight_loss(xp, x, c):
+    log_ratio = token_log_ratio(xp, x, c["old"], c["mask"])
+    per_token, _ = clipped_weight(xp, log_ratio, c["advantages"], 0.2, 0.28)
+    return reduce(xp, per_token, c["mask"], 8)
+
+
+def weighted_k3_loss(xp, x, c):
+    per_token = weighted_k3(xp, x, c["old"], c["other"])
+    return reduce(xp, per_token * c["advantages"], c["mask"], 8)
 
 
 def value_loss(xp, x, c):
@@ -45,7 +74,9 @@ def k3_loss(xp, x, c):
     return reduce(xp, k3(xp, x, c["old"]) * c["advantages"], c["mask"], 8)
 
 
-LOSSES = [policy_loss, value_loss, nll_loss, k1_loss, k2_loss, k3_loss]
+LOSSES = [
+    policy_loss, sequence_loss, weight_loss, value_loss, nll_loss, k1_loss, k2_loss, k3_loss, weighted_k3_loss,
+]  # fmt: skip
 
 
 def finite_differences(loss, c, step=1e-6):
@@ -82,6 +113,17 @@ def test_torch_gradients_agree_with_finite_differences_of_numpy(loss, seed):
     np.testing.assert_allclose(x.grad.numpy(), finite_differences(loss, c), atol=1e-8)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_tape_agrees_with_finite_differences_of_numpy(loss, seed):
+    c = constants(seed)
+    x = tape.Tensor(c["start"])
+    value = loss(tape, x, c)
+    value.backward()
+    assert float(value.data) == pytest.approx(float(loss(np, c["start"], c)), rel=1e-12)
+    np.testing.assert_allclose(x.grad, finite_differences(loss, c), atol=1e-8)
+
+
 @pytest.mark.mlx
 @pytest.mark.parametrize("loss", LOSSES)
 def test_mlx_agrees_with_numpy_on_value_and_gradient(loss):
@@ -111,9 +153,7 @@ POLICY_CASES = [
 def test_the_policy_clip_acts_only_where_the_ratio_went_too_far_in_the_wanted_direction(
     advantage, ratio, loss, clipped
 ):
-    got_loss, got_clipped = clipped_policy(
-        np, np.log([[ratio]]), np.zeros((1, 1)), np.array([[advantage]]), clip_low=0.2, clip_high=0.28
-    )
+    got_loss, got_clipped = clipped_policy(np, np.log([[ratio]]), np.array([[advantage]]), clip_low=0.2, clip_high=0.28)
     np.testing.assert_allclose(got_loss, [[loss]], rtol=1e-12)
     np.testing.assert_array_equal(got_clipped, [[clipped]])
 
@@ -123,7 +163,7 @@ def test_clipped_tokens_and_no_others_lose_their_policy_gradient(advantage, rati
     # Unclipped, d(-A * ratio) / dlogp = -A * ratio.
     torch = pytest.importorskip("torch")
     logprobs = torch.tensor([[np.log(ratio)]], requires_grad=True)
-    per_token, _ = clipped_policy(torch, logprobs, torch.zeros(1, 1), torch.tensor([[advantage]]), 0.2, 0.28)
+    per_token, _ = clipped_policy(torch, logprobs, torch.tensor([[advantage]]), 0.2, 0.28)
     per_token.sum().backward()
     expected = 0.0 if clipped else -advantage * ratio
     assert logprobs.grad.item() == pytest.approx(expected, rel=1e-6)
@@ -137,7 +177,7 @@ def test_at_ratio_one_the_policy_gradient_is_that_of_reinforce():
     advantages = torch.randn(2, 3, generator=generator, dtype=torch.float64)
 
     logprobs = torch.log_softmax(logits, dim=-1).gather(-1, tokens)[..., 0]
-    per_token, clipped = clipped_policy(torch, logprobs, logprobs.detach(), advantages, 0.2, 0.2)
+    per_token, clipped = clipped_policy(torch, logprobs - logprobs.detach(), advantages, 0.2, 0.2)
     (gradient,) = torch.autograd.grad(per_token.sum(), logits)
 
     # -A * d log p(token) / d logits = -A * (one-hot - softmax)
@@ -150,21 +190,103 @@ def test_at_ratio_one_the_policy_gradient_is_that_of_reinforce():
 def test_a_huge_log_ratio_stays_finite_in_float32():
     # exp(200) is inf in float32; clipped to 20, exp(20) = 485165195
     logprobs, old = np.float32([[0.0, 0.0, -200.0]]), np.float32([[-200.0, -200.0, 0.0]])
-    loss, _ = clipped_policy(np, logprobs, old, np.float32([[-1.0, 1.0, 1.0]]), 0.2, 0.28)
+    loss, _ = clipped_policy(np, logprobs - old, np.float32([[-1.0, 1.0, 1.0]]), 0.2, 0.28)
     np.testing.assert_allclose(loss, [[485165195.0, -1.28, -2.0611536e-9]], rtol=1e-5)
 
 
 def test_a_huge_log_ratio_has_a_finite_gradient():
     torch = pytest.importorskip("torch")
     logprobs = torch.zeros(1, 2, requires_grad=True)
-    loss, _ = clipped_policy(torch, logprobs, torch.full((1, 2), -200.0), torch.tensor([[-1.0, 1.0]]), 0.2, 0.2)
+    loss, _ = clipped_policy(torch, logprobs + 200.0, torch.tensor([[-1.0, 1.0]]), 0.2, 0.2)
     loss.sum().backward()
     assert logprobs.grad.tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("surrogate", [clipped_policy, clipped_weight])
+def test_no_log_ratio_makes_a_loss_or_gradient_that_is_not_finite(surrogate):
+    torch = pytest.importorskip("torch")
+    log_ratio = torch.tensor([[-1e4, -50.0, 50.0, 1e4]], requires_grad=True)
+    loss, _ = surrogate(torch, log_ratio, torch.tensor([[-1.0, 1.0, -1.0, 1.0]]), 0.2, 4.0)
+    loss.sum().backward()
+    assert torch.isfinite(loss).all()
+    assert torch.isfinite(log_ratio.grad).all()
+
+
 def test_an_advantage_of_zero_is_never_called_clipped():
-    _, clipped = clipped_policy(np, np.log([[5.0, 0.1]]), np.zeros((1, 2)), np.zeros((1, 2)), 0.2, 0.2)
+    _, clipped = clipped_policy(np, np.log([[5.0, 0.1]]), np.zeros((1, 2)), 0.2, 0.2)
     np.testing.assert_array_equal(clipped, [[0.0, 0.0]])
+
+
+# clipped_weight
+
+# advantage, ratio -> gradient, bounded; weights up to 1.5
+WEIGHT_CASES = [
+    (2.0, 1.2, -2.4, 0.0),  # -2 * 1.2: as without any bound
+    (2.0, 4.0, -3.0, 1.0),  # -2 * 1.5: the token still teaches, where PPO's clip silences it
+    (-2.0, 4.0, 3.0, 1.0),  # 2 * 1.5
+    (2.0, 0.1, -0.2, 0.0),  # no bound below
+    (-2.0, 0.1, 0.2, 0.0),
+]
+
+
+@pytest.mark.parametrize(("advantage", "ratio", "gradient", "bounded"), WEIGHT_CASES)
+def test_a_bounded_weight_keeps_the_gradient_of_every_token(advantage, ratio, gradient, bounded):
+    torch = pytest.importorskip("torch")
+    log_ratio = torch.tensor([[np.log(ratio)]], requires_grad=True)
+    loss, clipped = clipped_weight(torch, log_ratio, torch.tensor([[advantage]], dtype=torch.float64), 0.2, 0.5)
+    loss.sum().backward()
+    assert log_ratio.grad.item() == pytest.approx(gradient)
+    assert clipped.item() == bounded
+
+
+def test_the_surrogate_of_bounded_weights_by_hand():
+    """Below the bound -A * ratio, beyond it -A * c * (1 + log(ratio / c)): at c = 1.5 both are -1.5 A."""
+    ratios, advantages = np.array([[0.5, 1.0, 1.5, 1.5 * np.e]]), np.full((1, 4), 2.0)
+    loss, _ = clipped_weight(np, np.log(ratios), advantages, 0.2, 0.5)
+    np.testing.assert_allclose(loss, [[-1.0, -2.0, -3.0, -6.0]], rtol=1e-12)
+
+
+# ratios by token and by sequence
+
+
+def test_a_sequence_ratio_is_the_geometric_mean_of_its_tokens_ratios():
+    """Ratios 2, 8 and 1/2, 1/2, 1: geometric means 4 and (1/4)^(1/3); a token outside the mask is not read."""
+    mask = np.array([[True, True, False], [True, True, True], [False, False, False]])
+    ratios = np.array([[2.0, 8.0, 100.0], [0.5, 0.5, 1.0], [3.0, 3.0, 3.0]])
+    got = sequence_log_ratio(np, np.log(ratios), np.zeros((3, 3)), mask)
+    expected = [[4.0, 4.0, 1.0], [0.25 ** (1 / 3)] * 3, [1.0, 1.0, 1.0]]
+    np.testing.assert_allclose(np.exp(got), expected, rtol=1e-12)
+
+
+def test_the_gradient_of_a_sequence_loss_by_hand():
+    """GSPO, one row of two tokens with ratios 1.1 and 1.2, A = 3, a mean over its tokens.
+
+    s = sqrt(1.32); the loss is -3 s; d s / d logp = s / 2 for each token.
+    """
+    torch = pytest.importorskip("torch")
+    logprobs = torch.log(torch.tensor([[1.1, 1.2]], dtype=torch.float64)).requires_grad_()
+    mask, zeros = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.float64)
+    log_ratio = sequence_log_ratio(torch, logprobs, zeros, mask)
+    per_token, _ = clipped_policy(torch, log_ratio, torch.full((1, 2), 3.0, dtype=torch.float64), 0.2, 0.2)
+    loss = reduce(torch, per_token, mask / 2, 1)
+    loss.backward()
+    s = 1.32**0.5
+    assert loss.item() == pytest.approx(-3 * s)
+    np.testing.assert_allclose(logprobs.grad.numpy(), [[-1.5 * s, -1.5 * s]], rtol=1e-12)
+
+
+# policy_sums
+
+
+def test_policy_sums_by_hand():
+    """Ratios 2 and 1/2 under the mask; k1 of old to new is -log ratio, k3 ratio - 1 - log ratio."""
+    arrays = {"mask": np.array([[True, True, False]]), "old_logprobs": np.array([[-1.0, -1.0, 0.0]])}
+    logprobs = arrays["old_logprobs"] + np.log([[2.0, 0.5, 1.0]])
+    policy, clipped = np.array([[3.0, 4.0, 50.0]]), np.array([[1.0, 0.0, 1.0]])
+    sums = policy_sums(np, policy, clipped, logprobs, arrays)
+    assert {name: float(total) for name, total in sums.items()} == pytest.approx(
+        {"loss/policy": 7.0, "clip_fraction": 1.0, "kl_old_k1": 0.0, "kl_old_k3": 0.5}, abs=1e-12
+    )
 
 
 # clipped_value

@@ -55,6 +55,7 @@ def test_reward_metrics_by_hand():
             "reward/recall": 0.75,
             "reward/std_within": math.sqrt((0.25 + 0.0) / 2),  # the second group has one scored rollout only
             "groups/no_signal": 0.5,
+            "curriculum/signal": 0.5,
             "completion/length": 4.0,
             "completion/truncated": 1 / 3,
             "completion/repetition": 0.0,

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyrl.select import best_of_n, drop_equal_rewards, drop_unscored, keep_all
+from steadyrl.select import best_of_n, drop_equal_rewards, drop_unscored, keep_all, prefer_signal
 from steadyrl.types import Group, Problem, Rollout
 
 REWARDS = st.lists(st.lists(st.sampled_from([None, -1.0, 0.0, 0.5, 2.0]), max_size=5), max_size=5)
@@ -72,6 +72,13 @@ def test_drop_equal_rewards_keeps_only_groups_that_can_teach():
         ("different", [(0, 1.0), (1, 0.0), (2, 1.0)]),
         ("different and unscored", [(1, 0.5), (2, 0.75)]),
     ]
+
+
+def test_prefer_signal_keeps_what_can_teach_and_everything_scored_where_nothing_can():
+    equal, differing = group("equal", 1.0, 1.0, None), group("different", 1.0, 0.0)
+    assert outline(prefer_signal([equal, differing])) == [("different", [(0, 1.0), (1, 0.0)])]
+    assert outline(prefer_signal([equal])) == [("equal", [(0, 1.0), (1, 1.0)])]
+    assert prefer_signal([group("unscored", None)]) == []
 
 
 def test_best_of_n_keeps_the_best_and_the_first_of_equals():

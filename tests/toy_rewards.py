@@ -26,3 +26,8 @@ def first_letter(problem, rollout):
 def nothing(problem, rollout):
     """Reward everything alike."""
     return 0.0
+
+
+def first_is_target(problem, rollout):
+    """Whether the first letter is the problem's target; never for a problem that is dead."""
+    return float(rollout.text[:1] == problem.columns["target"])

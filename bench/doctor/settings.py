@@ -20,7 +20,7 @@ PROMPTS = Path(__file__).parent / "prompts.jsonl"
 TASKS: Mapping[str, Data] = {
     "stdlib": {
         "task": {"name": "search", "args": {"corpus": "stdlib"}},
-        "rewards": {"retrieval": 1.0, "structure": 0.1, "parseable": 0.1},
+        "rewards": {"retrieval": 1.0, "bits": 1.0, "structure": 0.3, "parseable": 0.1},
         "sampling": {"max_new_tokens": 20, "temperature": 0.7},
     },
     "format": {
@@ -30,7 +30,7 @@ TASKS: Mapping[str, Data] = {
     },
     "generated": {
         "task": {"name": "search", "args": {"corpus": "generated"}},
-        "rewards": {"bits": 1.0, "retrieval": 1.0, "structure": 0.1, "parseable": 0.1},
+        "rewards": {"retrieval": 1.0, "bits": 1.0, "structure": 0.3, "parseable": 0.1},
         "sampling": {"max_new_tokens": 20, "temperature": 0.8},
     },
     "words": {
@@ -44,14 +44,14 @@ SPLIT: Mapping[str, Split] = {"stdlib": "tune", "format": "tune", "generated": "
 
 ALGORITHMS: Mapping[str, Data] = {
     "ppo": {
-        "algorithm": {"name": "ppo", "args": {"kl_coef": 0.02, "value_coef": 1.0}},
+        "algorithm": {"name": "ppo", "args": {"kl_coef": 0.01, "value_coef": 1.0}},
         "rollout": {"prompts_per_step": 48, "samples_per_prompt": 1},
-        "update": {"epochs": 2, "minibatches": 2, "learning_rate": 1.5e-4, "warmup_steps": 3},
+        "update": {"epochs": 2, "minibatches": 2, "learning_rate": 2e-4, "warmup_steps": 3},
     },
     "grpo": {
         "algorithm": {"name": "grpo", "args": {"kl_coef": 0.02}},
         "rollout": {"prompts_per_step": 8, "samples_per_prompt": 6},
-        "update": {"epochs": 2, "minibatches": 1, "learning_rate": 1.5e-4, "warmup_steps": 3},
+        "update": {"epochs": 2, "minibatches": 1, "learning_rate": 2e-4, "warmup_steps": 3},
     },
 }
 COMMON: Data = {"run": {"steps": STEPS}, "backend": {"device": "cpu", "threads": 1}}
@@ -75,7 +75,7 @@ HEALTHY = (
     Healthy("grpo", "plain", 11),
     Healthy("ppo", "heldout", 12, (("evaluate.every", 10), ("evaluate.problems", 16))),
     Healthy("grpo", "linear", 12, (("update.schedule", "linear"), ("update.warmup_steps", 6))),
-    Healthy("ppo", "one-epoch", 13, (("update.epochs", 1), ("update.learning_rate", 2e-4))),
+    Healthy("ppo", "one-epoch", 13, (("update.epochs", 1), ("update.learning_rate", 3e-4))),
     Healthy("grpo", "top-p", 13, (("sampling.top_p", 0.95),)),
     Healthy(
         "ppo",

@@ -1,28 +1,69 @@
-"""Group relative policy optimisation: no critic, the other rollouts of a problem are the baseline."""
+"""Group relative policy optimisation and its family: no critic, the other rollouts of a problem are the baseline.
+
+Every variant of the family is a choice of functions by settings; docs/algorithms/grpo.md has the choices by paper.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from steadyrl import kl, losses
-from steadyrl.advantages import group_baseline, group_scale
+from steadyrl import advantages, kl, losses
+from steadyrl.batch import mean_of_tokens, sum_of_tokens
 from steadyrl.config import Section
 from steadyrl.errors import ConfigError
-from steadyrl.select import drop_unscored
+from steadyrl.select import drop_unscored, prefer_signal
 from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
+
+SELECTS = {"all": drop_unscored, "signal": prefer_signal}
+SCALES = {"group": advantages.group_scale, "batch": advantages.batch_scale, "none": advantages.unscaled}
+RATIOS = {"token": losses.token_log_ratio, "sequence": losses.sequence_log_ratio}
+SURROGATES = {"clip": losses.clipped_policy, "weight": losses.clipped_weight}
+WEIGHTS = {"sequence": mean_of_tokens, "constant": sum_of_tokens}
 
 
 class GRPOSettings(Section):
     """GRPO's own numbers; it needs rollout.samples_per_prompt of at least 2."""
 
-    kl_coef: float = Field(0.01, ge=0, description="weight of the KL to the reference (k3) in the loss; 0 needs none")
+    kl_coef: float = Field(0.01, ge=0, description="weight of the KL to the reference in the loss; 0 needs none")
+    kl_form: Literal["k3", "k2", "weighted_k3"] = Field(
+        "k3",
+        description="the KL as a loss: 'k3' as in GRPO; 'k2' and 'weighted_k3' have the gradient of the KL itself, the "
+        "latter also after several updates",
+    )
     clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
     clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+    surrogate: Literal["clip", "weight"] = Field(
+        "clip",
+        description="'clip' as in PPO; 'weight' bounds importance weights at 1 + clip_high and keeps every token",
+    )
+    ratio: Literal["token", "sequence"] = Field("token", description="new to old policy, by token or by completion")
+    scale: Literal["group", "batch", "none"] = Field(
+        "group", description="what an advantage is divided by: the deviation of its group, of the batch, or nothing"
+    )
+    mean: Literal["token", "sequence", "constant"] = Field(
+        "token",
+        description="of the loss: over tokens; over rollouts of the mean, or of the sum / length_limit, of theirs",
+    )
+    groups: Literal["all", "signal"] = Field("all", description="which train; 'signal' drops those of equal rewards")
+    length_limit: int = Field(
+        0, ge=0, description="tokens, as sampling.max_new_tokens; for mean = 'constant' and overlong_buffer"
+    )
+    overlong_buffer: int = Field(
+        0, ge=0, description="tokens before length_limit over which a penalty rises from 0 to 1; 0 for none"
+    )
+
+    @model_validator(mode="after")
+    def _length_limit_is_given(self) -> GRPOSettings:
+        if self.mean == "constant" and not self.length_limit:
+            raise ValueError("a length_limit above 0 (as sampling.max_new_tokens) for mean = 'constant'")
+        if self.overlong_buffer > self.length_limit:
+            raise ValueError("a length_limit (as sampling.max_new_tokens) of at least overlong_buffer")
+        return self
 
 
 class GRPO:
@@ -34,6 +75,9 @@ class GRPO:
     def build(settings: GRPOSettings) -> Algorithm:
         """Return GRPO as a record of functions."""
 
+        def prepare(batch: Batch, numbers: Numbers) -> Batch:
+            return _prepare(batch, settings)
+
         def loss(
             xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float
         ) -> tuple[Array, dict[str, Array]]:
@@ -41,46 +85,77 @@ class GRPO:
 
         return Algorithm(
             needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
-            select=drop_unscored,
-            prepare=_prepare,
+            select=SELECTS[settings.groups],
+            prepare=prepare,
             loss=loss,
             adapt=lambda numbers, metrics: dict(numbers),
             state={},
         )
 
 
-def _prepare(batch: Batch, numbers: Numbers) -> Batch:
-    """Give every token of a rollout its reward less the group's mean, over the group's standard deviation.
+def require_groups(batch: Batch, name: str) -> None:
+    """Refuse a batch in which no rollout can be compared with another.
 
     Raises:
         ConfigError: Every group is a single rollout, which is its own mean and teaches nothing.
-
-    Source: Shao et al., "DeepSeekMath" (arXiv 2402.03300), outcome supervision, section 4.1.2.
     """
     if len(np.unique(batch.groups)) == len(batch.groups):
         raise ConfigError(
-            "GRPO compares the rollouts of a problem, and every problem has one; set rollout.samples_per_prompt to 2 "
-            "or more (8 is usual)"
+            f"{name} compares the rollouts of a problem, and every problem has one; set rollout.samples_per_prompt to "
+            "2 or more (8 is usual)"
         )
-    advantages = group_scale(group_baseline(batch.rewards, batch.groups), batch.groups)  # [B]
-    spread = np.where(batch.completion_mask, advantages[:, None], 0.0)  # [B, T]
-    return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})
+
+
+def _prepare(batch: Batch, settings: GRPOSettings) -> Batch:
+    """Give every token of a rollout its reward less the group's mean, scaled; and its weight in the loss.
+
+    Source: Shao et al., "DeepSeekMath" (arXiv 2402.03300), outcome supervision, section 4.1.2.
+    """
+    require_groups(batch, "GRPO")
+    rewards, mask = batch.rewards, batch.completion_mask
+    if settings.overlong_buffer:
+        rewards = rewards + advantages.overlong_penalty(
+            mask.sum(axis=1), settings.length_limit, settings.overlong_buffer
+        )
+    scaled = SCALES[settings.scale](advantages.group_baseline(rewards, batch.groups), batch.groups)  # [B]
+    spread = advantages.at_every_token(scaled, mask)
+    return replace(
+        batch,
+        advantages=spread,
+        weights=None if settings.mean == "token" else WEIGHTS[settings.mean](mask, settings.length_limit),
+        measured={**batch.measured, "advantages_raw": spread},
+    )
 
 
 def _loss(
     xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: GRPOSettings
 ) -> tuple[Array, dict[str, Array]]:
-    mask, old_logprobs = arrays["mask"], arrays["old_logprobs"]
-    policy, clipped = losses.clipped_policy(
-        xp, new.logprobs, old_logprobs, arrays["advantages"], settings.clip_low, settings.clip_high
+    mask = arrays["mask"]
+    log_ratio = RATIOS[settings.ratio](xp, new.logprobs, arrays["old_logprobs"], mask)
+    policy, clipped = SURROGATES[settings.surrogate](
+        xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high
     )
     per_token = policy
     if settings.kl_coef:
-        per_token = per_token + settings.kl_coef * kl.k3(xp, new.logprobs, arrays["ref_logprobs"])
-    sums = {
-        "loss/policy": (policy * mask).sum(),
-        "clip_fraction": (clipped * mask).sum(),
-        "kl_old_k1": (kl.k1(xp, old_logprobs, new.logprobs) * mask).sum(),
-        "kl_old_k3": (kl.k3(xp, old_logprobs, new.logprobs) * mask).sum(),
-    }
-    return losses.reduce(xp, per_token, mask, count), sums
+        per_token = per_token + settings.kl_coef * KL_FORMS[settings.kl_form](xp, new.logprobs, arrays)
+    sums = losses.policy_sums(xp, policy, clipped, new.logprobs, arrays)
+    return losses.reduce(xp, per_token, arrays.get("weights", mask), count), sums
+
+
+def _k3(xp: Any, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    return kl.k3(xp, logprobs, arrays["ref_logprobs"])
+
+
+def _k2(xp: Any, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    return kl.k2(xp, logprobs, arrays["ref_logprobs"])
+
+
+def _weighted_k3(xp: Any, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    return kl.weighted_k3(xp, logprobs, arrays["ref_logprobs"], arrays["old_logprobs"])
+
+
+KL_FORMS: Mapping[str, Callable[[Any, Array, Mapping[str, Array]], Array]] = {
+    "k3": _k3,
+    "k2": _k2,
+    "weighted_k3": _weighted_k3,
+}

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from steadyrl import kl, losses
-from steadyrl.advantages import at_last_token, gae, scale_to_unit_std, whiten
+from steadyrl.advantages import gae, penalised_rewards, scale_to_unit_std, whiten
 from steadyrl.config import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
@@ -74,9 +73,7 @@ def _prepare(batch: Batch, numbers: Numbers, settings: PPOSettings) -> Batch:
     """Turn rewards into advantages and value targets: the KL penalty at every token, the reward at the last."""
     old, mask = batch.old, batch.completion_mask
     assert old is not None and old.values is not None, "score the batch first, values included"
-    # k1 alone: as a reward, k2, k3 and the exact KL do not pull the policy back (docs/log.md, 2026-11-20).
-    penalty = kl.k1(np, old.logprobs, old.ref_logprobs)
-    token_rewards = at_last_token(batch.rewards, mask) - numbers["kl_coef"] * np.where(mask, penalty, 0.0)  # [B, T]
+    token_rewards = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)  # [B, T]
     if settings.whiten_rewards:
         token_rewards = scale_to_unit_std(token_rewards, mask)
     advantages, returns = gae(token_rewards, old.values, mask, settings.gamma, settings.lam)
@@ -91,10 +88,9 @@ def _prepare(batch: Batch, numbers: Numbers, settings: PPOSettings) -> Batch:
 def _loss(
     xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: PPOSettings
 ) -> tuple[Array, dict[str, Array]]:
-    mask, old_logprobs = arrays["mask"], arrays["old_logprobs"]
-    policy, clipped = losses.clipped_policy(
-        xp, new.logprobs, old_logprobs, arrays["advantages"], settings.clip_low, settings.clip_high
-    )
+    mask = arrays["mask"]
+    log_ratio = losses.token_log_ratio(xp, new.logprobs, arrays["old_logprobs"], mask)
+    policy, clipped = losses.clipped_policy(xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high)
     value, value_clipped = losses.clipped_value(
         xp, new.values, arrays["old_values"], arrays["returns"], settings.clip_value
     )
@@ -103,12 +99,8 @@ def _loss(
         assert new.entropy is not None, "the algorithm needs 'entropy'"
         per_token = per_token - settings.entropy_coef * new.entropy
     sums = {
-        "loss/policy": (policy * mask).sum(),
+        **losses.policy_sums(xp, policy, clipped, new.logprobs, arrays),
         "loss/value": (value * mask).sum(),
-        "clip_fraction": (clipped * mask).sum(),
         "clip_fraction_value": (value_clipped * mask).sum(),
-        # k1 and k3 of the old policy (the sampler of these tokens) to the new one
-        "kl_old_k1": (kl.k1(xp, old_logprobs, new.logprobs) * mask).sum(),
-        "kl_old_k3": (kl.k3(xp, old_logprobs, new.logprobs) * mask).sum(),
     }
     return losses.reduce(xp, per_token, mask, count), sums

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from steadyrl.doctor.live import Change
 from steadyrl.metrics import describe
+from steadyrl.report.actions import describe_action
 
 # (metric, heading), in the order shown; what a run does not measure is left out.
 _SHOWN = (
@@ -62,6 +63,10 @@ class Progress:
         self._console.print(f"doctor, step {change.step}: {found.severity} {found.check}{since}: {said}", markup=False)
         if change.state == "raised":
             self._console.print(f"    {found.remedy}", markup=False, highlight=False)
+
+    def action(self, line: Mapping[str, Any]) -> None:
+        """Show what the autopilot did, or would do."""
+        self._console.print(f"autopilot, step {line['step']}: {describe_action(line)}", markup=False, highlight=False)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """Show a step's metrics."""

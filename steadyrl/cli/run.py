@@ -103,7 +103,9 @@ def _reopen(path: Path, overrides: list[str]) -> tuple[RunDir, Config]:
 
 def _train(session: Session, run: RunDir, attempt: int) -> str:
     with Progress(session.config.run.steps) as progress, _interruptible() as stop:
-        watch = Watch(phase=progress.phase, step=progress.step, finding=progress.finding, stop=stop)
+        watch = Watch(
+            phase=progress.phase, step=progress.step, finding=progress.finding, action=progress.action, stop=stop
+        )
         return train(session, run, attempt, watch)
 
 

@@ -98,6 +98,7 @@ class LiveDoctor:
     _series: dict[str, _Points] = field(default_factory=lambda: defaultdict(_Points))
     _held: dict[tuple[str, str], _Held] = field(default_factory=dict)
     _steps: list[int] = field(default_factory=list)
+    _looked: int | None = None
 
     def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in what was measured before, such as ``RunDir.metrics()`` of a run that is resumed, without examining.
@@ -124,6 +125,7 @@ class LiveDoctor:
 
     def look(self, step: int) -> list[Change]:
         """Examine what there is, whosever turn it is; see ``add``."""
+        self._looked = self._steps[-1] if self._steps else None
         found = {(finding.check, finding.cause): finding for finding in self._findings()}
         before, self._held = self._held, {key: _Held(finding) for key, finding in found.items()}
         changes = []
@@ -145,6 +147,13 @@ class LiveDoctor:
     def findings(self) -> tuple[Finding, ...]:
         """What holds now, causes before consequences."""
         return tuple(held.finding for held in self._held.values())
+
+    @property
+    def fresh(self) -> tuple[Finding, ...] | None:
+        """What an examination at the last step itself found, causes before consequences; None if it made none."""
+        if [self._looked] != self._steps[-1:]:
+            return None
+        return tuple(held.finding for held in self._held.values() if not held.missed)
 
     def _keep(self, step: int, metrics: Mapping[str, Any]) -> None:
         if self._steps and step < self._steps[-1]:  # resumed from a checkpoint: what came after it is made anew

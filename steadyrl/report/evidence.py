@@ -64,6 +64,7 @@ class Evidence:
         info: run.json.
         settings: Every setting of the run; empty where it recorded none.
         metrics: One record per step.
+        actions: What the autopilot did or advised, in order.
         before, after: The policy on the held-out problems.
         baselines: Model-free answers to the same problems.
     """
@@ -72,6 +73,7 @@ class Evidence:
     info: Mapping[str, Any]
     settings: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
+    actions: Sequence[Mapping[str, Any]]
     before: Evaluation
     after: Evaluation
     baselines: Evaluation
@@ -92,6 +94,7 @@ def read_evidence(path: Path | str) -> Evidence:
         info=run.info(),
         settings=run.resolved() if run.resolved_file.is_file() else {},
         metrics=metrics,
+        actions=run.actions(),
         before=_read_evaluation(run.evaluation_file("before")),
         after=_read_evaluation(run.evaluation_file("after")),
         baselines=_read_evaluation(run.evaluation_file("baselines")),

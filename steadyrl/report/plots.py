@@ -1,4 +1,4 @@
-"""The two pictures of a run: how training went (reward, KL, losses), and what the policy did meanwhile.
+"""The pictures of a run: how training went, what the policy did meanwhile, and which problems a curriculum chose.
 
 The faint line is every step, the strong one a rolling median: a single spike stays visible and does not bend it. The
 same metrics give the same bytes.
@@ -27,6 +27,7 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", 
 PART_COLOURS = (VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 INK, GREY = "#222222", "#6E6E6E"
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 8.0  # 900 pixels of a README at 100 pixels per inch
+ROW_INCHES = 2.7  # of a picture with one row of panels
 PNG_DPI = 200  # twice that, for sharp displays
 WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
 MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
@@ -126,6 +127,11 @@ POLICY_PANELS = (
     ),
     Panel("Gradient norm before clipping", {"grad_norm": (BLUE, "")}, spikes=True),
 )
+CURRICULUM_PANELS = (
+    Panel("Groups with signal", {"curriculum/signal": (BLUE, "")}, floor=0.0),
+    Panel("Difficulty of the chosen", {"curriculum/difficulty": (BLUE, "")}),
+    Panel("Entropy of the choice", {"curriculum/entropy": (BLUE, "")}),
+)
 
 
 def captions(steps: int) -> dict[str, str]:
@@ -146,11 +152,17 @@ def captions(steps: int) -> dict[str, str]:
         "policy: look for a rise that does not stop. The advantage, before whitening, should have a mean near 0 and "
         "a spread well above it. Explained variance should climb above 0 and stay there (the axis ends at -1). "
         "Single spikes of the gradient norm are clipped; a rising level is not.",
+        "curriculum": lines + "The share of groups whose rewards differ is what the curriculum is for: it should lie "
+        "above that of a run with the same problems in order. Their mean difficulty, where problems say theirs, should "
+        "rise as the policy learns. An entropy near 0 means that few problems are drawn again and again. Why each one "
+        "was drawn is in curriculum.jsonl.",
     }
 
 
 def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[str, tuple[str, bytes]]:
-    """Draw both pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png)}.
+    """Draw the pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png)}.
+
+    A run whose curriculum weighs problems has a third, "curriculum".
 
     Args:
         metrics: One record per step; what is missing leaves a panel that says so.
@@ -161,6 +173,8 @@ def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[s
         matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
         with matplotlib.rc_context(STYLE):
             figures = {"train": _train(metrics, weights, metric), "policy": _policy(metrics)}
+            if np.isfinite(series(metrics, "curriculum/entropy")).any():
+                figures["curriculum"] = _curriculum(metrics)
             return {name: (as_svg(figure), _png(figure)) for name, figure in figures.items()}
 
 
@@ -191,6 +205,13 @@ def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Figu
 def _policy(metrics: Metrics) -> Figure:
     figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
     for axes, panel in zip(figure.subplots(3, 2).flat, POLICY_PANELS, strict=True):
+        _draw_panel(axes, panel, metrics)
+    return figure
+
+
+def _curriculum(metrics: Metrics) -> Figure:
+    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES))
+    for axes, panel in zip(figure.subplots(1, 3), CURRICULUM_PANELS, strict=True):
         _draw_panel(axes, panel, metrics)
     return figure
 

@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from steadyrl.config import Config, dump
 from steadyrl.errors import AccessError
 from steadyrl.report import markup, plots
+from steadyrl.report.actions import action_rows
 from steadyrl.report.evidence import Answer, Evidence, read_evidence
 from steadyrl.report.figures import checks, metric_values, summarise
 from steadyrl.rundir import RunDir, write_json, write_text
@@ -56,6 +57,7 @@ def write_report(path: Path | str) -> Path:
         "changes": _changes(summary),
         "ranking": _ranking(evidence, summary),
         "checks": checks(summary),
+        "actions": action_rows(evidence.actions),
         "captions": plots.captions(len(evidence.metrics)),
         "inline": {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()},
         "samples": _samples(evidence),
@@ -225,12 +227,12 @@ def _shown(answer: Answer) -> dict[str, Any]:
 
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults, and the task's and the algorithm's own in full.
+    """Return the settings that differ from the defaults, and those of task, algorithm and curriculum in full.
 
-    The defaults of the latter are known only to the task and the algorithm, which a report does not load.
+    The defaults of the latter are known only to these, which a report does not load.
     """
     used, defaults = dict(_flat(settings)), dict(_flat(dump(Config())))
-    own = {key for key in used if key.startswith(("task.args.", "algorithm.args."))}
+    own = {key for key in used if key.startswith(("task.args.", "algorithm.args.", "curriculum.args."))}
     changed = [key for key in {**used, **defaults} if key not in own and used.get(key) != defaults.get(key)]
     return {
         "changed": [(key, used.get(key, NOT_SET), defaults.get(key, NOT_SET)) for key in changed] if used else [],

@@ -133,3 +133,13 @@ def test_changes_go_to_the_run_directory_and_back(tmp_path):
 def test_the_same_run_raises_the_same_findings_at_the_same_steps(every):
     rows = list(logs.sick(260))
     assert follow(LiveDoctor({}, every=every), rows) == follow(LiveDoctor({}, every=every), rows)
+
+
+def test_what_was_found_afresh_is_there_at_the_step_of_an_examination_only():
+    doctor, rows, seen = LiveDoctor({}, every=10), list(logs.sick()), {}
+    for row in rows:
+        doctor.add(row["step"], row)
+        seen[row["step"]] = doctor.fresh
+    assert all((found is not None) == ((step + 1) % 10 == 0) for step, found in seen.items())
+    assert "learning_rate_too_high" in {finding.check for finding in seen[len(rows) // 10 * 10 - 1]}
+    assert LiveDoctor({}).fresh is None

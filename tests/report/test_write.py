@@ -215,6 +215,22 @@ def test_panels_without_numbers_say_so(bare, hostile):
     assert counted == {"train": [5, 2], "policy": [6, 4]}
 
 
+def test_a_run_whose_curriculum_weighs_problems_has_a_picture_of_it(tmp_path):
+    run = make_run(tmp_path / "run")
+    rng = np.random.default_rng(1)
+    for step in range(STEPS):
+        chosen = {"curriculum/signal": 0.5 + 0.1 * rng.random(), "curriculum/entropy": 2.0 - 0.01 * step}
+        append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **chosen})
+    write_report(run.path)
+    picture = text_of(run, "curriculum.svg")
+    assert picture.count("<!-- not measured -->") == 1  # the problems did not say their difficulty
+    assert "Entropy of the choice" in picture
+    assert "](curriculum.png)" in text_of(run, "report.md")
+    page = text_of(run, "report.html")
+    assert page.count("<svg") == 3
+    assert "Groups with signal" in page
+
+
 def test_the_panels_name_units_of_the_catalogue(hostile):
     assert "<!-- nats/sequence -->" in text_of(hostile, "train.svg")
     assert "<!-- nats/token -->" in text_of(hostile, "policy.svg")

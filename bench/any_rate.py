@@ -1,0 +1,233 @@
+"""Does any starting learning rate work with the autopilot? python bench/any_rate.py [--jobs 2] [--table].
+
+Real training runs of the base model: two rewards, five starting rates, three seeds, and for each of them the autopilot
+acting, no autopilot, and random patches on the doctor's schedule. The mark is the best rate of a tuned grid without the
+autopilot. One line of bench/results/any_rate.jsonl per finished run: stopped, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl import config, evaluate
+from steadyrl.checkpoint import State
+from steadyrl.errors import DivergedError, SteadyError
+from steadyrl.knobs import EASE, MOVES, configured, read_knob, write_knob
+from steadyrl.rundir import RunDir, append_line, read_lines
+from steadyrl.train import Session, Watch, one_step, open_session, run_steps
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "doctor"))  # the reward and the prompts of its word task
+
+RESULTS = HERE / "results" / "any_rate.jsonl"
+STEPS, LOOKS, COOLDOWN = 80, 10, 20  # steps of a run, between examinations, before a move is judged
+RATES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+TUNED = (1e-4, 2e-4, 4e-4, 8e-4)
+SEEDS = (0, 1, 2)
+ARMS = ("act", "off", "random")
+ANSWERS = 250  # held-out answers per run, over several draws where there are fewer problems
+CLOSE = 0.9  # of the mark, from the untrained policy up
+REWARDS: Mapping[str, dict[str, Any]] = {
+    "length": {
+        "task": {"name": "prompts", "args": {"path": str(HERE / "doctor" / "prompts.jsonl")}},
+        "rewards": {"scores:target_words": 1.0, "scores:distinct_words": 0.5},
+        "sampling": {"max_new_tokens": 24},
+    },
+    "retrieval": {
+        "task": {"name": "search", "args": {"corpus": "stdlib"}},
+        "rewards": {"retrieval": 1.0, "structure": 0.1, "parseable": 0.1},
+        "sampling": {"max_new_tokens": 20, "temperature": 0.7},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: which reward, which arm ("tuned" for the mark), which starting rate, which seed, how long."""
+
+    reward: str
+    arm: str
+    rate: float
+    seed: int
+    steps: int = STEPS
+
+
+def plans(steps: int) -> Iterator[Plan]:
+    """Yield all runs, one seed after the other, so that a stopped experiment is balanced."""
+    for seed in SEEDS:
+        for reward in REWARDS:
+            yield from (Plan(reward, "tuned", rate, seed, steps) for rate in TUNED)
+            yield from (Plan(reward, arm, rate, seed, steps) for rate in RATES for arm in ARMS)
+
+
+def settings(plan: Plan) -> config.Config:
+    """Return the settings of a run."""
+    data = {
+        **REWARDS[plan.reward],
+        "run": {"steps": plan.steps, "seed": plan.seed, "doctor_every": LOOKS, "checkpoint_every": 20},
+        "backend": {"device": "cpu", "threads": 1},
+        "rollout": {"prompts_per_step": 64, "samples_per_prompt": 1},
+        "algorithm": {"name": "ppo", "args": {"kl_coef": 0.004, "value_coef": 1.0, "entropy_coef": 0.005}},
+        "update": {"learning_rate": plan.rate, "warmup_steps": 3, "epochs": 2, "minibatches": 2},
+        "autopilot": {"mode": "act" if plan.arm == "act" else "off", "cooldown": COOLDOWN},
+    }
+    return config.resolve(data)
+
+
+def make(plan: Plan) -> dict[str, Any]:
+    """Make a run and return its line: held-out reward before and after, and what became of it."""
+    began, session = time.perf_counter(), open_session(settings(plan))
+    state, error = State(algorithm=dict(session.algorithm.state)), None
+    before = held_out(session)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDir(folder)
+        try:
+            if plan.arm == "random":
+                random_patches(session, run, state)
+            else:
+                run_steps(session, run, state, 0, Watch())
+        except SteadyError as caught:
+            error = str(caught).partition(";")[0]
+        rows, actions = run.metrics(), run.actions()
+    return {
+        **asdict(plan),
+        "before": before,
+        "after": held_out(session),
+        "error": error,
+        "entropy": rows[-1]["entropy"] if rows else None,
+        "rate_at_the_end": rows[-1]["learning_rate"] if rows else None,
+        "actions": [[line.get(name) for name in ("step", "kind", "knob", "cause")] for line in actions],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def random_patches(session: Session, run: RunDir, state: State) -> None:
+    """Train, and turn a random knob by one of the autopilot's own moves, or back, whenever it may act."""
+    generator = np.random.default_rng([session.config.run.seed, 7])
+    while state.step < session.config.run.steps:
+        _, found = one_step(session, state)
+        append_line(run.metrics_file, {"step": state.step - 1, "attempt": 0, **found})
+        if state.step % COOLDOWN == 0:
+            patch(session.config, state, run.metrics(), generator)
+
+
+def patch(settings: config.Config, state: State, rows: list[dict[str, Any]], generator: np.random.Generator) -> None:
+    """Make one random move; for the learning rate up as well as down, since no finding says which."""
+    move = MOVES[str(generator.choice(list(MOVES)))]
+    now, start = read_knob(settings, state, move.knob), configured(settings, move.knob)
+    assert now is not None and start is not None, "PPO has every knob"
+    up = move.knob == EASE and generator.random() < 0.5
+    write_knob(state, move.knob, 2.0 * now if up else move.step(now, start, rows))
+
+
+def held_out(session: Session) -> float | None:
+    """Return the mean held-out reward of sampled answers, or None where nothing can be sampled any more."""
+    rewards: list[float] = []
+    draws = -(-ANSWERS // len(session.heldout))
+    problems = session.heldout if draws > 1 else session.heldout[:ANSWERS]
+    for draw in range(draws):
+        try:
+            records = evaluate.evaluate(
+                session.backend, problems, session.terms, session.task.metric, session.sampling, draw
+            )
+        except (DivergedError, ValueError, RuntimeError):  # weights that are not finite have no distribution
+            return None
+        rewards += [r["answers"]["sampled"]["reward"] for r in records if r["answers"]["sampled"]["reward"] is not None]
+    return float(np.mean(rewards)) if rewards else None
+
+
+def key(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one run from another."""
+    return tuple(line[name] for name in ("reward", "arm", "rate", "seed", "steps"))
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Return the results as a Markdown table: mean held-out reward over seeds, and how many runs came close."""
+    out = []
+    for reward in REWARDS:
+        own = [line for line in lines if line["reward"] == reward]
+        tuned = {rate: values(own, "tuned", rate) for rate in TUNED if values(own, "tuned", rate)}
+        if not tuned:
+            continue
+        best = max(tuned, key=lambda rate: np.mean(tuned[rate]))
+        mark, start = float(np.mean(tuned[best])), float(np.mean([line["before"] for line in own]))
+        out += [f"{reward}: untrained {start:.3f}; the mark, tuned to {best:g}: {mark:.3f}", ""]
+        out += ["| arm | " + " | ".join(f"{rate:g}" for rate in RATES) + " | close to the mark | lost |"]
+        out += ["|---" * (len(RATES) + 3) + "|"]
+        for arm in ARMS:
+            found = {rate: values(own, arm, rate) for rate in RATES}
+            every = [value for several in found.values() for value in several]
+            close = sum(value >= start + CLOSE * (mark - start) for value in every)
+            lost = sum(1 for line in own if line["arm"] == arm and (line["error"] or line["after"] is None))
+            cells = [f"{np.mean(several):.3f}" if several else "" for several in found.values()]
+            out.append(f"| {arm} | " + " | ".join(cells) + f" | {close} of {len(every)} | {lost} |")
+        out.append("")
+    return "\n".join(out)
+
+
+def values(lines: list[dict[str, Any]], arm: str, rate: float) -> list[float]:
+    """Return the held-out rewards of an arm at a starting rate, a lost run counting as the untrained policy's 0."""
+    return [line["after"] or 0.0 for line in lines if line["arm"] == arm and line["rate"] == rate]
+
+
+def main() -> None:
+    """Make what is lacking, and print the table."""
+    args = arguments()
+    done = {key(line) for line in read_lines(args.out)}
+    mine = [plan for plan in plans(args.steps) if chosen(plan, args)][args.part :: args.parts]
+    wanted = [plan for plan in mine if key(asdict(plan)) not in done]
+    if args.jobs > 1 and not args.table:
+        share_out(args)
+    elif not args.table:
+        for plan in wanted:
+            line = make(plan)
+            append_line(args.out, line)
+            print(f"{plan}: {line['before']} -> {line['after']} in {line['seconds']} s", flush=True)
+    if args.parts == 1:
+        print(table([line for line in read_lines(args.out) if line["steps"] == args.steps]))
+
+
+def chosen(plan: Plan, args: argparse.Namespace) -> bool:
+    """Return True for a run that the command line asks for."""
+    rates = not args.rates or plan.rate in args.rates
+    return rates and plan.seed in args.seeds and (not args.arms or plan.arm in args.arms)
+
+
+def share_out(args: argparse.Namespace) -> None:
+    """Make the runs in several processes of one thread each; lines are appended whole."""
+    command = [sys.executable, *sys.argv, "--jobs", "1", "--parts", str(args.jobs)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    running = [subprocess.Popen([*command, "--part", str(part)], env=environment) for part in range(args.jobs)]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        sys.exit("a process failed; what was finished is kept, start again to make the rest")
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--rates", type=float, nargs="+", help="only these")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--arms", nargs="+", choices=("tuned", *ARMS), help="only these")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="only print what there is")
+    parser.add_argument("--parts", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

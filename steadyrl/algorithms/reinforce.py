@@ -1,0 +1,60 @@
+"""REINFORCE++: no critic and no groups; token-level KL in the reward, advantages normalised over the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from pydantic import Field
+
+from steadyrl.advantages import gae, penalised_rewards, whiten
+from steadyrl.config import Section
+from steadyrl.losses import policy_loss
+from steadyrl.select import drop_unscored
+from steadyrl.types import Algorithm, Batch, Numbers
+
+
+class ReinforceSettings(Section):
+    """REINFORCE++'s own numbers; one rollout per problem is enough."""
+
+    kl_coef: float = Field(0.01, ge=0, description="reward paid per nat of KL to the reference; 0 needs none")
+    gamma: float = Field(1.0, ge=0, le=1, description="discount per token")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
+    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+
+
+class Reinforce:
+    """Builds the algorithm from its settings; the name that the config loads."""
+
+    Settings = ReinforceSettings
+
+    @staticmethod
+    def build(settings: ReinforceSettings) -> Algorithm:
+        """Return REINFORCE++ as a record of functions."""
+
+        def prepare(batch: Batch, numbers: Numbers) -> Batch:
+            return _prepare(batch, settings)
+
+        return Algorithm(
+            needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
+            select=drop_unscored,
+            prepare=prepare,
+            loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
+            adapt=lambda numbers, metrics: dict(numbers),
+            state={},
+        )
+
+
+def _prepare(batch: Batch, settings: ReinforceSettings) -> Batch:
+    """Give every token the reward and the penalties from itself on, less the batch's mean, over its deviation.
+
+    Source: Hu et al., "REINFORCE++" (arXiv 2501.03262): A_t = r - kl_coef * sum of KL(i) over i >= t, with k1, then
+    normalised over the global batch.
+    """
+    old, mask = batch.old, batch.completion_mask
+    assert old is not None, "score the batch first"
+    token_rewards = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, settings.kl_coef, mask)
+    # With values of 0 and lambda 1 the advantage is the discounted sum of what is still to come.
+    raw, _ = gae(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
+    return replace(batch, advantages=whiten(raw, mask), measured={**batch.measured, "advantages_raw": raw})

@@ -1,0 +1,60 @@
+"""REINFORCE with a leave-one-out baseline: the mean reward of a problem's other rollouts, which leaves no bias."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from pydantic import Field
+
+from steadyrl.advantages import at_every_token, leave_one_out, penalised_rewards
+from steadyrl.algorithms.grpo import require_groups
+from steadyrl.config import Section
+from steadyrl.losses import policy_loss
+from steadyrl.select import drop_unscored
+from steadyrl.types import Algorithm, Batch, Numbers
+
+
+class RLOOSettings(Section):
+    """RLOO's own numbers; it needs rollout.samples_per_prompt of at least 2."""
+
+    kl_coef: float = Field(0.01, ge=0, description="reward paid per nat of KL to the reference; 0 needs none")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
+    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+
+
+class RLOO:
+    """Builds the algorithm from its settings; the name that the config loads."""
+
+    Settings = RLOOSettings
+
+    @staticmethod
+    def build(settings: RLOOSettings) -> Algorithm:
+        """Return RLOO as a record of functions."""
+
+        def prepare(batch: Batch, numbers: Numbers) -> Batch:
+            return _prepare(batch, settings.kl_coef)
+
+        return Algorithm(
+            needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
+            select=drop_unscored,
+            prepare=prepare,
+            # At ratio 1, that is in a step's first update, the paper's estimator; the clip holds the later ones.
+            loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
+            adapt=lambda numbers, metrics: dict(numbers),
+            state={},
+        )
+
+
+def _prepare(batch: Batch, kl_coef: float) -> Batch:
+    """Give every token of a rollout its penalised reward less the mean of those of the others in its group.
+
+    Source: Ahmadian et al., "Back to Basics" (arXiv 2402.14740): the RLOO estimator, on the reward less
+    kl_coef * log(p / ref) of the whole completion.
+    """
+    require_groups(batch, "RLOO")
+    old, mask = batch.old, batch.completion_mask
+    assert old is not None, "score the batch first"
+    returns = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, kl_coef, mask).sum(axis=1)  # [B]
+    spread = at_every_token(leave_one_out(returns, batch.groups), mask)
+    return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})

@@ -1,0 +1,118 @@
+"""What became of a candidate, read from lines that nobody trusts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from steadyrl.sandbox import values
+
+Verdict = Literal[
+    "finished", "syntax", "exception", "no_function", "timeout", "memory", "killed", "malformed", "output"
+]
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A call came back with a plain value."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A call raised.
+
+    Attributes:
+        type_name: Of the exception.
+        text: Its words, cut.
+    """
+
+    type_name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a candidate's run ended; ``finished`` says nothing about whether the values are right.
+
+    Attributes:
+        verdict: "finished": every call returned or raised; "syntax": it did not compile; "exception": its top level
+            raised; "no_function": the entry point is not there; "timeout", "memory", "killed" (by a signal, or it
+            left early), "malformed" (lines that no worker writes), "output" (too much of it).
+        results: Of the first calls, as far as they came; never more than were asked for.
+        note: A line for a reader.
+        wall_s: From the fork to the burial.
+    """
+
+    verdict: Verdict
+    results: tuple[Returned | Raised, ...] = ()
+    note: str = ""
+    wall_s: float = 0.0
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the candidate was Python at all."""
+        return self.verdict != "syntax"
+
+
+def began(lines: bytes) -> bool:
+    """Return whether the jail was shut and the candidate started; else the machine failed, not the candidate."""
+    return lines.startswith(b'["ready"]\n')
+
+
+def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s: float) -> Outcome:
+    """Read what came through the pipe.
+
+    Args:
+        lines: All of it, "ready" first.
+        calls: How many were asked for.
+        timed_out: The worker had to end it.
+        status: As ``os.waitpid`` gives it.
+        wall_s: Seconds that it took.
+    """
+    results: list[Returned | Raised] = []
+    for line in lines.splitlines()[1:]:
+        try:
+            message = json.loads(line)
+            match message:
+                case ["compiled"]:
+                    continue
+                case ["failed", "syntax" | "exception" | "entry" as stage, str(kind), str(text)]:
+                    return Outcome(_failed(stage, kind), tuple(results), f"{kind}: {text}", wall_s)
+                case ["raised", str(kind), str(text)] if len(results) < calls:
+                    results.append(Raised(kind, text))
+                case ["value", _] if len(results) < calls:
+                    results.append(Returned(values.loads(json.dumps(message[1]))))
+                case _:
+                    raise ValueError("a line of no known form")
+        except (ValueError, RecursionError) as error:
+            if timed_out:
+                break  # the last line of a candidate that was stopped may be cut
+            return Outcome("malformed", tuple(results), f"the values cannot be read ({error})"[:200], wall_s)
+    verdict, note = _end(len(results) == calls, results, timed_out, status)
+    return Outcome(verdict, tuple(results), note, wall_s)
+
+
+def _failed(stage: str, kind: str) -> Verdict:
+    if stage == "syntax":
+        return "syntax"
+    if stage == "entry":
+        return "no_function"
+    return "memory" if kind == "MemoryError" else "exception"
+
+
+def _end(complete: bool, results: list[Returned | Raised], timed_out: bool, status: int) -> tuple[Verdict, str]:
+    if timed_out:
+        return "timeout", "the time was up"
+    if complete:
+        return "finished", ""
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return "timeout", "the processor time was used up"
+    if any(isinstance(result, Raised) and result.type_name == "MemoryError" for result in results):
+        return "memory", "out of memory"
+    code = os.waitstatus_to_exitcode(status)
+    return "killed", f"it ended early, with {f'signal {-code}' if code < 0 else f'exit code {code}'}"

@@ -1,0 +1,205 @@
+"""Warm workers in a jail, handed one candidate at a time: ``Sandbox.run`` is the whole interface."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from steadyrl.sandbox import jails, values
+from steadyrl.sandbox.jails import JailName, Limits
+from steadyrl.sandbox.outcome import Outcome, began, read_outcome
+from steadyrl.sandbox.worker import HEADER, READY, STATUS, TIME_UP
+
+_START_S = 20.0  # a worker starts in 0.1 s; a machine busy with other work takes longer
+_GRACE_S = 5.0  # after the wall limit, for the worker itself to answer
+_TRIES = 3
+
+
+class JailError(Exception):
+    """A worker cannot be started or does not answer: a fault of the machine, never of a candidate."""
+
+
+class Worker:
+    """One jailed process that forks for every candidate."""
+
+    def __init__(self, jail: JailName, limits: Limits):
+        self._limits = limits
+        self._inner: int | None = None
+        self._control, theirs = socket.socketpair()
+        info_read, info_write = os.pipe()
+        boxed = jail == "bubblewrap"
+        with theirs, tempfile.TemporaryFile() as errors:
+            try:
+                self._process = subprocess.Popen(
+                    jails.command(jail, limits, info_write if boxed else None),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env=jails.environment(),
+                    pass_fds=(info_write,) if boxed else (),
+                    start_new_session=True,
+                    cwd="/",
+                )
+            except OSError as error:
+                self._control.close()
+                os.close(info_read)
+                raise JailError(f"{jail}: {error}") from error
+            finally:
+                os.close(info_write)
+            theirs.close()  # else a worker that dies would leave this end waiting
+            self._await_ready(jail, info_read, errors)
+        self.close = weakref.finalize(self, _end, self._process, self._control, self._inner)
+
+    def _await_ready(self, jail: JailName, info_read: int, errors: Any) -> None:
+        self._control.settimeout(_START_S)
+        try:
+            answer = self._control.recv(1)
+        except OSError:
+            answer = b""
+        if jail == "bubblewrap":
+            with contextlib.suppress(ValueError, KeyError):  # it failed before it could say
+                self._inner = json.loads(_available(info_read))["child-pid"]
+        os.close(info_read)
+        if answer != READY:
+            _end(self._process, self._control, self._inner)
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            raise JailError(f"{jail}: {said[-1] if said else 'the worker did not start'}")
+
+    def run(self, job: bytes, calls: int) -> Outcome:
+        """Run one candidate.
+
+        Raises:
+            JailError: The worker is gone; this one cannot be used again.
+        """
+        read, write = os.pipe()
+        try:
+            try:
+                socket.send_fds(self._control, [HEADER.pack(len(job))], [write])
+                self._control.sendall(job)
+            except OSError as error:
+                raise JailError(f"the worker is gone ({error})") from error
+            finally:
+                os.close(write)
+            return self._listen(read, calls)
+        finally:
+            os.close(read)
+
+    def _listen(self, read: int, calls: int) -> Outcome:
+        """Collect lines until the worker says that the candidate is buried."""
+        deadline = time.monotonic() + self._limits.wall_s + _GRACE_S
+        lines, limit = bytearray(), self._limits.output_kib << 10
+        poller = select.poll()
+        poller.register(read, select.POLLIN)
+        poller.register(self._control, select.POLLIN)
+        status = b""
+        while len(status) < STATUS.size:
+            ready = dict(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not ready:
+                raise JailError("the worker does not answer")
+            if read in ready:
+                part = os.read(read, 1 << 16)
+                # What is over the limit is read and dropped, so that the candidate's end is seen as it comes.
+                lines += part[: limit + 1 - len(lines)]
+                if not part:
+                    poller.unregister(read)
+            if self._control.fileno() in ready:
+                part = self._control.recv(STATUS.size - len(status))
+                if not part:
+                    raise JailError("the worker died")
+                status += part
+        lines += _available(read)[: limit + 1 - len(lines)]
+        how, ended, micros = STATUS.unpack(status)
+        if not began(bytes(lines)):
+            raise JailError("the jail could not be shut around a candidate")
+        if len(lines) > limit:
+            return Outcome("output", (), f"more than {self._limits.output_kib} KiB of values", micros / 1e6)
+        return read_outcome(bytes(lines), calls, how == TIME_UP, ended, micros / 1e6)
+
+
+class Sandbox:
+    """A pool of workers; may be shared by threads. Workers start when they are first needed."""
+
+    def __init__(self, jail: JailName, limits: Limits | None = None, workers: int = 1):
+        self.jail = jail
+        self.limits = limits or Limits()
+        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()
+        for _ in range(workers):
+            self._idle.put(None)
+
+    def run(self, code: str, entry: str, calls: Sequence[Sequence[Any]]) -> Outcome:
+        """Execute code and call a function of it, in a fresh process.
+
+        Args:
+            code: Python source of anybody.
+            entry: The function's name.
+            calls: Positional arguments of each call; plain values.
+
+        Raises:
+            JailError: No worker could be had, or three in a row were lost.
+        """
+        asked = {"code": code, "entry": entry, "calls": [values.encode(list(arguments)) for arguments in calls]}
+        job = json.dumps(asked).encode()
+        worker = self._idle.get()
+        try:
+            for attempt in range(1, _TRIES + 1):
+                try:
+                    worker = worker or Worker(self.jail, self.limits)
+                    return worker.run(job, len(calls))
+                except JailError:
+                    if worker is not None:
+                        worker.close()
+                        worker = None
+                    if attempt == _TRIES:
+                        raise
+            raise AssertionError("the last try returns or raises")
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """End all workers that are idle; they end by themselves when the pool is forgotten."""
+        for _ in range(self._idle.qsize()):
+            worker = self._idle.get()
+            if worker is not None:
+                worker.close()
+            self._idle.put(None)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket, inner: int | None) -> None:
+    """End a worker: first by closing its socket, which it answers, then by force."""
+    control.close()
+    try:
+        process.wait(timeout=0.5)
+    except subprocess.TimeoutExpired:
+        for pid in (inner, process.pid):  # the first process of a pid namespace takes all others with it
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def _available(descriptor: int) -> bytes:
+    """Return what a pipe holds now, without waiting for more."""
+    os.set_blocking(descriptor, False)
+    parts = bytearray()
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(descriptor, 1 << 16):
+            parts += part
+    return bytes(parts)

@@ -1,0 +1,164 @@
+"""A warm, clean interpreter that forks once for every candidate; runs inside the jail.
+
+It reads a job from the socket on descriptor 0, forks, and waits: for the fork to end, for the time to be up, or for
+the other end to be gone. Then it kills what is left and says how the fork ended. The fork executes the candidate and
+writes plain values to the pipe that came with the job. The job holds code and arguments, never an expected value;
+the worker itself never looks into it. Nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any, NoReturn
+
+from steadyrl.sandbox import candidate, landlock, seccomp
+
+# What candidates import most; loading them here, once, makes importing them there free.
+WARM = (
+    "abc array base64 bisect calendar cmath collections.abc copy csv ctypes dataclasses datetime decimal enum "
+    "fractions functools hashlib heapq html io itertools json keyword math numbers operator pprint queue random re "
+    "statistics string struct sys textwrap threading time traceback types typing unicodedata uuid zlib"
+).split()
+READY = b"R"
+HEADER, STATUS = struct.Struct("=Q"), struct.Struct("=ciQ")
+ENDED, TIME_UP = b"E", b"T"
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_CAPABILITY_VERSION = 0x20080522
+_RESULTS, _LIFE, _FIRST_OTHER, _DESCRIPTORS = 3, 4, 5, 1 << 16
+
+
+def main() -> None:
+    """Serve jobs until the other end of the socket is closed."""
+    rules: dict[str, Any] = json.loads(sys.argv[1])
+    os.closerange(3, _DESCRIPTORS)  # whatever came along from the parent
+    control = socket.socket(fileno=0)
+    for name in WARM:
+        with contextlib.suppress(ImportError):  # a distribution may leave parts of the library out
+            __import__(name)
+    null = os.open(os.devnull, os.O_RDWR)
+    _lock(rules)
+    gc.collect()
+    gc.freeze()  # forks then do not write to the pages of what is here now
+    control.sendall(READY)
+    while True:
+        head, descriptors, _, _ = socket.recv_fds(control, HEADER.size, 1)
+        if not head:
+            return
+        job = _receive(control, HEADER.unpack(head)[0])
+        control.sendall(_run(job, descriptors[0], control, null, rules))
+        os.close(descriptors[0])
+
+
+def _lock(rules: dict[str, Any]) -> None:
+    """Give up, for this process and all that come from it, what no candidate may have."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Undumpable: no process of the same user may look into the memory of this one.
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if rules["readable"] is not None:
+        landlock.read_only(rules["readable"])
+    header, empty = struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)
+    if libc.capset(header, empty) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities could not be dropped")
+
+
+def _receive(control: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = control.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            sys.exit(0)
+        parts += part
+    return bytes(parts)
+
+
+def _run(job: bytes, results: int, control: socket.socket, null: int, rules: dict[str, Any]) -> bytes:
+    """Fork, wait, kill what is left; return the status."""
+    life_read, life_write = os.pipe()  # its end of file says that the candidate is gone
+    began = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _become_candidate(job, results, life_write, null, rules)
+    os.close(life_write)
+    poller = select.poll()
+    poller.register(life_read, select.POLLIN)
+    poller.register(control.fileno(), select.POLLIN)  # nothing is sent during a job: ready means closed
+    ready = [descriptor for descriptor, _ in poller.poll(rules["wall_s"] * 1000)]
+    os.close(life_read)
+    status = _bury(pid, alone=rules["alone"])
+    if control.fileno() in ready:
+        sys.exit(0)
+    return STATUS.pack(ENDED if ready else TIME_UP, status, int((time.monotonic() - began) * 1e6))
+
+
+def _bury(pid: int, alone: bool) -> int:
+    """Kill a candidate and all that it started; return how it had ended.
+
+    Args:
+        pid: Not waited for yet, so that the number cannot belong to another process.
+        alone: There is nobody else in this process's pid namespace.
+    """
+    if not alone:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    while True:
+        if alone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # everyone but this process and the namespace's first
+        try:
+            if os.waitpid(-1, 0 if alone else os.WNOHANG) == (0, 0):
+                return status
+        except ChildProcessError:
+            return status
+
+
+def _become_candidate(job: bytes, results: int, life: int, null: int, rules: dict[str, Any]) -> NoReturn:
+    """Turn this fork into a candidate; never returns."""
+    try:
+        os.setsid()
+        held = [os.dup(null), os.dup(results), os.dup(life)]
+        for target in (0, 1, 2):
+            os.dup2(held[0], target)
+        os.dup2(held[1], _RESULTS)
+        os.dup2(held[2], _LIFE)
+        os.closerange(_FIRST_OTHER, max(256, *held) + 1)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _limit(rules)
+        random.seed(0)
+        if rules["seccomp"]:
+            seccomp.install(os.getpid())
+        os.write(_RESULTS, candidate.READY)
+        candidate.run(job, _RESULTS, builtins)
+    finally:
+        os._exit(0)
+
+
+def _limit(rules: dict[str, Any]) -> None:
+    memory = rules["memory_mib"] << 20
+    for what, soft, hard in (
+        (resource.RLIMIT_CPU, rules["cpu_s"], rules["cpu_s"] + 1),
+        (resource.RLIMIT_AS, memory, memory),
+        (resource.RLIMIT_FSIZE, 0, 0),
+        (resource.RLIMIT_NOFILE, rules["open_files"], rules["open_files"]),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NPROC, rules["processes"], rules["processes"]),
+    ):
+        resource.setrlimit(what, (soft, hard))

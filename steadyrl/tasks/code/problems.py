@@ -1,0 +1,201 @@
+"""Programming problems: what is asked, how an answer becomes a program, and the tests that only the judge sees."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl.errors import DataError
+from steadyrl.sandbox import values
+from steadyrl.tasks.jsonl import filled_field, read_objects, text_field
+
+_FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```|\Z)", re.MULTILINE | re.DOTALL)
+# Where a continued function ends: what HumanEval's authors stop at, since a model may go on with a next function.
+_AFTER_FUNCTION = re.compile(r"\n(?=class |def |#|if |print|@|```)")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call and the value that it should give."""
+
+    arguments: tuple[Any, ...]
+    expected: Any
+
+
+@dataclass(frozen=True)
+class CodeProblem:
+    """A problem with its tests.
+
+    Attributes:
+        id: Unique.
+        prompt: What is put in.
+        entry_point: The function that is called.
+        starter_code: What an answer continues; "" where an answer is a whole program.
+        cases: Tests as values; compared outside the jail.
+        script: Tests as code with ``assert``, for what values cannot say; "" where ``cases`` say it all.
+        canonical_solution: An answer known to be right, or None.
+        wrong_solution: An answer known to be wrong, or None.
+    """
+
+    id: str
+    prompt: str
+    entry_point: str
+    starter_code: str = ""
+    cases: tuple[Case, ...] = ()
+    script: str = ""
+    canonical_solution: str | None = None
+    wrong_solution: str | None = None
+
+
+def program(answer: str, problem: CodeProblem) -> str:
+    """Return the program that an answer stands for.
+
+    Of a text with fenced blocks the first one counts that defines the function, else the last. What defines the
+    function is a whole program, put behind the starter code for its imports; anything else continues the starter code,
+    up to the first line that cannot belong to the function any more.
+    """
+    blocks = _FENCE.findall(answer)
+    defines = re.compile(rf"^(?:async )?def {re.escape(problem.entry_point)}\b", re.MULTILINE)
+    if blocks:
+        answer = next((block for block in blocks if defines.search(block)), blocks[-1])
+    if defines.search(answer):
+        return f"{problem.starter_code}\n{answer}" if is_python(problem.starter_code) else answer
+    if not problem.starter_code:
+        return answer
+    return problem.starter_code + _AFTER_FUNCTION.split(answer, maxsplit=1)[0]
+
+
+def is_python(code: str) -> bool:
+    """Return whether a text of a problem's author is Python; never to be asked of a model's text."""
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True
+
+
+def read_problems(path: Path) -> list[CodeProblem]:
+    """Read our own format, one problem per line: see docs/tasks/code.md.
+
+    Raises:
+        DataError: Naming the first defect by file and line.
+    """
+    return [_problem(record, path, number) for number, record in read_records(path)]
+
+
+def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a .jsonl or .jsonl.gz file with their line numbers.
+
+    Raises:
+        DataError: While iterating; see ``tasks.jsonl.read_objects``.
+    """
+    if path.suffix != ".gz":
+        yield from read_objects(path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        unpacked = Path(folder) / path.stem
+        try:
+            unpacked.write_bytes(gzip.decompress(path.read_bytes()))
+        except FileNotFoundError as error:
+            raise DataError(f"there is no file {path}; check the path") from error
+        except (OSError, EOFError) as error:
+            raise DataError(f"{path} is no gzip file ({error}); download it again") from error
+        yield from read_objects(unpacked)
+
+
+def _problem(record: dict[str, Any], path: Path, number: int) -> CodeProblem:
+    prompt = filled_field(record, "prompt", path, number)
+    entry_point = filled_field(record, "entry_point", path, number)
+    tests = record.get("tests")
+    if not isinstance(tests, list) or not tests:
+        raise DataError(
+            f"{path}, line {number}: 'tests' is {tests!r}; expected a list of [arguments, expected] or asserts"
+        )
+    if all(isinstance(test, str) for test in tests):
+        cases, script = from_asserts(tests, entry_point, path, number)
+    else:
+        cases, script = tuple(_case(test, path, number) for test in tests), ""
+    optional = {
+        key: text_field(record, key, path, number) if key in record else None
+        for key in ("starter_code", "canonical_solution", "wrong_solution")
+    }
+    return CodeProblem(
+        id=filled_field(record, "id", path, number),
+        prompt=prompt,
+        entry_point=entry_point,
+        starter_code=optional["starter_code"] or "",
+        cases=cases,
+        script=script,
+        canonical_solution=optional["canonical_solution"],
+        wrong_solution=optional["wrong_solution"],
+    )
+
+
+def _case(test: Any, path: Path, number: int) -> Case:
+    if not (isinstance(test, list) and len(test) == 2 and isinstance(test[0], list)):
+        raise DataError(
+            f"{path}, line {number}: the test {test!r} is not [[arguments], expected]; or give all tests as text, "
+            "'assert f(1) == 2'"
+        )
+    return Case(tuple(test[0]), test[1])
+
+
+def from_asserts(
+    lines: Sequence[str], entry_point: str, path: Path, number: int, setup: str = ""
+) -> tuple[tuple[Case, ...], str]:
+    """Return lines of ``assert`` as cases if each of them can be one, else as a script.
+
+    Raises:
+        DataError: They are no Python.
+    """
+    text = "\n".join(lines)
+    if not is_python(f"{setup}\n{text}"):
+        raise DataError(
+            f"{path}, line {number}: the tests are not valid Python: {text[:200]!r}; mend or remove the line"
+        )
+    cases = cases_of(ast.parse(text).body, entry_point)
+    if cases is None or setup.strip():
+        return (), f"{setup}\n{text}"
+    return cases, ""
+
+
+def cases_of(body: Sequence[ast.stmt], function: str) -> tuple[Case, ...] | None:
+    """Return statements ``assert function(literals) == literal`` as cases, None if one of them is anything else.
+
+    ``assert True`` and the like, which say nothing, are passed over.
+    """
+    cases = []
+    for statement in body:
+        if isinstance(statement, ast.Pass):
+            continue
+        if not isinstance(statement, ast.Assert):
+            return None
+        if isinstance(statement.test, ast.Constant) and statement.test.value:
+            continue
+        case = _as_case(statement.test, function)
+        if case is None:
+            return None
+        cases.append(case)
+    return tuple(cases) or None
+
+
+def _as_case(test: ast.expr, function: str) -> Case | None:
+    match test:
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id=name), args=args, keywords=[]), ops=[ast.Eq()], comparators=[right]
+        ):
+            if name != function:
+                return None
+        case _:
+            return None
+    try:
+        arguments, expected = tuple(ast.literal_eval(arg) for arg in args), ast.literal_eval(right)
+        return Case(arguments, values.loads(values.dumps(expected)))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,105 @@
+"""The published files of HumanEval and MBPP, as they are downloaded.
+
+Source: github.com/openai/human-eval, data/HumanEval.jsonl.gz; google-research, mbpp/mbpp.jsonl.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from steadyrl.errors import DataError
+from steadyrl.tasks.code.problems import CodeProblem, cases_of, from_asserts, is_python, read_problems, read_records
+from steadyrl.tasks.jsonl import filled_field, text_field
+
+
+def load_problems(path: Path) -> list[CodeProblem]:
+    """Read a file in our own, HumanEval's or MBPP's format; the keys of the first line tell which.
+
+    Raises:
+        DataError: Naming the first defect by file and line.
+    """
+    first = next(read_records(path), None)
+    if first is None:
+        raise DataError(f"{path} has no problem; expected one JSON object per line")
+    keys = first[1].keys()
+    if {"test", "entry_point"} <= keys:
+        problems = [_human_eval(record, path, number) for number, record in read_records(path)]
+    elif "test_list" in keys:
+        problems = [_mbpp(record, path, number) for number, record in read_records(path)]
+    elif "tests" in keys:
+        problems = read_problems(path)
+    else:
+        raise DataError(
+            f"{path}, line {first[0]}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
+            "'entry_point' (HumanEval), or 'test_list' (MBPP)"
+        )
+    _distinct(problems, path)
+    return problems
+
+
+def _distinct(problems: list[CodeProblem], path: Path) -> None:
+    seen: set[str] = set()
+    for problem in problems:
+        if problem.id in seen:
+            raise DataError(f"{path}: the id '{problem.id}' is there twice; remove one of the lines")
+        seen.add(problem.id)
+
+
+def _human_eval(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
+    prompt, entry_point, test = (filled_field(record, key, path, number) for key in ("prompt", "entry_point", "test"))
+    if not is_python(test):
+        raise DataError(f"{path}, line {number}: 'test' is not valid Python; download the file again")
+    check = next(
+        (n for n in ast.parse(test).body if isinstance(n, ast.FunctionDef) and n.name == "check" and n.args.args), None
+    )
+    if check is None:
+        raise DataError(f"{path}, line {number}: 'test' has no function check(candidate), as HumanEval's tests do")
+    cases = cases_of(check.body, check.args.args[0].arg)
+    # Some tests use what the prompt defines beside the function that is asked for.
+    given = prompt if is_python(prompt) else ""
+    return CodeProblem(
+        id=filled_field(record, "task_id", path, number),
+        prompt=prompt,
+        entry_point=entry_point,
+        starter_code=prompt,
+        cases=cases or (),
+        script="" if cases else f"{given}\n{test}\ncheck(candidate)\n",
+        canonical_solution=text_field(record, "canonical_solution", path, number)
+        if "canonical_solution" in record
+        else None,
+    )
+
+
+def _mbpp(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
+    text = filled_field(record, "text" if "text" in record else "prompt", path, number)
+    tests = record.get("test_list")
+    if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
+        raise DataError(f"{path}, line {number}: 'test_list' is {tests!r}; expected a list of asserts as text")
+    if "task_id" not in record:
+        raise DataError(f"{path}, line {number}: 'task_id' is missing; download the file again")
+    code = text_field(record, "code", path, number)
+    imports = record.get("test_imports", [])
+    setup = "\n".join([str(record.get("test_setup_code", "")), *map(str, imports if isinstance(imports, list) else [])])
+    entry_point = _called(tests[0], code, path, number)
+    cases, script = from_asserts(tests, entry_point, path, number, setup)
+    return CodeProblem(
+        id=f"MBPP/{record['task_id']}",
+        prompt=f'"""\n{text}\n{tests[0]}\n"""\n',
+        entry_point=entry_point,
+        cases=cases,
+        script=script,
+        canonical_solution=code.replace("\r\n", "\n"),
+    )
+
+
+def _called(test: str, code: str, path: Path, number: int) -> str:
+    """Return the function that a test is about: of those it calls the one that the reference solution defines."""
+    if is_python(test) and is_python(code):
+        defined = {n.name for n in ast.parse(code).body if isinstance(n, ast.FunctionDef)}
+        for node in ast.walk(ast.parse(test)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
+                return node.func.id
+    raise DataError(f"{path}, line {number}: the first test calls no function that 'code' defines: {test[:200]!r}")

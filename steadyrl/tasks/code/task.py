@@ -1,0 +1,225 @@
+"""Code: a request for a function goes in, Python comes out, and tests say in a jail how much of it works.
+
+The reward of the author's interest is ``tests``, the share of tests passed. Tests decide; what else is measured
+(quality, brevity) counts only for programs that pass them all, so that no policy is paid for tidy code that does
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import Field
+
+from steadyrl.config import Section
+from steadyrl.errors import DataError
+from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
+from steadyrl.sandbox.outcome import Returned
+from steadyrl.sandbox.pool import JailError
+from steadyrl.tasks.code.generated import generated_problems
+from steadyrl.tasks.code.judge_tests import Verdict, judge
+from steadyrl.tasks.code.problems import CodeProblem, program
+from steadyrl.tasks.code.published import load_problems
+from steadyrl.tasks.jsonl import held_out_ids
+from steadyrl.types import Problem, RewardFn, Rollout, Score
+
+OWN_PROBLEMS = Path(__file__).with_name("problems.jsonl")
+_ENTRIES_KEPT = 10_000  # a step asks for each one once per reward part
+_FINDING_COST = 0.2  # of quality, per objection
+_USUAL_SIZE = 60  # nodes of a program, where no canonical solution gives a measure
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class CodeSettings(Section):
+    """The code task's own settings."""
+
+    problems: str = Field(
+        "own", description="'own', 'generated', or a .jsonl or .jsonl.gz file: our format, HumanEval's or MBPP's"
+    )
+    heldout: str = Field("", description="a second such file for evaluations; '' takes a share of the first")
+    heldout_share: float = Field(0.5, gt=0, lt=1, description="held out of the first file where there is no second")
+    generated_count: int = Field(800, ge=2, description="how many problems 'generated' makes, at most")
+    generated_seed: int = Field(0, ge=0, description="of the generated problems")
+    all_or_nothing: bool = Field(False, description="tests is 1 if all pass, else 0; otherwise the share that passes")
+    sandbox: SandboxSettings = Field(default_factory=SandboxSettings, description="where answers are run")
+
+
+class CodeTask:
+    """See Task. Rewards: tests, compiles, quality, brevity."""
+
+    Settings = CodeSettings
+    name = "code"
+    metric = "tests"
+
+    def __init__(self, settings: CodeSettings, seed: int = 0):
+        """Read the problems and find a jail.
+
+        Args:
+            settings: Which problems, and where answers run.
+            seed: The run's. The split does not follow it, so that runs of several seeds are compared on the same
+                held-out problems.
+
+        Raises:
+            DataError: A file is malformed, or there are fewer than two problems.
+            ConfigError: No jail holds on this machine.
+        """
+        self._all_or_nothing = settings.all_or_nothing
+        self._train, self._heldout = _split(settings)
+        self._by_id = {problem.id: problem for problem in [*self._train, *self._heldout]}
+        self._sandbox = open_sandbox(settings.sandbox)
+        self._judged: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
+        self._inspected: OrderedDict[str, tuple[list[str], int]] = OrderedDict()
+
+    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+        """See Task."""
+        return [
+            Problem(p.id, p.prompt, {"entry_point": p.entry_point, "starter_code": p.starter_code})
+            for p in (self._train if split == "train" else self._heldout)
+        ]
+
+    def rewards(self) -> Mapping[str, RewardFn]:
+        """See Task."""
+        return {"tests": self._tests, "compiles": self._compiles, "quality": self._quality, "brevity": self._brevity}
+
+    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
+        """See Task: answers that must not score, or only by luck."""
+        return {
+            "wrong solution": lambda problem: self._by_id[problem.id].wrong_solution or "",
+            "a body of pass": lambda problem: _body_of_pass(self._by_id[problem.id]),
+            "return the first argument": lambda problem: _identity(self._by_id[problem.id]),
+        }
+
+    def gold(self, problem: Problem) -> str | None:
+        """Return the canonical solution, or None where a problem has none."""
+        return self._by_id[problem.id].canonical_solution
+
+    def ask(self, text: str) -> Problem:
+        """See Task."""
+        return Problem("asked", text)
+
+    def show(self, answer: str) -> list[str]:
+        """See Task: what a reader would object to in the answer."""
+        return self._inspect(answer)[0] or ["nothing to object to"]
+
+    def _tests(self, problem: Problem, rollout: Rollout) -> Score:
+        verdict = self._verdict(problem, rollout.text)
+        if isinstance(verdict, str):
+            return Score(None, unscored=verdict)
+        share = verdict.passed / verdict.total
+        parts = {
+            "passed_all": float(verdict.passed == verdict.total),
+            "compiles": float(verdict.outcome.compiled),
+            "timed_out": float(verdict.outcome.verdict == "timeout"),
+        }
+        value = parts["passed_all"] if self._all_or_nothing else share
+        return Score(value, parts, note=verdict.note)
+
+    def _compiles(self, problem: Problem, rollout: Rollout) -> Score:
+        verdict = self._verdict(problem, rollout.text)
+        return Score(None, unscored=verdict) if isinstance(verdict, str) else Score(float(verdict.outcome.compiled))
+
+    def _quality(self, problem: Problem, rollout: Rollout) -> Score:
+        """Return 1 less a fifth per objection, not below 0, for a program that passes all tests; else 0."""
+
+        def measure(code: str, known: CodeProblem) -> Score:
+            found, _ = self._inspect(code)
+            return Score(max(0.0, 1.0 - _FINDING_COST * len(found)), note="; ".join(found))
+
+        return self._of_passing(problem, rollout, measure)
+
+    def _brevity(self, problem: Problem, rollout: Rollout) -> Score:
+        """Return the canonical solution's size over the program's, at most 1, if it passes all tests; else 0."""
+
+        def measure(code: str, known: CodeProblem) -> Score:
+            canonical = known.canonical_solution
+            usual = self._inspect(program(canonical, known))[1] if canonical is not None else _USUAL_SIZE
+            return Score(min(1.0, usual / max(1, self._inspect(code)[1])))
+
+        return self._of_passing(problem, rollout, measure)
+
+    def _of_passing(self, problem: Problem, rollout: Rollout, measure: Callable[[str, CodeProblem], Score]) -> Score:
+        verdict = self._verdict(problem, rollout.text)
+        if isinstance(verdict, str):
+            return Score(None, unscored=verdict)
+        if verdict.passed < verdict.total:
+            return Score(0.0)
+        known = self._by_id[problem.id]
+        try:
+            return measure(program(rollout.text, known), known)
+        except JailError as error:
+            return Score(None, unscored=str(error))
+
+    def _verdict(self, problem: Problem, text: str) -> Verdict | str:
+        """Return what the tests say, or why they cannot be asked."""
+        key = (problem.id, text)
+        if key in self._judged:
+            return self._judged[key]
+        known = self._by_id.get(problem.id)
+        if known is None:
+            return f"there are no tests for the problem '{problem.id}'"
+        try:
+            verdict = judge(self._sandbox, program(text, known), known)
+        except JailError as error:
+            return str(error)
+        _remember(self._judged, key, verdict)
+        return verdict
+
+    def _inspect(self, code: str) -> tuple[list[str], int]:
+        """Return the objections to a program and its size; parsed in the jail, for hostile text may need one."""
+        if code in self._inspected:
+            return self._inspected[code]
+        match self._sandbox.run(_quality_source(), "inspect", [[code]]).results:
+            case (Returned(value=(found, nodes)),):
+                seen = found, nodes
+            case _:
+                seen = ["it is too large or too deep to be read"], 0
+        _remember(self._inspected, code, seen)
+        return seen
+
+
+def _split(settings: CodeSettings) -> tuple[list[CodeProblem], list[CodeProblem]]:
+    problems = _load(settings.problems, settings)
+    if settings.heldout:
+        heldout = _load(settings.heldout, settings)
+        if common := {p.id for p in problems} & {p.id for p in heldout}:
+            raise DataError(f"the problem '{min(common)}' is in both files of task.args; remove it from one")
+        return problems, heldout
+    if len(problems) < 2:
+        raise DataError(
+            f"{settings.problems} has one problem; expected two or more, or task.args.heldout = another file"
+        )
+    held = held_out_ids([problem.id for problem in problems], settings.heldout_share)
+    return [p for p in problems if p.id not in held], [p for p in problems if p.id in held]
+
+
+def _load(name: str, settings: CodeSettings) -> list[CodeProblem]:
+    if name == "own":
+        return load_problems(OWN_PROBLEMS)
+    if name == "generated":
+        return generated_problems(settings.generated_count, settings.generated_seed)
+    return load_problems(Path(name))
+
+
+def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    known[key] = value
+    if len(known) > _ENTRIES_KEPT:
+        known.popitem(last=False)
+
+
+def _body_of_pass(problem: CodeProblem) -> str:
+    return f"def {problem.entry_point}(*_):\n    pass\n"
+
+
+def _identity(problem: CodeProblem) -> str:
+    return f"def {problem.entry_point}(first=None, *_):\n    return first\n"
+
+
+@lru_cache(maxsize=1)
+def _quality_source() -> str:
+    return Path(__file__).with_name("quality.py").read_text(encoding="utf-8")

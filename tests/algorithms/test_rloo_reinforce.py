@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steadyrl.algorithms.reinforce import Reinforce
+from steadyrl.algorithms.rloo import RLOO
+from steadyrl.batch import loss_arrays
+from steadyrl.errors import ConfigError
+from steadyrl.rundir import RunDir
+from steadyrl.train import Watch, train
+from steadyrl.types import Batch, TokenScores
+
+# A group of three rows; two completion tokens each, but the last row has one.
+MASK = np.array([[0, 1, 1], [0, 1, 1], [0, 1, 0]], bool)
+OLD = np.where(MASK, -1.0, 0.0)
+REF = np.where(MASK, [[0, -1.5, -1.0], [0, -0.5, -1.0], [0, -2.0, 0]], 0.0)  # k1: 0.5, 0; -0.5, 0; 1
+
+
+def three_rows(rewards, groups=(0, 0, 0)):
+    return Batch(
+        tokens=np.ones((3, 3), np.int32),
+        lengths=np.array([3, 3, 2], np.int32),
+        completion_mask=MASK,
+        sampling_logprobs=OLD.astype(np.float32),
+        rewards=np.array(rewards, float),
+        groups=np.array(groups, np.int32),
+        old=TokenScores(logprobs=OLD, ref_logprobs=REF),
+    )
+
+
+def rloo(**settings):
+    return RLOO.build(RLOO.Settings(**settings))
+
+
+def reinforce(**settings):
+    return Reinforce.build(Reinforce.Settings(**settings))
+
+
+def test_rloo_compares_with_the_mean_of_the_others():
+    """Rewards 1, 2, 6: 1 - 4, 2 - 3.5, 6 - 1.5."""
+    advantages = rloo(kl_coef=0.0).prepare(three_rows([1, 2, 6]), {}).advantages
+    np.testing.assert_allclose(advantages, [[0, -3, -3], [0, -1.5, -1.5], [0, 4.5, 0]])
+
+
+def test_rloo_pays_the_kl_of_the_whole_completion_from_the_reward():
+    """At 2 a nat the rewards 1, 2, 6 become 0, 3, 4: 0 - 3.5, 3 - 2, 4 - 1.5."""
+    advantages = rloo(kl_coef=2.0).prepare(three_rows([1, 2, 6]), {}).advantages
+    np.testing.assert_allclose(advantages, [[0, -3.5, -3.5], [0, 1, 1], [0, 2.5, 0]])
+
+
+def test_single_rollouts_are_refused_with_the_setting_to_change():
+    with pytest.raises(ConfigError, match=r"RLOO .* set rollout\.samples_per_prompt to 2 or more"):
+        rloo().prepare(three_rows([1, 2, 3], groups=(0, 1, 2)), {})
+
+
+def test_reinforce_adds_up_penalties_from_each_token_on_and_normalises_over_the_batch():
+    """At 2 a nat: -1 + 1 = 0, then 1; 1 + 2 = 3, then 2; 6 - 2 = 4. Mean 2, deviation sqrt(2)."""
+    prepared = reinforce(kl_coef=2.0).prepare(three_rows([1, 2, 6], groups=(0, 1, 2)), {})
+    np.testing.assert_allclose(prepared.measured["advantages_raw"], [[0, 0, 1], [0, 3, 2], [0, 4, 0]])
+    np.testing.assert_allclose(
+        prepared.advantages, np.where(MASK, np.array([[9, -2, -1], [9, 1, 0], [9, 2, 9]]) / 2**0.5, 0), atol=1e-7
+    )
+
+
+def test_reinforce_discounts_by_the_token():
+    raw = reinforce(kl_coef=0.0, gamma=0.5).prepare(three_rows([1, 2, 6]), {}).measured["advantages_raw"]
+    np.testing.assert_allclose(raw, [[0, 0.5, 1], [0, 1, 2], [0, 6, 0]])
+
+
+@pytest.mark.parametrize("make", [rloo, reinforce])
+def test_without_a_coefficient_no_reference_is_needed(make):
+    assert make(kl_coef=0.0).needs == frozenset()
+    assert make(kl_coef=0.1).needs == {"ref_logprobs"}
+    batch = replace(three_rows([1, 2, 6]), old=TokenScores(logprobs=OLD))
+    assert make(kl_coef=0.0).prepare(batch, {}).advantages[MASK].any()
+
+
+@pytest.mark.parametrize("make", [rloo, reinforce])
+def test_the_loss_is_the_clipped_surrogate_alone(make):
+    """Ratios 1, 2; 1, 1/2; 1 with advantages 1, 1; -1, -1; 0 and clip range [0.9, 1.4]: -1 - 1.4 + 1 + 0.9, over 5."""
+    batch = replace(three_rows([1, 2, 6]), advantages=np.array([[0, 1.0, 1], [0, -1, -1], [0, 0, 0]]))
+    new = TokenScores(logprobs=OLD + np.log([[1, 1, 2], [1, 1, 0.5], [1, 1, 1]]))
+    loss, sums = make(clip_low=0.1, clip_high=0.4).loss(np, new, loss_arrays(batch), 5.0)
+    assert float(loss) == pytest.approx(-0.5 / 5)
+    assert float(sums["clip_fraction"]) == 2.0
+
+
+CASES = [("rloo", 8, 40), ("reinforce", 8, 40), ("reinforce", 1, 100)]
+
+
+@pytest.mark.parametrize(("name", "samples", "steps"), CASES)
+def test_both_learn_to_write_the_letter_a(toy, tmp_path, name, samples, steps):
+    run = RunDir(tmp_path / "run")
+    session = toy(f"algorithm.name={name}", f"rollout.samples_per_prompt={samples}", f"run.steps={steps}")
+    assert train(replace(session, heldout=[]), run) == "finished"
+    rewards = [record["reward/mean"] for record in run.metrics()]
+    assert np.mean(rewards[:3]) < 0.2
+    assert np.mean(rewards[-5:]) > 0.3
+
+
+@pytest.mark.parametrize("name", ["rloo", "reinforce"])
+def test_a_resumed_run_equals_the_unbroken_one(toy, tmp_path, name):
+    settings = (f"algorithm.name={name}", "run.steps=6", "rollout.samples_per_prompt=4")
+    whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")
+    train(toy(*settings), whole)
+    done = []
+    assert train(toy(*settings), broken, 0, Watch(step=done.append, stop=lambda: len(done) == 3)) == "interrupted"
+    assert train(toy(*settings), broken, 1) == "finished"
+    for key in ("reward/mean", "grad_norm", "kl_ref_k1"):
+        assert [r[key] for r in broken.metrics()] == [r[key] for r in whole.metrics()]
+        assert len({r[key] for r in whole.metrics()}) >= 5

@@ -1,0 +1,51 @@
+import pytest
+
+from steadyrl.sandbox.choose import probe
+from steadyrl.sandbox.outcome import Returned
+from steadyrl.sandbox.pool import Limits, Sandbox
+
+
+@pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
+def jail(request):
+    """Return the name of a jail that holds on this machine."""
+    reason = probe(request.param)
+    if reason:
+        pytest.skip(f"{request.param}: {reason}")
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def sandbox(jail):
+    """Return a pool with one worker; the sessions' attacks all meet the same one, one after the other."""
+    with Sandbox(jail, Limits(wall_s=1.0, cpu_s=1, memory_mib=256)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def attack(sandbox):
+    """Return a function that runs hostile code on add(2, 3) and add(10, -4) and returns what became of it.
+
+    Whatever the code did, the worker must still be there, the same one, and right about the next candidate.
+    """
+
+    def run(code, calls=((2, 3), (10, -4))):
+        sound = "def add(a, b):\n    return a + b\n"
+        assert sandbox.run(sound, "add", [(1, 1)]).results == (Returned(2),)
+        worker = sandbox._idle.queue[-1]
+        outcome = sandbox.run(code, "add", calls)
+        assert sandbox._idle.queue[-1] is worker, "the worker was lost"
+        assert sandbox.run(sound, "add", [(1, 1)]).results == (Returned(2),)
+        return outcome
+
+    return run
+
+
+@pytest.fixture
+def right():
+    """Return the function that counts how many of the two sums an outcome has right, as a judge does."""
+    return _right
+
+
+def _right(outcome):
+    pairs = zip(outcome.results, (5, 6), strict=False)
+    return sum(isinstance(result, Returned) and result.value == expected for result, expected in pairs)

@@ -1,0 +1,167 @@
+import gc
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from steadyrl.sandbox import jails
+from steadyrl.sandbox.outcome import Raised, Returned
+from steadyrl.sandbox.pool import JailError, Limits, Sandbox
+
+ADD = "def add(a, b):\n    return a + b\n"
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_arguments_arrive_as_they_were_and_values_come_back(sandbox):
+    given = [{"a": (1, 2.5), 3: {4, 5}}, [None, True, b"\x00", "é\ud800", 1 << 70]]
+    outcome = sandbox.run("def echo(*args):\n    return list(args)\n", "echo", [given])
+    assert outcome.results == (Returned(given),)
+
+
+def test_calls_go_on_after_one_that_raises(sandbox):
+    outcome = sandbox.run("def half(x):\n    return 10 // x\n", "half", [(5,), (0,), (2,)])
+    assert outcome.verdict == "finished"
+    assert [type(r) for r in outcome.results] == [Returned, Raised, Returned]
+    assert outcome.results[1].type_name == "ZeroDivisionError"
+
+
+def test_what_came_before_a_hang_counts(sandbox):
+    outcome = sandbox.run("def f(x):\n    while x: pass\n    return x\n", "f", [(0,), (1,), (0,)])
+    assert (outcome.verdict, outcome.results) == ("timeout", (Returned(0),))
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        ("def f(:", "syntax"),
+        ("x = 1", "no_function"),
+        ("f = 3", "no_function"),
+        ("1 / 0", "exception"),
+        ("raise MemoryError", "memory"),
+        ("import ctypes; ctypes.string_at(0)", "killed"),
+    ],
+)
+def test_verdicts_tell_how_a_program_failed(sandbox, code, verdict):
+    outcome = sandbox.run(code, "f", [(1,)])
+    assert (outcome.verdict, outcome.results) == (verdict, ())
+    assert outcome.compiled == (verdict != "syntax")
+    assert outcome.note
+
+
+def test_useful_parts_of_the_standard_library_can_be_used(sandbox):
+    names = "asyncio bisect collections datetime decimal fractions functools heapq itertools json math random re statistics string typing"
+    code = (
+        "".join(f"import {name}\n" for name in names.split())
+        + "def f():\n    return re.sub('a', 'b', 'cat'), str(decimal.Decimal('1.1'))"
+    )
+    assert sandbox.run(code, "f", [()]).results == (Returned(("cbt", "1.1")),)
+
+
+def test_packages_installed_beside_the_standard_library_are_not_there(sandbox):
+    for name in ("numpy", "pytest", "steadyrl.tasks"):
+        assert sandbox.run(f"import {name}", "f", [()]).note.startswith("ModuleNotFoundError")
+
+
+def test_sets_and_random_numbers_are_the_same_in_every_worker(jail):
+    code = "import random\ndef f():\n    return [list({'a', 'b', 'c', 'd'}), random.random(), hash('x')]"
+    found = []
+    for _ in range(2):
+        with Sandbox(jail) as pool:
+            found.append(pool.run(code, "f", [()]).results)
+    assert found[0] == found[1]
+
+
+def test_threads_share_a_pool_and_each_gets_its_own_answer(jail):
+    with Sandbox(jail, workers=2) as pool, ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(lambda n: pool.run(ADD, "add", [(n, 1)]), range(40)))
+    assert [o.results for o in outcomes] == [(Returned(n + 1),) for n in range(40)]
+
+
+def test_a_worker_that_died_is_replaced(jail):
+    with Sandbox(jail) as pool:
+        pool.run(ADD, "add", [(1, 2)])
+        worker = pool._idle.queue[-1]
+        os.kill(worker._inner or worker._process.pid, signal.SIGKILL)
+        worker._process.wait()
+        assert pool.run(ADD, "add", [(1, 2)]).results == (Returned(3),)
+
+
+def test_a_worker_killed_at_work_is_replaced_and_the_work_done_again(jail):
+    with Sandbox(jail) as pool:
+        pool.run(ADD, "add", [(1, 2)])
+        worker = pool._idle.queue[-1]
+        kill = threading.Timer(0.2, os.kill, (worker._inner or worker._process.pid, signal.SIGKILL))
+        kill.start()
+        outcome = pool.run("import time\ndef f():\n    time.sleep(0.5)\n    return 1", "f", [()])
+        kill.join()
+        assert outcome.results == (Returned(1),)
+
+
+def test_a_jail_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(jails, "command", lambda *_: ["/bin/sh", "-c", "echo no room >&2; exit 3"])
+    with Sandbox("landlock") as pool, pytest.raises(JailError, match="landlock: no room"):
+        pool.run(ADD, "add", [(1, 2)])
+
+
+def test_closed_and_forgotten_pools_leave_no_process_and_no_descriptor(jail):
+    gc.collect()
+    before = descriptors()
+    pool = Sandbox(jail)
+    pool.run(ADD, "add", [(1, 2)])
+    pid = pool._idle.queue[-1]._process.pid
+    pool.close()
+    assert not Path(f"/proc/{pid}").exists()
+    assert descriptors() == before
+    forgotten = Sandbox(jail)
+    forgotten.run(ADD, "add", [(1, 2)])
+    pid = forgotten._idle.queue[-1]._process.pid
+    del forgotten
+    gc.collect()
+    assert not Path(f"/proc/{pid}").exists()
+    assert descriptors() == before
+
+
+def test_workers_end_when_their_parent_is_killed(jail):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        pool = Sandbox(jail)
+        pool.run(ADD, "add", [(1, 2)])
+        worker = pool._idle.queue[-1]
+        os.write(write, f"{worker._process.pid}\n".encode())
+        signal.pause()
+    pid = int(os.read(read, 20))
+    os.close(read)
+    os.close(write)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_check_costs_milliseconds(jail):
+    with Sandbox(jail, Limits()) as pool:
+        pool.run(ADD, "add", [(1, 2)])
+        times = []
+        for _ in range(30):
+            began = time.perf_counter()
+            pool.run(ADD, "add", [(1, 2)])
+            times.append(time.perf_counter() - began)
+    # 2.5 ms on a quiet machine; an interpreter started for each check costs 12 ms there, and its start 80 ms.
+    assert min(times) < 0.012
