@@ -116,10 +116,19 @@ def _section(title: str, model: Any) -> str:
         "| key | default | limits | meaning |",
     ]
     lines.append("|---|---|---|---|")
+    return "\n".join([*lines, *_rows(model)]) + "\n"
+
+
+def _rows(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Return a line per setting; those of a section inside a section have dotted names."""
+    rows = []
     for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            rows += _rows(field.annotation, f"{prefix}{name}.")
+            continue
         default = "required" if field.default is PydanticUndefined and not field.default_factory else _default(field)
-        lines.append(f"| `{name}` | {default} | {_limits(field)} | {field.description} |")
-    return "\n".join(lines) + "\n"
+        rows.append(f"| `{prefix}{name}` | {default} | {_limits(field)} | {field.description} |")
+    return rows
 
 
 def _default(field: Any) -> str:
@@ -139,7 +148,8 @@ def _limits(field: Any) -> str:
 def _rewards() -> str:
     return (
         "## [rewards]\n\nA weight for every reward by name: a reward of the task (search: `retrieval`, `recall`, "
-        "`precision`, `bits`,\n`structure`, `parseable`), a built-in (`length`, `boolean_format`), or an import path "
+        "`precision`, `bits`,\n`structure`, `parseable`; code: `tests`, `compiles`, `quality`, `brevity`), a built-in "
+        "(`length`, `boolean_format`), or an import path "
         'in quotes (`"my_rewards:brevity" = 0.5`).\nThe total is the weighted sum. A reward that cannot be had leaves '
         "the rollout unscored. The task's own metric is\nmeasured even where it has no weight.\n"
     )

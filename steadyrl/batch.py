@@ -100,7 +100,7 @@ def loss_arrays(batch: Batch) -> dict[str, Array]:
 
 
 def loss_count(batch: Batch) -> float:
-    """Return what the loss of a minibatch is divided by: its completion tokens, or its rollouts if these have weights."""
+    """Return what a minibatch's loss is divided by: its completion tokens, or its rollouts if tokens have weights."""
     return float(batch.completion_mask.sum() if batch.weights is None else len(batch.lengths))
 
 

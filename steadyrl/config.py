@@ -153,7 +153,7 @@ class AutopilotSection(Section):
 class TaskSection(Section):
     """Which problems; ``args`` are the task's own settings."""
 
-    name: str = Field("search", description="'search', 'prompts', or an import path")
+    name: str = Field("search", description="'search', 'code', 'prompts', or an import path")
     args: Any = Field(default_factory=dict, description="see the task's page")
 
 

@@ -42,7 +42,9 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("reward/*", "reward", "", "A reward part or measurement, unweighted, mean over the rollouts that have it."),
     Metric("groups/no_signal", "share", "down", "Groups whose rewards are all equal; only with several samples."),
     Metric("curriculum/signal", "share", "up", "Groups whose rewards differ, of those with several scored rollouts."),
-    Metric("curriculum/difficulty", "", "", "Mean of the column 'difficulty' of the step's problems, where it is a number."),
+    Metric(
+        "curriculum/difficulty", "", "", "Mean of the column 'difficulty' of the step's problems, where it is a number."
+    ),
     Metric(
         "curriculum/entropy",
         "nats",

@@ -200,6 +200,9 @@ def test_every_metric_that_a_run_writes_is_in_the_catalogue(toy, tmp_path):
 
 def test_every_single_metric_of_the_catalogue_is_written_by_a_run(toy, tmp_path):
     run = RunDir(tmp_path / "run")
-    train(toy("run.steps=1"), run)
+    more = ("curriculum.name=learnability", "rollout.refill=1", "autopilot.mode=advise")
+    session = toy("run.steps=1", *more)
+    graded = [replace(problem, columns={"difficulty": 1}) for problem in session.problems]
+    train(replace(session, problems=graded), run)
     (line,) = run.metrics()
     assert {metric.name for metric in CATALOGUE if "*" not in metric.name} - set(line) == set()

@@ -1,6 +1,6 @@
 """Make the runs of the fault benchmark: python bench/doctor/runs.py [--jobs 2] [--only lr_x10 ...] [--limit 4].
 
-Every run is a real training run of the base model. Equal names give equal metrics, but for times. Runs that are stored
+Every run is a real training run of the base model. Equal names give equal metrics. Runs that are stored
 already are left as they are, unless --again is given.
 """
 
@@ -117,7 +117,7 @@ def train(session: Session, fault: faults.Fault | None, name: str) -> tuple[list
             _, found = one_step(session, state)
         except SteadyError as error:
             return records, str(error)
-        record: dict[str, Any] = {"step": state.step - 1, "attempt": 0, "time": time.time(), **found}
+        record: dict[str, Any] = {"step": state.step - 1, "attempt": 0, **found}
         records.append((fault.record(record) if fault is not None and sick else record) | heldout(session, state))
     return records, None
 

@@ -1,7 +1,8 @@
 """Runs on disk, small: one gzip file each, and a line of labels for every run. Standard library only.
 
 The first line of a run of ours holds the settings and what run.json says, the others are those of metrics.jsonl with
-five digits; ``unpack`` makes a run directory of it again. Logs of other trainers are kept as these wrote them.
+five digits and without times: those of a machine with other work to do say nothing of a run. ``unpack`` makes a run
+directory of it again. Logs of other trainers are kept as these wrote them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 DATA = Path(__file__).parent / "data"
 LABELS = "labels.jsonl"
-DIGITS = 5  # of what was computed in float32; times need no more
+DIGITS = 5  # of what was computed in float32
+TIMES = ("time", "tokens/per_second")
 SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Record = dict[str, Any]
@@ -29,7 +31,8 @@ def write_run(path: Path, head: Mapping[str, Any], records: Iterable[Mapping[str
         head: "resolved" (all settings) and "run" (as in run.json).
         records: The lines of metrics.jsonl.
     """
-    lines = [json.dumps(head), *(json.dumps({k: _short(k, v) for k, v in r.items()}, allow_nan=False) for r in records)]
+    kept = [{k: _short(v) for k, v in record.items() if not k.startswith(TIMES)} for record in records]
+    lines = [json.dumps(head), *(json.dumps(record, allow_nan=False) for record in kept)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode(), mtime=0))
 
@@ -100,13 +103,11 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-def _short(name: str, value: Any) -> Any:
+def _short(value: Any) -> Any:
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if name == "time":  # of day: ten digits before the point
-        return round(value, 3)
     return float(f"{value:.{DIGITS}g}")
 
 

@@ -21,6 +21,7 @@ QUANTITIES: dict[str, str] = {
     "kl_old": "KL between the policy before and after the step's updates.",
     "kl_step": "KL between the policy before a step and after its last update.",
     "autopilot/": "A number of the autopilot.",
+    "curriculum/": "A number of the curriculum: groups with signal, difficulty, entropy of the choice.",
     "kl_sampler": "KL between sampler and trainer, which should be rounding only.",
     "sampler_gap": "Mean |log p of the sampler - log p of the trainer|.",
     "sampler_gap_max": "Greatest |log p of the sampler - log p of the trainer|.",

@@ -39,7 +39,6 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "dup": (32, 23),
     "dup2": (33, None),
     "dup3": (292, 24),
-    "fcntl": (72, 25),
     "pipe": (22, None),
     "pipe2": (293, 59),
     "poll": (7, None),
@@ -57,7 +56,6 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "rseq": (334, 293),
     "sched_yield": (24, 124),
     "sched_getaffinity": (204, 123),
-    "membarrier": (324, 283),
     "getpid": (39, 172),
     "gettid": (186, 178),
     "getppid": (110, 173),
@@ -89,8 +87,11 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "exit": (60, 93),
     "exit_group": (231, 94),
 }
-_CLONE, _CLONE3, _KILL, _TGKILL, _PRLIMIT, _IOCTL = (56, 220), (435, 435), (62, 129), (234, 131), (302, 261), (16, 29)
+_CLONE, _CLONE3, _KILL, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (62, 129), (234, 131), (302, 261)
+_IOCTL, _FCNTL = (16, 29), (72, 25)
 _CLONE_THREAD = 0x00010000
+# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC. Not F_SETOWN: a pipe's owner is sent signals.
+_FCNTLS = (0, 1, 2, 3, 4, 1030)
 _IOCTLS = (0x5401, 0x5450, 0x5451, 0x541B)  # TCGETS, FIONCLEX, FIOCLEX, FIONREAD
 
 # machine: (column of the tables, AUDIT_ARCH constant)
@@ -147,6 +148,8 @@ def _program(pid: int) -> bytes:
         parts += _when(number, [_op(_LOAD, _ARGS), _op(_EQUAL, pid, 0, 1), allow, refuse])
     nothing_new = [_op(_LOAD, _ARGS + 16), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _ARGS + 20), _op(_EQUAL, 0, 0, 1), allow]
     parts += _when(_PRLIMIT[column], [_op(_LOAD, _ARGS), _op(_EQUAL, 0, 0, 5), *nothing_new, refuse])
+    plain = [part for request in _FCNTLS for part in (_op(_EQUAL, request, 0, 1), allow)]
+    parts += _when(_FCNTL[column], [_op(_LOAD, _ARGS + 8), *plain, refuse])
     known = [part for request in _IOCTLS for part in (_op(_EQUAL, request, 0, 1), allow)]
     # Of all other requests: "not a terminal", which is what callers are prepared for.
     parts += _when(_IOCTL[column], [_op(_LOAD, _ARGS + 8), *known, _op(_RETURN, _ERRNO | errno.ENOTTY)])

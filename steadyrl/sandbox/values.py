@@ -148,11 +148,11 @@ def _same(got: Any, expected: Any, tolerance: float) -> bool:
 def _close(got: Any, expected: Any, tolerance: float) -> bool:
     if not isinstance(got, int | float) or not isinstance(expected, int | float):
         return bool(got == expected)
-    if math.isnan(expected) or math.isnan(got):
-        return math.isnan(expected) and math.isnan(got)
     if got == expected:
         return True
     try:
+        if math.isnan(expected) or math.isnan(got):
+            return math.isnan(expected) and math.isnan(got)
         return math.isfinite(got) and abs(got - expected) <= tolerance * max(1.0, abs(expected))
     except OverflowError:  # an integer too large for a float is close to none
         return False

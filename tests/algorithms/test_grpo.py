@@ -190,6 +190,23 @@ def test_a_resumed_run_equals_the_unbroken_one(toy, tmp_path, preset):
     assert len({r["grad_norm"] for r in whole.metrics()}) == 6
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+@pytest.mark.parametrize("preset", ["dr_grpo", "gspo", "cispo", "weighted_k3"])
+def test_on_torch_the_cut_into_micro_batches_changes_nothing(toy, tmp_path, tiny_models, preset):
+    norms = []
+    for tokens in (8192, 1):
+        session = toy(
+            *overrides(preset), "backend.name=torch", "backend.device=cpu", "backend.threads=1", "run.steps=2",
+            f"model.path={tiny_models['llama']}", f"backend.micro_batch_tokens={tokens}", "update.learning_rate=0.01",
+            "rollout.samples_per_prompt=4",
+        )  # fmt: skip
+        run = RunDir(tmp_path / f"run{tokens}")
+        train(replace(session, heldout=[]), run)
+        norms.append([record["grad_norm"] for record in run.metrics()])
+    np.testing.assert_allclose(norms[0], norms[1], rtol=1e-3)
+    assert norms[0][0] > 0
+
+
 def test_a_step_in_which_nothing_differs_goes_on(toy, tmp_path):
     """A reward of 0 for everything: no gradient but the KL's, and no end of the run."""
     run = RunDir(tmp_path / "run")

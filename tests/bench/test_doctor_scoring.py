@@ -74,15 +74,16 @@ def test_a_stored_run_becomes_a_run_directory_again(store, tmp_path):
     from steadyrl.rundir import RunDir
 
     records = [
-        {"step": 0, "attempt": 0, "time": 1795180177.1234, "a": 0.1234567, "b": math.nan, "c": None},
-        {"step": 1, "attempt": 0, "time": 1795180178.5, "a": 2.0, "b": math.inf, "c": 3},
+        {"step": 0, "attempt": 0, "time/step": 1.5, "a": 0.1234567, "b": math.nan, "c": None},
+        {"step": 1, "attempt": 0, "time/step": 1.4, "a": 2.0, "b": math.inf, "c": 3},
     ]
     path = tmp_path / "x.jsonl.gz"
     store.write_run(path, {"resolved": {"run": {"steps": 2}}, "run": {"id": "x"}}, records)
     run = RunDir.open(store.unpack(path, tmp_path / "x"))
     assert run.resolved() == {"run": {"steps": 2}}
     first, second = run.metrics()
-    assert (first["a"], first["c"], second["b"], second["time"]) == (0.12346, None, math.inf, 1795180178.5)
+    assert (first["a"], first["c"], second["b"]) == (0.12346, None, math.inf)
+    assert "time/step" not in first
     assert math.isnan(first["b"])
     assert [record["step"] for record in RunDir.open(store.unpack(path, tmp_path / "y", 1)).metrics()] == [0]
 

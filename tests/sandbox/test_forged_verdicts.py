@@ -31,7 +31,8 @@ def test_leaving_with_exit_code_0_in_a_call_is_no_success(attack, right):
 
 def test_redefining_builtins_and_assert_errors_counts_for_nothing(attack, right):
     code = (
-        "import builtins\nclass Never(Exception): pass\nbuiltins.AssertionError = Never\nbuiltins.isinstance = lambda *_: True\n"
+        "import builtins\nclass Never(Exception): pass\nbuiltins.AssertionError = Never\n"
+        "builtins.isinstance = lambda *_: True\n"
         "builtins.all = builtins.any = lambda *_: True\nbuiltins.zip = lambda *_, **__: []\n"
         "def add(a, b):\n    return 0\n"
     )
@@ -40,7 +41,8 @@ def test_redefining_builtins_and_assert_errors_counts_for_nothing(attack, right)
 
 def test_an_object_that_equals_everything_equals_nothing_outside(attack, right):
     code = (
-        "class Same:\n    def __eq__(self, other): return True\n    __ne__ = lambda *_: False\n    __hash__ = lambda s: 5\n"
+        "class Same:\n    def __eq__(self, other): return True\n"
+        "    __ne__ = lambda *_: False\n    __hash__ = lambda s: 5\n"
         "def add(a, b):\n    return Same()\n"
     )
     outcome = attack(code)
@@ -50,7 +52,10 @@ def test_an_object_that_equals_everything_equals_nothing_outside(attack, right):
 
 @pytest.mark.parametrize("base", ["int", "float", "str", "list", "dict", "tuple"])
 def test_a_subclass_that_equals_everything_arrives_as_the_plain_value_it_holds(attack, right, base):
-    code = f"class Same({base}):\n    def __eq__(self, other): return True\n    __hash__ = None\ndef add(a, b):\n    return Same()\n"
+    code = (
+        f"class Same({base}):\n    def __eq__(self, other): return True\n    __hash__ = None\n"
+        f"def add(a, b):\n    return Same()\n"
+    )
     outcome = attack(code)
     assert right(outcome) == 0
     assert outcome.results[0].value == {"int": 0, "float": 0.0, "str": "", "list": [], "dict": {}, "tuple": ()}[base]
@@ -68,7 +73,10 @@ def test_patching_what_runs_the_candidate_gains_nothing(attack, right):
 
 
 def test_writing_on_the_pipe_can_say_no_more_than_returning_can(attack, right):
-    forged = "import os\nfor line in (b'[\"passed\"]', b'[\"ready\"]', b'{\"verdict\": \"pass\"}'):\n    os.write(3, line + b'\\n')\n"
+    forged = (
+        "import os\n"
+        "for line in (b'[\"passed\"]', b'[\"ready\"]', b'{\"verdict\": \"pass\"}'):\n    os.write(3, line + b'\\n')\n"
+    )
     outcome = attack(forged + "def add(a, b):\n    return 0\n")
     assert (outcome.verdict, right(outcome)) == ("malformed", 0)
 
@@ -105,9 +113,15 @@ def test_closing_the_pipe_is_a_failure(attack, right):
 
 
 def test_a_candidate_meets_nothing_of_the_one_before(attack):
-    leave = "import builtins, math, sys\nbuiltins.left = 1\nmath.left = 1\nsys.modules['left'] = math\ndef add(a, b): return 1\n"
+    leave = (
+        "import builtins, math, sys\nbuiltins.left = 1\nmath.left = 1\n"
+        "sys.modules['left'] = math\ndef add(a, b): return 1\n"
+    )
     attack(leave)
-    look = "import builtins, math, sys\ndef add(a, b): return [hasattr(builtins, 'left'), hasattr(math, 'left'), 'left' in sys.modules]\n"
+    look = (
+        "import builtins, math, sys\n"
+        "def add(a, b): return [hasattr(builtins, 'left'), hasattr(math, 'left'), 'left' in sys.modules]\n"
+    )
     assert attack(look).results[0] == Returned([False, False, False])
 
 

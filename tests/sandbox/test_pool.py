@@ -10,7 +10,7 @@ import pytest
 
 from steadyrl.sandbox import jails
 from steadyrl.sandbox.outcome import Raised, Returned
-from steadyrl.sandbox.pool import JailError, Limits, Sandbox
+from steadyrl.sandbox.pool import JailError, Sandbox
 
 ADD = "def add(a, b):\n    return a + b\n"
 
@@ -56,7 +56,10 @@ def test_verdicts_tell_how_a_program_failed(sandbox, code, verdict):
 
 
 def test_useful_parts_of_the_standard_library_can_be_used(sandbox):
-    names = "asyncio bisect collections datetime decimal fractions functools heapq itertools json math random re statistics string typing"
+    names = (
+        "asyncio bisect collections datetime decimal fractions functools heapq itertools json "
+        "math random re statistics string typing"
+    )
     code = (
         "".join(f"import {name}\n" for name in names.split())
         + "def f():\n    return re.sub('a', 'b', 'cat'), str(decimal.Decimal('1.1'))"
@@ -66,7 +69,9 @@ def test_useful_parts_of_the_standard_library_can_be_used(sandbox):
 
 def test_packages_installed_beside_the_standard_library_are_not_there(sandbox):
     for name in ("numpy", "pytest", "steadyrl.tasks"):
-        assert sandbox.run(f"import {name}", "f", [()]).note.startswith("ModuleNotFoundError")
+        outcome = sandbox.run(f"import {name}", "f", [()])
+        assert outcome.verdict == "exception"
+        assert outcome.note.startswith(("ModuleNotFoundError", "PermissionError"))
 
 
 def test_sets_and_random_numbers_are_the_same_in_every_worker(jail):
@@ -155,13 +160,12 @@ def alive(pid):
         return False
 
 
-def test_a_check_costs_milliseconds(jail):
-    with Sandbox(jail, Limits()) as pool:
+def test_a_check_costs_a_fraction_of_the_start_of_an_interpreter(jail):
+    def took():
+        began = time.perf_counter()
         pool.run(ADD, "add", [(1, 2)])
-        times = []
-        for _ in range(30):
-            began = time.perf_counter()
-            pool.run(ADD, "add", [(1, 2)])
-            times.append(time.perf_counter() - began)
-    # 2.5 ms on a quiet machine; an interpreter started for each check costs 12 ms there, and its start 80 ms.
-    assert min(times) < 0.012
+        return time.perf_counter() - began
+
+    with Sandbox(jail) as pool:
+        first = took()  # starts the worker
+        assert sorted(took() for _ in range(21))[10] < first / 4

@@ -48,6 +48,7 @@ NAMES = {
     "updates": Name("updates"),
     "algorithm/kl_coef": Name("kl_coef"),
     "autopilot/*": Name("autopilot/*"),
+    "curriculum/*": Name("curriculum/*"),
     "completion/length": Name("length", "tokens"),
     "completion/truncated": Name("truncated", "share"),
     "completion/empty": Name("empty", "share"),

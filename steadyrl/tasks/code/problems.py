@@ -65,7 +65,8 @@ def program(answer: str, problem: CodeProblem) -> str:
     if blocks:
         answer = next((block for block in blocks if defines.search(block)), blocks[-1])
     if defines.search(answer):
-        return f"{problem.starter_code}\n{answer}" if is_python(problem.starter_code) else answer
+        starter = problem.starter_code
+        return f"{starter}\n{answer}" if starter and is_python(starter) else answer
     if not problem.starter_code:
         return answer
     return problem.starter_code + _AFTER_FUNCTION.split(answer, maxsplit=1)[0]

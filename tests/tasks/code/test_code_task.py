@@ -1,0 +1,179 @@
+import importlib.util
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from steadyrl import config, plugins
+from steadyrl.errors import ConfigError, DataError
+from steadyrl.rewards.combine import make_terms, score_texts
+from steadyrl.sandbox.pool import JailError
+from steadyrl.tasks.check import check_task
+from steadyrl.tasks.code.generated import generated_problems
+from steadyrl.tasks.code.problems import program
+from steadyrl.tasks.code.quality import inspect
+from steadyrl.tasks.code.task import OWN_PROBLEMS, CodeSettings, CodeTask
+
+ROOT = Path(__file__).parents[3]
+HUMAN_EVAL = ROOT.parent / "shared" / "data" / "HumanEval.jsonl.gz"
+
+
+@pytest.fixture(scope="module")
+def own():
+    return CodeTask(CodeSettings())
+
+
+@pytest.fixture(scope="module")
+def terms(own):
+    return make_terms({"tests": 1.0, "compiles": 0.1, "quality": 0.1, "brevity": 0.1}, own)
+
+
+def both(task):
+    return [*task.problems("train"), *task.problems("heldout")]
+
+
+def test_every_canonical_solution_passes_and_every_wrong_one_fails(own):
+    terms = make_terms({"tests": 1.0}, own)
+    problems = both(own)
+    right = score_texts([(p, own.gold(p)) for p in problems], terms)
+    assert [r.problem_id for r in right if r.parts["tests"] != 1.0] == []
+    wrong = own.baselines()["wrong solution"]
+    failed = score_texts([(p, wrong(p)) for p in problems], terms)
+    assert [r.problem_id for r in failed if r.parts["passed_all"] != 0.0] == []
+
+
+def test_there_are_two_hundred_problems_of_six_topics_half_of_them_held_out(own):
+    train, heldout = own.problems("train"), own.problems("heldout")
+    assert len(train) + len(heldout) >= 200
+    assert abs(len(train) - len(heldout)) <= 1
+    topics = Counter(p.id.split("/")[0] for p in both(own))
+    assert set(topics) == {"arithmetic", "strings", "lists", "dicts", "recursion", "parsing"}
+    assert min(topics.values()) >= 30
+
+
+def test_the_problem_file_is_what_its_sources_say():
+    path = ROOT / "scripts" / "code_problems" / "build.py"
+    spec = importlib.util.spec_from_file_location("build_code_problems", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert OWN_PROBLEMS.read_text(encoding="utf-8") == module.text()
+
+
+def test_prompts_show_two_examples_and_hide_the_other_tests():
+    for line in OWN_PROBLEMS.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        assert record["prompt"].count(">>>") == 2
+        assert len(record["tests"]) > 2
+
+
+def test_each_part_of_the_reward_is_measured(own, terms):
+    problem = next(p for p in both(own) if p.id == "arithmetic/is_even")
+    plain, long, half, broken = score_texts(
+        [
+            (problem, "    return n % 2 == 0\n"),
+            (problem, "    unused = 1\n    if (n % 2 == 0) == True:\n        return True\n    return False\n"),
+            (problem, "    return True\n"),
+            (problem, "    return ((\n"),
+        ],
+        terms,
+    )
+    assert plain.parts == {
+        "tests": 1.0, "passed_all": 1.0, "compiles": 1.0, "timed_out": 0.0, "quality": 1.0, "brevity": 1.0,
+    }  # fmt: skip
+    assert long.parts["tests"] == 1.0
+    assert long.parts["quality"] == pytest.approx(0.6)  # two objections
+    assert 0.3 < long.parts["brevity"] < 0.9
+    assert half.parts["tests"] == pytest.approx(3 / 5)  # 4, 0 and -2 of 4, 7, 0, -2, -3
+    assert (half.parts["quality"], half.parts["brevity"], half.parts["compiles"]) == (0.0, 0.0, 1.0)
+    assert (broken.parts["tests"], broken.parts["compiles"], broken.reward) == (0.0, 0.0, 0.0)
+    assert "SyntaxError" in broken.note
+
+
+def test_all_or_nothing_pays_for_all_tests_only():
+    task = CodeTask(CodeSettings(all_or_nothing=True))
+    problem = next(p for p in both(task) if p.id == "arithmetic/is_even")
+    rollouts = score_texts(
+        [(problem, "    return True\n"), (problem, task.gold(problem))], make_terms({"tests": 1}, task)
+    )
+    assert [r.reward for r in rollouts] == [0.0, 1.0]
+
+
+def test_a_failure_of_the_machine_leaves_answers_unscored(own, terms, monkeypatch):
+    def lost(*_):
+        raise JailError("the worker died")
+
+    monkeypatch.setattr(own._sandbox, "run", lost)
+    [rollout] = score_texts([(own.problems("train")[0], "    return 'never judged before'\n")], terms)
+    assert rollout.reward is None
+    assert "the worker died" in rollout.unscored
+
+
+def test_a_problem_of_the_users_own_words_cannot_be_scored(own, terms):
+    [rollout] = score_texts([(own.ask("write a function"), "x")], terms)
+    assert "there are no tests" in rollout.unscored
+
+
+def test_show_tells_what_there_is_to_object_to(own):
+    assert own.show("def f(x):\n    return x\n") == ["nothing to object to"]
+    assert own.show("def f(x, y):\n    return x\n") == ["line 1: the argument y is not used"]
+    assert own.show("def f(:")[0].startswith("syntax: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "objections"),
+    [
+        ("def f(x):\n    return x\n", 0),
+        ("import os\ndef f(x):\n    return x\n", 1),
+        ("def f(x, seen=[]):\n    return seen + [x]\n", 1),
+        ("def f(x):\n    try:\n        return int(x)\n    except:\n        return 0\n", 1),
+        ("def f(x):\n    return x == None\n", 1),
+        ("def f(x):\n    return x\n    x += 1\n", 1),
+        ("def f(list):\n    return eval(list)\n", 2),
+        ("def f(x):\n    def g():\n        return x\n    return g()\n", 0),
+        ("def f(n):\n    for _ in range(n):\n        n += 1\n    return n\n", 0),
+    ],
+)
+def test_objections_are_those_of_a_reader(code, objections):
+    found, size = inspect(code)
+    assert len(found) == objections, found
+    assert size > 5
+
+
+def test_generated_problems_are_distinct_repeat_and_can_be_told_from_doing_nothing():
+    problems = generated_problems(300, seed=1)
+    assert len({p.id for p in problems}) == len({p.prompt for p in problems}) == 300
+    assert generated_problems(300, seed=1) == problems != generated_problems(300, seed=2)
+    for p in problems:
+        assert any(case.expected != case.arguments[0] for case in p.cases)
+        assert compile(program(p.canonical_solution, p), p.id, "exec")
+    add = next(p for p in generated_problems(800) if p.id == "one-expression/add 10: x")
+    assert (add.prompt, add.canonical_solution) == ("# add 10: x\ndef f(x):\n    return", " x + 10")
+    assert add.cases[0].expected == 17
+
+
+@pytest.mark.parametrize("args", [{}, {"problems": "generated", "generated_count": 60}])
+def test_the_task_is_sound(args):
+    rewards = {"tests": 1.0, "compiles": 0.1, "quality": 0.1, "brevity": 0.05} if args else {"tests": 1.0}
+    settings = config.resolve({"task": {"name": "code", "args": args}, "rewards": rewards})
+    assert [c.detail for c in check_task(settings) if not c.passed] == []
+
+
+@pytest.mark.skipif(not HUMAN_EVAL.exists(), reason="needs the published file, which is not part of this package")
+def test_all_reference_solutions_of_human_eval_pass_and_empty_bodies_do_not():
+    task = CodeTask(CodeSettings(problems=str(HUMAN_EVAL)))
+    terms, problems = make_terms({"tests": 1.0}, task), both(task)
+    assert sum(r.parts["tests"] == 1.0 for r in score_texts([(p, task.gold(p)) for p in problems], terms)) == 164
+    assert sum(r.parts["tests"] for r in score_texts([(p, "    pass\n") for p in problems], terms)) == 0
+
+
+def test_settings_and_files_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"task.args.sandbox.jail"):
+        config.resolve({"task": {"name": "code", "args": {"sandbox": {"jail": "none"}}}, "rewards": {"tests": 1}})
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"id": "a", "prompt": "p", "entry_point": "f", "tests": [[[1], 2]]}\n')
+    with pytest.raises(DataError, match="one problem"):
+        CodeTask(CodeSettings(problems=str(one)))
+    with pytest.raises(DataError, match="'a' is in both files"):
+        CodeTask(CodeSettings(problems=str(one), heldout=str(one)))
+    assert plugins.load("task", "code") is CodeTask

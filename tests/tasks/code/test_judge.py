@@ -1,0 +1,241 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from steadyrl.errors import DataError
+from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
+from steadyrl.sandbox.outcome import Returned
+from steadyrl.tasks.code.judge_tests import judge
+from steadyrl.tasks.code.problems import Case, CodeProblem, from_asserts, program
+from steadyrl.tasks.code.published import load_problems
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with open_sandbox(SandboxSettings(wall_s=2.0)) as pool:
+        yield pool
+
+
+def problem(*cases, script="", **more):
+    return CodeProblem("p", "prompt", "f", cases=tuple(Case(a, e) for a, e in cases), script=script, **more)
+
+
+def test_each_right_value_counts_once(sandbox):
+    found = judge(sandbox, "def f(x):\n    return x * 2", problem(((1,), 2), ((2,), 4), ((3,), 7)))
+    assert (found.passed, found.total) == (2, 3)
+    assert found.note == "f(3) is 6, expected 7"
+
+
+def test_a_prefix_of_the_results_is_not_all_of_them(sandbox):
+    code = "import os\ndef f(x):\n    if x == 3: os._exit(0)\n    return x"
+    found = judge(sandbox, code, problem(((1,), 1), ((2,), 2), ((3,), 3), ((4,), 4)))
+    assert (found.passed, found.total) == (2, 4)
+
+
+def test_a_program_that_always_returns_none_passes_nothing(sandbox):
+    asked = problem(((1,), 1), ((0,), None))
+    assert judge(sandbox, "def f(x): pass", asked).passed == 0
+    assert judge(sandbox, "def f(x):\n    return x or None", asked).passed == 2
+
+
+def test_none_everywhere_is_right_where_it_is_asked_for(sandbox):
+    assert judge(sandbox, "def f(x): pass", problem(((1,), None), ((0,), None))).passed == 2
+
+
+def test_expected_values_never_meet_the_candidate(sandbox):
+    secret = problem((("argument-seen",), "expected-" + "hidden"), ((1,), "expected-" + "hidden"))
+    code = (
+        "import gc, sys\n"
+        "def f(x):\n"
+        "    frame, seen = sys._getframe(), []\n"
+        "    while frame:\n        seen.append(dict(frame.f_locals)); frame = frame.f_back\n"
+        "    return repr(seen) + repr([o for o in gc.get_objects() if type(o) in (list, tuple)])\n"
+    )
+    told = "".join(str(r.value) for r in judge(sandbox, code, secret).outcome.results if isinstance(r, Returned))
+    assert "argument-seen" in told
+    assert "expected-hidden" not in told
+
+
+SCRIPT = """
+import math
+def check(candidate):
+    for i in range(3):
+        assert candidate(i) == i + 1
+    assert math.fabs(candidate(10) - 11) < 1e-6, "close"
+    assert not candidate(-1)
+check(candidate)
+"""
+
+
+def test_test_code_with_loops_counts_each_assert(sandbox):
+    found = judge(sandbox, "def f(x):\n    return x + 1", problem(script=SCRIPT))
+    assert (found.passed, found.total, found.note) == (5, 5, "")
+    found = judge(sandbox, "def f(x):\n    return x + 1 if x < 2 else 0", problem(script=SCRIPT))
+    assert (found.passed, found.total) == (3, 5)
+
+
+def test_calls_that_depend_on_results_are_found(sandbox):
+    script = "first = candidate(1)\nsecond = candidate(first)\nassert second == 4\nassert candidate(second) == 8\n"
+    assert judge(sandbox, "def f(x):\n    return 2 * x", problem(script=script)).passed == 2
+
+
+def test_a_test_that_expects_an_exception_gets_one(sandbox):
+    script = (
+        "try:\n    candidate(0)\n    ok = False\nexcept ZeroDivisionError:\n    ok = True\n"
+        "assert ok\nassert candidate(1) == 1\n"
+    )
+    assert judge(sandbox, "def f(x):\n    return 1 // x", problem(script=script)).passed == 2
+    assert judge(sandbox, "def f(x):\n    return 1", problem(script=script)).passed == 1
+
+
+def test_leading_the_test_code_astray_does_not_shrink_the_number_of_tests(sandbox):
+    script = (
+        "assert candidate(0) == 0\nx = candidate(1) + 1\nassert x == 2\n"
+        "assert candidate(2) == 2\nassert candidate(3) == 3\n"
+    )
+    found = judge(sandbox, "def f(x):\n    return x if x == 0 else 'x'", problem(script=script))
+    assert (found.passed, found.total) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class A:\n    def __eq__(self, o): return True\n    def __bool__(self): return True\n"
+        "    def __lt__(self, o): return True\n"
+        "    def __sub__(self, o): return self\n    def __float__(self): return 0.0\ndef f(x):\n    return A()",
+        "def f(x):\n    raise AssertionError",
+        "import sys\ndef f(x):\n    sys.exit(0)",
+        "def f(x):\n    return 'passed'",
+    ],
+)
+def test_test_code_cannot_be_fooled_either(sandbox, code):
+    assert judge(sandbox, code, problem(script=SCRIPT)).passed == 0
+
+
+def test_huge_and_odd_values_can_be_told_to_a_reader(sandbox):
+    code = "def f(x):\n    return [10 ** 5000, [0] * 1000, 10 ** 400, object()][x]"
+    asked = problem(((0,), 1.5), ((1,), 1), ((2,), 1.5), ((3,), 1))
+    assert judge(sandbox, code, asked).note == "f(0) is an integer of 16610 bits, expected 1.5"
+
+
+def test_asserts_become_cases_where_they_can():
+    cases, script = from_asserts(["assert f(1, [2]) == (3, {'a': -4})", "assert f(0) == None"], "f", Path("x"), 1)
+    assert (cases, script) == ((Case((1, [2]), (3, {"a": -4})), Case((0,), None)), "")
+    for line in (
+        "assert f(1) < 2",
+        "assert f(x=1) == 2",
+        "assert g(1) == 2",
+        "assert f(a) == 2",
+        "assert f(1) == 2 == 2",
+    ):
+        assert from_asserts([line], "f", Path("x"), 1) == ((), f"\n{line}")
+
+
+STARTER = "import math\n\ndef f(x):\n    '''Double it.'''\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "starter", "expected"),
+    [
+        ("    return 2 * x\n", STARTER, STARTER + "    return 2 * x\n"),
+        ("    return 2\n\ndef g():\n    pass\n", STARTER, STARTER + "    return 2\n"),
+        ("    return 2\nprint(f(1))", STARTER, STARTER + "    return 2"),
+        ("def f(x):\n    return 2 * x", STARTER, STARTER + "\ndef f(x):\n    return 2 * x"),
+        ("Sure:\n```python\ndef f(x):\n    return 1\n```\nand\n```\nother\n```", "", "def f(x):\n    return 1\n"),
+        ("```\n    return 3\n```", STARTER, STARTER + "    return 3\n"),
+        ("```python\ndef f(x):\n    return 1", "", "def f(x):\n    return 1"),
+        (" x + 3", "def f(x):\n    return", "def f(x):\n    return x + 3"),
+        ("", "", ""),
+    ],
+)
+def test_answers_become_programs(answer, starter, expected):
+    assert program(answer, CodeProblem("p", "prompt", "f", starter_code=starter)) == expected
+
+
+def write(path, *lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+OURS = {"id": "a", "prompt": "double", "entry_point": "f", "tests": [[[1], 2]]}
+HUMAN_EVAL = {
+    "task_id": "HumanEval/x",
+    "prompt": 'def f(x):\n    """Double."""\n',
+    "entry_point": "f",
+    "canonical_solution": "    return 2 * x\n",
+    "test": "def check(candidate):\n    assert candidate(1) == 2\n    assert True, 'said'\n",
+}
+MBPP = {
+    "task_id": 7,
+    "text": "Double it.",
+    "code": "def f(x):\r\n    return 2 * x",
+    "test_list": ["assert f(1) == 2", "assert f(2) == 4"],
+    "test_setup_code": "",
+    "challenge_test_list": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("record", "total"), [(OURS | {"canonical_solution": "def f(x):\n    return 2 * x"}, 1), (HUMAN_EVAL, 1), (MBPP, 2)]
+)
+def test_files_of_every_format_load_and_their_solutions_pass(tmp_path, sandbox, record, total):
+    [loaded] = load_problems(write(tmp_path / "p.jsonl", record))
+    found = judge(sandbox, program(loaded.canonical_solution, loaded), loaded)
+    assert (found.passed, found.total) == (total, total)
+    assert judge(sandbox, program("    pass\n", loaded), loaded).passed == 0
+
+
+def test_mbpp_shows_one_test_and_keeps_the_others(tmp_path):
+    [loaded] = load_problems(write(tmp_path / "p.jsonl", MBPP))
+    assert loaded.id == "MBPP/7"
+    assert "assert f(1) == 2" in loaded.prompt and "f(2)" not in loaded.prompt
+
+
+def test_the_sanitized_mbpp_with_imports_runs_as_a_script(tmp_path, sandbox):
+    record = {k: v for k, v in MBPP.items() if k not in ("text", "test_setup_code")} | {
+        "prompt": "Double it.",
+        "test_imports": ["import math"],
+        "test_list": ["assert math.isclose(f(1.0), 2.0)"],
+    }
+    [loaded] = load_problems(write(tmp_path / "p.jsonl", record))
+    assert judge(sandbox, "def f(x):\n    return 2 * x", loaded).passed == 1
+
+
+def test_packed_files_load(tmp_path):
+    path = tmp_path / "p.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(HUMAN_EVAL).encode()))
+    assert [p.id for p in load_problems(path)] == ["HumanEval/x"]
+    path.write_bytes(b"not packed")
+    with pytest.raises(DataError, match="no gzip file"):
+        load_problems(path)
+
+
+@pytest.mark.parametrize(
+    ("good", "change", "said"),
+    [
+        (OURS, {"tests": []}, "line 2: 'tests' is"),
+        (OURS, {"tests": [[1, 2]]}, "line 2: the test"),
+        (OURS, {"tests": ["assert f("]}, "line 2: the tests are not valid Python"),
+        (OURS, {"entry_point": 3}, "line 2: 'entry_point' is a number"),
+        (HUMAN_EVAL, {"test": "def check(: pass"}, "line 2: 'test' is not valid Python"),
+        (HUMAN_EVAL, {"test": "x = 1"}, "line 2: 'test' has no function check"),
+        (HUMAN_EVAL, {"prompt": " "}, "line 2: 'prompt' is empty"),
+        (MBPP, {"test_list": "assert"}, "line 2: 'test_list' is"),
+        (MBPP, {"code": "x = 1"}, "line 2: the first test calls no function"),
+        (OURS, {}, "the id 'a' is there twice"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path, good, change, said):
+    with pytest.raises(DataError, match=said):
+        load_problems(write(tmp_path / "p.jsonl", good, good | change))
+
+
+def test_files_without_problems_are_named(tmp_path):
+    with pytest.raises(DataError, match="has no problem"):
+        load_problems(write(tmp_path / "p.jsonl"))
+    with pytest.raises(DataError, match="line 1: has question"):
+        load_problems(write(tmp_path / "p.jsonl", {"question": "?"}))
+    with pytest.raises(DataError, match="there is no file"):
+        load_problems(tmp_path / "none.jsonl.gz")
