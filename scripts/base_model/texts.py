@@ -86,9 +86,7 @@ def copying(rng: random.Random, words: Sequence[str], weight: Callable[[str], fl
     return " ".join(request), teacher(rng, request, weight, malformed=0.04)
 
 
-def teacher(
-    rng: random.Random, words: Sequence[str], weight: Callable[[str], float], malformed: float = 0.08
-) -> str:
+def teacher(rng: random.Random, words: Sequence[str], weight: Callable[[str], float], malformed: float = 0.08) -> str:
     """Write a query as a weak searcher would: rather the rarer words, joined in any form, sometimes malformed."""
     count = min(len(words), rng.choice([1, 2, 2, 3, 3, 4, 4, 5]))
     # The largest keys u ** (1 / weight) are a sample without replacement (Efraimidis and Spirakis 2006).
