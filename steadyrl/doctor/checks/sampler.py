@@ -15,6 +15,8 @@ from steadyrl.doctor.signals import first_lasting, head, long_run_error, tail
 from steadyrl.types import Finding
 
 # The gap of healthy runs stays within 3 standard errors; over many runs and windows 5 is beyond chance.
+LEAK_NATS = 1.5  # a gap above it, and above the entropy, no temperature in use explains
+NOISE_AT_START = 1e-3  # nats per token of KL to the reference before any update: far above rounding
 GAP_Z = 5.0
 # In simulation temperature 0.7 makes a gap of -29 % of the entropy, top-p 0.9 one of -11 %.
 GAP_SHARE = 0.03
@@ -121,6 +123,10 @@ SAMPLING_REMEDY = (
     "reference's logits by the same temperature and cut them to the same kept tokens. A KL by abs or k3 only hides it."
 )
 
+LEAK_REMEDY = (
+    "Count only tokens that the policy chose: mask what comes after the first end-of-sequence token, and the padding."
+)
+
 
 @check()
 def warped_sampling(run: Run) -> Finding | Unclear | None:
@@ -139,10 +145,13 @@ def warped_sampling(run: Run) -> Finding | Unclear | None:
         - "stale_weights": the gap is positive and the temperature is not above 1: the sampler's weights are not the
           trainer's.
         - "high_temperature_or_stale_weights": the same where the temperature is not in the log.
+        - "pad_leak": the gap is positive and larger than the entropy itself: tokens count that were never drawn, such
+          as padding after the end.
 
     Remedy:
-        Sample at temperature 1 without top-k and top-p, or apply the same temperature and the same kept tokens to the
-        log-probs of policy and reference (``sampling.logprobs=sampled``).
+        Padding: mask everything after the end-of-sequence token. Otherwise sample at temperature 1 without top-k and
+        top-p, or apply the same temperature and the same kept tokens to the log-probs of policy and reference
+        (``sampling.logprobs=sampled``).
 
     Source:
         TRL 0.11.0, ``trl/trainer/ppo_trainer.py``, ``batched_forward_pass`` (log-probs of raw logits); TRL's deleted
@@ -156,6 +165,8 @@ def warped_sampling(run: Run) -> Finding | Unclear | None:
     if gap is not None and not gap.sure:
         return None
     cause = _warping(run, gap.gap if gap else (1.0 if flattening(run) else -1.0))
+    if gap is not None and gap.gap > max(LEAK_NATS, gap.entropy):
+        cause = "pad_leak"
     return Finding(
         check="warped_sampling",
         severity="warning",
@@ -164,8 +175,8 @@ def warped_sampling(run: Run) -> Finding | Unclear | None:
         message="Tokens are drawn from another distribution than the one whose log-probs train, which makes every "
         f"KL estimate and ratio wrong: {cause.replace('_', ' ')}.",
         evidence=tuple(text for text in (gap.sentence if gap else "", stated) if text),
-        remedy=SAMPLING_REMEDY,
-        overrides=sampling_overrides(run),
+        remedy=LEAK_REMEDY if cause == "pad_leak" else SAMPLING_REMEDY,
+        overrides=() if cause == "pad_leak" else sampling_overrides(run),
         source="TRL's training FAQ: top_k 0, top_p 1, min_length -1; simulated: -29 % at temperature 0.7",
     )
 
@@ -206,6 +217,8 @@ def sampler_mismatch(run: Run) -> Finding | None:
         - "stale_weights": the difference starts at rounding, grows with the updates, and is of the size of one step's
           update (0.8 times the root of twice its KL). A mean importance weight below 0.1 means other weights
           altogether.
+        - "policy_noise": it is there at the first step, and so is a KL to the reference, before any update: the
+          trainer's own pass over the policy is noisy, as with dropout left on.
         - "precision": the difference is there at the first step and stays as it is: other kernels, other
           precision, another batch shape.
         - "unknown": none of these.
@@ -239,6 +252,8 @@ def sampler_mismatch(run: Run) -> Finding | None:
 
 
 _MISMATCH_REMEDIES = {
+    "policy_noise": "Switch dropout off in every pass over the policy (model.eval()), and score one batch twice: both "
+    "have to give the same log-probs.",
     "warped_sampling": SAMPLING_REMEDY,
     "stale_weights": "Load the trainer's weights into the sampler after every update, and compare log-probs of one "
     "batch after each load; or correct by truncated importance weights.",
@@ -273,8 +288,10 @@ def _mismatch(run: Run) -> _Mismatch | None:
 
 def _mismatch_cause(
     run: Run, found: _Mismatch
-) -> tuple[Literal["warped_sampling", "stale_weights", "precision", "unknown"], tuple[str, ...]]:
-    gap = sampling_gap(run)
+) -> tuple[Literal["warped_sampling", "stale_weights", "policy_noise", "precision", "unknown"], tuple[str, ...]]:
+    gap, kl = sampling_gap(run), find(run, "kl_ref", TOKEN, ("exact", "k3"))
+    if run.trainer == "steadyrl" and kl is not None and kl.steps[0] == 0 and kl.values[0] > NOISE_AT_START:
+        return "policy_noise", (f"the KL to the reference is {number(float(kl.values[0]))} before any update",)
     if gap is not None and gap.sure:
         return "warped_sampling", (gap.sentence,)
     first, last = float(found.series.values[0]), tail(found.series)

@@ -11,6 +11,7 @@ from steadyrl.doctor.checks.measures import kl_coef, setting, share_with_spike
 from steadyrl.doctor.checks.readings import number
 from steadyrl.doctor.checks.remedies import scaled_learning_rate
 from steadyrl.doctor.checks.units import SEQUENCE, TOKEN, find, together
+from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts, head
 from steadyrl.types import Finding
@@ -22,6 +23,7 @@ MOSTLY = 0.5  # share of the spikes that a cause must accompany
 SIZE_LOW, SIZE_HIGH = 0.1, 5.0
 WARM_SHARE, WARM_STEPS = 0.2, 20  # a fresh value head is allowed to be worse than a constant for so long
 EV_BAD = -0.05  # below 0 by more than rounding: worse than predicting the mean
+EV_HARMS = -0.5  # the advantages are noisier by a half than without a value head; above it runs learn all the same
 OFFSET_SHARE = 0.8  # of the squared error that a constant offset has to explain
 CONSTANT = 1e-6  # spread of returns, relative to their size, below which explaining it means nothing
 ADVANTAGE_FLOOR = 0.05  # standard deviations; a mean below it shifts no update noticeably
@@ -213,7 +215,7 @@ def explained_variance_low(run: Run) -> Result:
     }[cause]
     return Finding(
         check="explained_variance_low",
-        severity="warning",
+        severity="info" if shown > EV_HARMS or (cause == "untrained_head" and _learns(run)) else "warning",
         since_step=since if since is not None else since_raw,
         cause=cause,
         message=f"the value head explains returns worse than a constant: {told}",
@@ -223,6 +225,13 @@ def explained_variance_low(run: Run) -> Result:
         source="TRL v0.11.4 ppo_trainer.py; Stable-Baselines3, logger page",
         follows="reward_constant" if cause == "constant_returns" else "",
     )
+
+
+def _learns(run: Run) -> bool:
+    """Return True if the reward rose all the same: the head is worth mending, and the run worth keeping."""
+    reward = run.get("reward")
+    levels = None if reward is None else measure(reward)
+    return levels is not None and levels.rose
 
 
 def _bad_blocks(series: Series, warm: int) -> tuple[int | None, float]:

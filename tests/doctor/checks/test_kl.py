@@ -178,3 +178,22 @@ def test_a_small_kl_is_not_zero(make):
     made = make(7)
     made.kl(1e-6 * np.exp(made.noise()))
     assert kl_zero(made.run()) == []
+
+
+def test_our_own_first_step_shows_another_reference_however_small_the_kl(make, finding):
+    """It is measured before any update, so that 0.01 nats are no update's."""
+    made = make(3)
+    exact = made.curves[("kl_ref", "nats/token", "exact")]
+    made.put("kl_ref", exact + 0.01, "nats/token", "exact")
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.since_step) == ("reference_mismatch", 0)
+
+
+def test_a_rising_kl_under_a_fixed_coefficient_is_the_price_of_a_rising_reward(make, finding):
+    made = make(4)
+    made.kl(np.linspace(0.0, 80.0, made.n))
+    made.curves = {key: value for key, value in made.curves.items() if key[0] not in ("kl_old", "clip_fraction")}
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.severity) == ("controller_absent", "info")
+    made.put("reward", 0.2, "reward", "")
+    assert finding(kl_runaway, made).severity in ("warning", "critical")

@@ -131,3 +131,22 @@ def test_a_mismatch_that_comes_and_goes_is_unknown(make, finding):
     made = make(5)
     made.put("sampler_gap", np.where(np.arange(made.n) < 100, 0.01, 0.0035))
     assert finding(sampler_mismatch, made).cause == "unknown"
+
+
+def test_more_surprise_than_there_is_entropy_means_tokens_that_were_never_drawn(make, finding):
+    made = make(0)
+    sample(made, 3.5)
+    found = finding(warped_sampling, made)
+    assert found.cause == "pad_leak"
+    assert "end-of-sequence" in found.remedy
+    assert found.overrides == ()
+
+
+def test_a_kl_before_any_update_beside_the_gap_is_noise_in_the_policys_own_pass(make, finding):
+    made = make(1)
+    made.put("sampler_gap", 0.3)
+    exact = made.curves[("kl_ref", "nats/token", "exact")]
+    made.put("kl_ref", exact + 0.2, "nats/token", "exact")
+    found = finding(sampler_mismatch, made)
+    assert (found.cause, found.since_step) == ("policy_noise", 0)
+    assert "0.2 before any update" in found.evidence[1]

@@ -104,9 +104,12 @@ def test_a_few_steps_do_not_tell_what_is_usual():
 
 def test_a_head_that_stays_worse_than_a_constant_is_untrained():
     explained = series("explained_variance", -1.5 + noise(np.random.default_rng(0), N, 0.3))
-    found = finding(explained_variance_low(healthy(explained_variance=explained)))
+    flat = series("reward", 0.3 + noise(np.random.default_rng(1), N, 0.02))
+    found = finding(explained_variance_low(healthy(explained_variance=explained, reward=flat)))
     assert (found.cause, found.severity) == ("untrained_head", "warning")
     assert found.since_step == 40  # the first fifth is not judged
+    learning = finding(explained_variance_low(healthy(explained_variance=explained)))
+    assert learning.severity == "info", "the reward of the healthy run rises all the same"
 
 
 def test_the_two_formulas_tell_an_offset_from_an_untrained_head():
