@@ -35,7 +35,7 @@ SHAPES = {
         "num_attention_heads": 8,
         "num_key_value_heads": 8,
         "head_dim": 64,
-    }
+    },
 }
 
 

@@ -7,7 +7,19 @@ import tempfile
 from pathlib import Path
 
 import torch
-from workloads import EPOCHS, KL_COEF, LEARNING_RATE, PROMPTS, VALUE_COEF, WARM_UP, System, Workload, arguments, report
+from workloads import (
+    EPOCHS,
+    KL_COEF,
+    LEARNING_RATE,
+    PRECISION,
+    PROMPTS,
+    VALUE_COEF,
+    WARM_UP,
+    System,
+    Workload,
+    arguments,
+    report,
+)
 
 from steadyrl.checkpoint import State
 from steadyrl.config import Config, resolve
@@ -55,7 +67,7 @@ def settings(algorithm: dict[str, object], task: dict[str, object], work: Worklo
         {
             "run": {"steps": steps},
             "model": {"path": str(work.folder)},
-            "backend": {"device": "cpu"},
+            "backend": {"device": "cpu", "precision": PRECISION},
             "task": task,
             "rewards": {"workloads:distinct_words": 1.0},
             "sampling": {"max_new_tokens": work.new_tokens, "temperature": 1.0},

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workloads import EPOCHS
+from workloads import EPOCHS, PRECISION
 
 Record = Mapping[str, Any]
 PARTS = ("step_s", "generate_s", "score_s", "update_s")
@@ -40,7 +40,7 @@ def summarise(lines: Sequence[Record], limits: Record) -> dict[str, Any]:
         "samples_per_s": first["samples"] / found["step_s"],
         "generated_tokens_per_s": first["tokens"] / found["generate_s"],
         "peak_memory_mib": max(line["peak_memory_mib"] for line in lines),
-        "times_floor": found["step_s"] / limits["floor_s"][first["workload"]][kind]["fp32"]["step"],
+        "times_floor": found["step_s"] / limits["floor_s"][first["workload"]][kind][PRECISION]["step"],
     }
     if "update_s" in found:
         record["update_tokens_per_s"] = EPOCHS[kind] * first["tokens"] / found["update_s"]
@@ -60,7 +60,7 @@ def markdown(result: Record) -> str:
         "",
         f"{result['date']}, {machine['processor']}, {machine['cores']} cores, torch threads: {result['threads']}, "
         f"{machine['system']}, Python {machine['python']}; steadyrl at {result['steadyrl_commit']}. "
-        f"Medians of {result['rounds']} rounds of {result['steps']} steps, in turns, a process each; float32.",
+        f"Medians of {result['rounds']} rounds of {result['steps']} steps, in turns, a process each; {PRECISION}.",
         *(
             ["", f"**Rough: others kept {result['busy_cores_before']:.1f} cores busy at the start.**"]
             if result["rough"]
@@ -113,7 +113,7 @@ def better(ours: Record, peer: Record, key: str) -> float:
 
 def floor_line(limits: Record, workload: str, kind: str) -> str:
     """Say what the least time is made of."""
-    parts = limits["floor_s"][workload][kind]["fp32"]
-    gemm = max(limits["gemm_gflops"]["fp32"].values())
+    parts = limits["floor_s"][workload][kind][PRECISION]
+    gemm = max(limits["gemm_gflops"][PRECISION].values())
     named = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items())
     return f"Floor at the measured {gemm:.0f} GFLOP/s and memory bandwidth: {named}."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import resource
 import sys
@@ -96,6 +97,7 @@ class Workload:
         return MODELS / self.model
 
 
+PRECISION = os.environ.get("PRECISION", "fp32")  # or "bf16": products in bfloat16, in TRL's GRPO and in ours
 SIZES = {"base": (2, 8, 32), "7m": (2, 8, 32), "30m": (2, 8, 128)}  # prompts, group, new tokens
 
 

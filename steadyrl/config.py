@@ -63,6 +63,9 @@ class BackendSection(Section):
         description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32; 'auto' "
         "is bf16 on a GPU that has it, else fp32",
     )
+    weights: Literal["fp32", "bf16"] = Field(
+        "fp32", description="'bf16' keeps the model's weights in bfloat16; the optimizer moves float32 copies of them"
+    )
     gradient_checkpointing: bool = Field(
         False, description="keep only each layer's input and compute its activations again on the way back"
     )

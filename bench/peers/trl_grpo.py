@@ -21,6 +21,7 @@ from workloads import (
     EPOCHS,
     KL_COEF,
     LEARNING_RATE,
+    PRECISION,
     WARM_UP,
     System,
     Workload,
@@ -56,7 +57,7 @@ def config(work: Workload, steps: int, folder: str) -> GRPOConfig:
     return GRPOConfig(
         output_dir=folder,
         use_cpu=True,
-        bf16=False,
+        bf16=PRECISION == "bf16",
         model_init_kwargs={"dtype": "float32"},
         per_device_train_batch_size=work.samples,
         num_generations=work.group,

@@ -36,12 +36,21 @@ def chosen_logprobs(
         entropy: Whether to compute entropies.
     """
     if type(head) is not nn.Linear:  # an adapter on the head itself
-        logp = log_softmax(head(hidden), scale, kept)
+        logp = log_softmax(logits_of(head, hidden), scale, kept)
         return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
     found: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
         hidden, head.weight, head.bias, chosen, scale, kept, entropy
     )
     return found[0], found[1] if entropy else None
+
+
+def logits_of(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """Return logits [N, V] in float32, whatever the head's weights are kept in."""
+    if type(head) is not nn.Linear:
+        found: torch.Tensor = head(hidden)
+        return found.float()
+    bias = None if head.bias is None else head.bias.float()
+    return nn.functional.linear(hidden.float(), head.weight.float(), bias)
 
 
 def log_softmax(logits: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:

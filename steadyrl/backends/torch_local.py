@@ -21,7 +21,8 @@ from torch import nn
 from steadyrl.backends import torch_memory, torch_state
 from steadyrl.backends.torch_decoder import checked_plan
 from steadyrl.backends.torch_families import plan_of
-from steadyrl.backends.torch_head import chosen_logprobs, chunks, entropy_of, log_softmax
+from steadyrl.backends.torch_head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
+from steadyrl.backends.torch_masters import Masters
 from steadyrl.backends.torch_model import load_model, split_head
 from steadyrl.backends.torch_reader import Reader
 from steadyrl.backends.torch_sampler import sample
@@ -53,13 +54,14 @@ class TorchBackend:
         self._engine = VllmEngine(config.sampler, config.model) if config.sampler.engine == "vllm" else None
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)
-            self.model, self.tokenizer = load_model(config.model, self.device)
+            kept_in = torch.bfloat16 if config.backend.weights == "bf16" else torch.float32
+            self.model, self.tokenizer = load_model(config.model, self.device, kept_in)
         body, self._head = split_head(self.model)
         self._plan = checked_plan(self.model)
         self._lora = config.model.lora_rank > 0
         self._micro_batch_tokens = config.backend.micro_batch_tokens
         self._generate_rows = config.backend.generate_rows
-        self._lower = _lower_precision(config.backend.precision, self.device)
+        self._lower = kept_in if kept_in == torch.bfloat16 else _lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
         self._read = Reader(self.model, body, self._plan, self._lower, config.backend.gradient_checkpointing)
@@ -72,8 +74,9 @@ class TorchBackend:
             frozen = copy.deepcopy(self.model).requires_grad_(False)
             ref_body, ref_head = split_head(frozen)
             self._reference = Reader(frozen, ref_body, plan_of(frozen), self._lower, recompute=False), ref_head
+        self._masters = Masters(self._trainable())
         self.optimizer = torch.optim.AdamW(
-            list(self._trainable().values()),
+            list(self._masters.named.values()),
             betas=ADAM_BETAS,
             eps=ADAM_EPS,
             weight_decay=config.update.weight_decay,
@@ -216,12 +219,12 @@ class TorchBackend:
         for rows in chunks(len(places), self._head.out_features):
             at = places[rows]
             cut = None if kept is None else kept[at]
-            logp = log_softmax(self._head(hidden[rows]), scale, cut)  # [n, V]
+            logp = log_softmax(logits_of(self._head, hidden[rows]), scale, cut)  # [n, V]
             found["logprobs"][at] = logp.gather(1, chosen[at, None])[:, 0]
             found["entropy"][at] = entropy_of(logp)
             if reference is not None:
                 with self._as_reference() as (_, head):
-                    ref = log_softmax(head(reference[at]), scale, cut)
+                    ref = log_softmax(logits_of(head, reference[at]), scale, cut)
                 p = logp.exp()
                 found["ref_logprobs"][at] = ref.gather(1, chosen[at, None])[:, 0]
                 found["kl_ref_exact"][at] = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
@@ -247,12 +250,12 @@ class TorchBackend:
         """See Backend."""
         count = float(batch.completion_mask.sum())
         totals = self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, loss_count(batch)))
-        parameters = list(self._trainable().values())
-        norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm).item()
+        norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), max_grad_norm).item()
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
+            self._masters.write()
             self._changed()
         stats = {name: (total, count) for name, total in totals.items()}
         return stats | {"loss/total": (totals["loss/total"], 1.0), "grad_norm": (norm, 1.0)}
@@ -262,11 +265,12 @@ class TorchBackend:
     ) -> dict[str, float]:
         """Add up the gradients of all micro-batches; return the sums of what the loss measured."""
         totals: dict[str, float] = {"loss/total": 0.0}
-        self.optimizer.zero_grad(set_to_none=True)
+        self._masters.forget_gradients()
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
             value, sums = loss(torch, self._new_scores(part, sampling, needs), self._arrays(part), count)
             value.backward()
+            self._masters.take_gradients()
             totals["loss/total"] += value.item()
             for name, total in sums.items():
                 totals[name] = totals.get(name, 0.0) + total.item()
@@ -307,7 +311,8 @@ class TorchBackend:
         torch_state.save_tensors(
             folder / torch_state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {}
         )
-        torch_state.save_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._trainable())
+        torch_state.save_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._masters.named)
+        self._masters.save(folder)
 
     def save_policy(self, folder: Path) -> None:
         """Write the weights (or the adapter) and the tokenizer in Hugging Face layout."""
@@ -319,7 +324,8 @@ class TorchBackend:
         torch_state.load_policy(folder / torch_state.POLICY, self.model, self._lora)
         if self.value_head is not None:
             torch_state.load_into(self.value_head, folder / torch_state.VALUE_HEAD)
-        torch_state.load_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._trainable())
+        torch_state.load_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._masters.named)
+        self._masters.load(folder)
         self._changed()
 
     def _changed(self) -> None:

@@ -55,7 +55,9 @@ class HFTokenizer:
         return text
 
 
-def load_model(section: ModelSection, device: torch.device) -> tuple[Any, HFTokenizer]:
+def load_model(
+    section: ModelSection, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Any, HFTokenizer]:
     """Load the model (in eval mode: dropout stays off throughout, as PPO's ratios need) and its tokenizer.
 
     Raises:
@@ -68,7 +70,7 @@ def load_model(section: ModelSection, device: torch.device) -> tuple[Any, HFToke
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path)
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            path, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
+            path, use_safetensors=True, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -486,3 +486,33 @@ def test_in_bfloat16_the_weights_stay_float32_and_the_sampler_near_the_trainer(t
     assert gap < 0.2
     step(backend, batch)
     assert {p.dtype for p in backend._trainable().values()} == {torch.float32}
+
+
+def test_weights_in_bfloat16_learn_from_updates_that_bfloat16_would_round_away(tiny_models):
+    backend = opened(tiny_models["llama"], "backend.weights=bf16")
+    batch = scored_batch(backend, PLAIN)
+    before = weights(backend)
+    for _ in range(8):
+        step(backend, batch, PLAIN, rate=1e-5)  # a weight of 0.4 moves in steps of 2e-3 in bfloat16
+    coarse = [name for name, p in backend._trainable().items() if p.dtype == torch.bfloat16]
+    assert len(coarse) > 10
+    moved = [(backend._masters.named[n] - before[n].float()).abs().median().item() for n in coarse]
+    assert min(moved) > 1e-5, "eight steps of about 1e-5 add up in the float32 copies"
+    for name in coarse:
+        torch.testing.assert_close(backend._trainable()[name], backend._masters.named[name].bfloat16())
+
+
+def test_float32_copies_are_saved_and_go_on_exactly(tiny_models, tmp_path):
+    unbroken = opened(tiny_models["llama"], "backend.weights=bf16")
+    batch = scored_batch(unbroken, PLAIN)
+    step(unbroken, batch, PLAIN, rate=1e-5)
+    unbroken.save(tmp_path)
+    resumed = opened(tiny_models["llama"], "backend.weights=bf16")
+    resumed.load(tmp_path)
+    one, other = (step(backend, batch, PLAIN, rate=1e-5) for backend in (unbroken, resumed))
+    assert one == other
+    for name, master in unbroken._masters.named.items():
+        assert torch.equal(master, resumed._masters.named[name]), name
+    (tmp_path / "masters.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"masters\.safetensors"):
+        resumed.load(tmp_path)

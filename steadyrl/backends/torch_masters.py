@@ -1,0 +1,81 @@
+"""Float32 copies of weights that are kept in bfloat16.
+
+A bfloat16 number has eight significant bits: an update of 1e-6 to a weight of 0.01 is rounded away, every time. So the
+optimizer moves float32 copies, and the weights are these copies, rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from steadyrl.backends.torch_state import load_tensors, save_tensors
+from steadyrl.errors import CheckpointError
+
+FILE = "masters.safetensors"
+
+
+class Masters:
+    """What the optimizer moves.
+
+    Args:
+        trained: The model's parameters by name.
+
+    Attributes:
+        named: By the same names: a float32 copy of each parameter that is coarser, else the parameter itself.
+    """
+
+    def __init__(self, trained: Mapping[str, nn.Parameter]):
+        self._trained = dict(trained)
+        self.named = {
+            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in trained.items()
+        }
+
+    def forget_gradients(self) -> None:
+        """Drop all gradients."""
+        for parameter in (*self._trained.values(), *self.named.values()):
+            parameter.grad = None
+
+    def take_gradients(self) -> None:
+        """Add the gradients of one micro-batch to those of the copies, in float32."""
+        for name, parameter in self._trained.items():
+            master = self.named[name]
+            if master is parameter or parameter.grad is None:
+                continue
+            gradient = parameter.grad.float()
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            parameter.grad = None
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Round the copies into the model's weights."""
+        for name, parameter in self._trained.items():
+            if self.named[name] is not parameter:
+                parameter.copy_(self.named[name])
+
+    def save(self, folder: Path) -> None:
+        """Write the copies, if there are any."""
+        save_tensors(folder / FILE, self._copies())
+
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """Read the copies, if there are any, and round them into the weights.
+
+        Raises:
+            CheckpointError: They are missing, damaged, or of another model.
+        """
+        copies = self._copies()
+        if not copies:
+            return
+        saved = load_tensors(folder / FILE)
+        if set(saved) != set(copies):
+            raise CheckpointError(f"'{folder / FILE}' does not fit the model: it has other weights")
+        for name, copy in copies.items():
+            copy.copy_(saved[name])
+        self.write()
+
+    def _copies(self) -> dict[str, nn.Parameter]:
+        return {name: master for name, master in self.named.items() if master is not self._trained[name]}
