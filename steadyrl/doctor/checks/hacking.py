@@ -12,7 +12,9 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.types import Finding
 
 # Held-out measurements of which more is not better, or that are no goal.
-NO_GOAL = ("length", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std")
+NO_GOAL = (
+    "length", "size", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std",
+)  # fmt: skip
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST = 6  # evaluations
 
@@ -38,7 +40,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     Source: Secrets of RLHF I (arXiv 2307.04964, abstract): the reward curve misleads; noise of block means as in
     docs/doctor/statistics.md.
     """
-    reward, heldout, parts = run.get("reward"), _goals(run), run.parts("reward_part/")
+    reward, heldout, parts = run.get("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
     assert reward is not None, "a need"
     if not heldout and len(parts) < 2:
         return Unclear(
@@ -58,14 +60,14 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         return found
     for name, series in parts.items():
         levels = measure(series)
-        if levels is not None and levels.fell and not any(word in name.lower() for word in NO_GOAL):
+        if levels is not None and levels.fell:
             found.append(_hacked(run, name, levels, rewards, critical=False))
     return found
 
 
-def _goals(run: Run) -> dict[str, Series]:
-    """Return the held-out measurements of which more is better."""
-    every = run.parts("heldout/")
+def _goals(run: Run, family: str) -> dict[str, Series]:
+    """Return the measurements of a family of which more is better."""
+    every = run.parts(family)
     return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
 
 
@@ -115,7 +117,7 @@ def over_training(run: Run) -> Result | list[Result]:
 
     Source: steadyrl's own rule; noise of block means as in docs/doctor/statistics.md.
     """
-    heldout, reward = _goals(run), run.get("reward")
+    heldout, reward = _goals(run, "heldout/"), run.get("reward")
     assert reward is not None, "a need"
     if not heldout:
         return Unclear("over_training", "nothing is measured on held-out problems", ("heldout/*",))
