@@ -37,7 +37,7 @@ def main() -> None:
     judged = {name: [judge(folder, label) for label in labels(folder)] for name, folder in corpora.items()}
     report: dict[str, Any] = {
         "date": date.today().isoformat(),
-        "command": " ".join(["python", "bench/doctor/evaluate.py", *sys.argv[1:]]),
+        "command": "python bench/doctor/evaluate.py" + (" --rlwatch <a python that has it>" if args.rlwatch else ""),
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "doctor": {name: figures(runs, RIGHT) for name, runs in judged.items() if runs},
     }

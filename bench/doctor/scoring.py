@@ -100,7 +100,7 @@ def fault_row(fault: str, runs: Sequence[Judged], right: Right) -> dict[str, Any
         "runs": len(sick),
         "detected": sum(bool(run.own) for run in sick),
         "named": len(named),
-        "first": sum(bool(run.alarms) and fits(run.alarms[0].pair, right[fault]) for run in sick),
+        "first": sum(run.alarms[0] in right_alarms(run, right) for run in named),
         "precision": len(justified) / len(claimed) if claimed else None,
         "dated": median(dated) if dated else None,
         "told": median(told) if told else None,

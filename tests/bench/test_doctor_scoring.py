@@ -33,7 +33,7 @@ def test_an_alarm_dated_well_before_the_onset_is_early_and_names_nothing(scoring
     assert (row["early"], row["named"], row["dated"]) == (1, 1, -5)
     only_early = judged(scoring, "hot", ("rate", "x", "warning", 14))
     row = scoring.fault_row("hot", [only_early], RIGHT)
-    assert (row["early"], row["detected"], row["named"]) == (1, 0, 0)
+    assert (row["early"], row["detected"], row["named"], row["first"]) == (1, 0, 0, 0)
 
 
 def test_a_wrong_cause_is_detected_and_not_named(scoring):
