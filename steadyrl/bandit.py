@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from steadyrl.config import Section
 from steadyrl.curriculum import Choice, Curriculum, Memory, Request, draw, entropy, look_up, record_outcomes, shares
 from steadyrl.errors import DataError
+from steadyrl.sections import Section
 from steadyrl.types import Problem
 
 MOST_ARMS = 100  # more are no categories but a number that should have been rounded

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from steadyrl.config import Section
+from steadyrl.sections import Section
 from steadyrl.types import Group, Problem
 
 MOST_KNOWN = 20_000  # problems remembered, some 3 MB of a checkpoint; those not drawn for longest are forgotten

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from steadyrl.config import Section
 from steadyrl.curriculum import (
     Choice,
     Curriculum,
@@ -23,6 +22,7 @@ from steadyrl.curriculum import (
     record_outcomes,
     shares,
 )
+from steadyrl.sections import Section
 from steadyrl.types import Group, Problem
 
 

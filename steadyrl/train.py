@@ -19,7 +19,7 @@ from steadyrl.autopilot import Autopilot, pilot_metrics
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.clock import Clock
-from steadyrl.config import Config, UpdateSection, dump
+from steadyrl.config import Config, dump
 from steadyrl.curriculum import Curriculum, Memory, Request, recall
 from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
@@ -29,6 +29,7 @@ from steadyrl.knobs import adjust
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups
 from steadyrl.rollout import collect
 from steadyrl.rundir import RunDir, append_line, write_lines
+from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
 from steadyrl.types import Algorithm, Backend, Batch, Editable, Group, Problem, Sampling, Task
 

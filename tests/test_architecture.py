@@ -12,7 +12,7 @@ import steadyrl
 
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
-    {"types", "errors", "config", "metrics", "plugins", "rundir"},  # the ground
+    {"types", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
     # mathematics; the jail
     {"advantages", "losses", "kl", "select", "batch", "curriculum", "level_replay", "bandit", "stats", "sandbox"},
     {"rewards", "backends", "doctor"},  # services

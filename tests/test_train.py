@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl.config import UpdateSection
 from steadyrl.errors import CheckpointError, DataError, DivergedError
 from steadyrl.rundir import RunDir, read_lines
+from steadyrl.sections import UpdateSection
 from steadyrl.train import Watch, learning_rate, train
 
 # peft reads a property of the model that transformers has renamed.

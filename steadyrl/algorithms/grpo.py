@@ -14,8 +14,8 @@ from pydantic import Field, model_validator
 
 from steadyrl import advantages, kl, losses
 from steadyrl.batch import mean_of_tokens, sum_of_tokens
-from steadyrl.config import Section
 from steadyrl.errors import ConfigError
+from steadyrl.sections import Section
 from steadyrl.select import drop_unscored, prefer_signal
 from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from steadyrl import kl, losses
 from steadyrl.advantages import gae, penalised_rewards, scale_to_unit_std, whiten
-from steadyrl.config import Section
+from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
 

@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from steadyrl.advantages import gae, penalised_rewards, whiten
-from steadyrl.config import Section
 from steadyrl.losses import policy_loss
+from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Algorithm, Batch, Numbers
 

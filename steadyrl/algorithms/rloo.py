@@ -9,8 +9,8 @@ from pydantic import Field
 
 from steadyrl.advantages import at_every_token, leave_one_out, penalised_rewards
 from steadyrl.algorithms.grpo import require_groups
-from steadyrl.config import Section
 from steadyrl.losses import policy_loss
+from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Algorithm, Batch, Numbers
 

@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from steadyrl.config import ModelSection
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
+from steadyrl.sections import ModelSection
 
 log = logging.getLogger(__name__)
 

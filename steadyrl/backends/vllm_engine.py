@@ -22,8 +22,8 @@ import numpy as np
 from steadyrl.backends.torch_model import BASE_MODEL
 from steadyrl.backends.vllm_client import VllmClient
 from steadyrl.batch import make_batch
-from steadyrl.config import ModelSection, SamplerSection
 from steadyrl.errors import AccessError, EngineError
+from steadyrl.sections import ModelSection, SamplerSection
 from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, Tokenizer, TokenScores
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from steadyrl.config import Section
 from steadyrl.errors import ConfigError
 from steadyrl.sandbox import jails
 from steadyrl.sandbox.jails import JailName, Limits
 from steadyrl.sandbox.outcome import Outcome, Returned
 from steadyrl.sandbox.pool import JailError, Sandbox
+from steadyrl.sections import Section
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from steadyrl.config import Section
 from steadyrl.errors import DataError
+from steadyrl.sections import Section
 from steadyrl.tasks.jsonl import filled_field, held_out_ids, read_objects, text_field
 from steadyrl.types import Problem, RewardFn
 

@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from steadyrl.config import ModelSection
 from steadyrl.errors import ConfigError, ModelError
+from steadyrl.sections import ModelSection
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

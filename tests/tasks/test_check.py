@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from steadyrl import config
-from steadyrl.config import Section
+from steadyrl.sections import Section
 from steadyrl.tasks.check import check_task
 from steadyrl.types import Problem, Score
 

@@ -15,11 +15,11 @@ from typing import Literal, TypeVar
 
 from pydantic import Field
 
-from steadyrl.config import Section
 from steadyrl.errors import DataError
 from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
 from steadyrl.sandbox.outcome import Returned
 from steadyrl.sandbox.pool import JailError
+from steadyrl.sections import Section
 from steadyrl.tasks.code.generated import generated_problems
 from steadyrl.tasks.code.judge_tests import Verdict, judge
 from steadyrl.tasks.code.problems import CodeProblem, program

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from steadyrl.config import Section
 from steadyrl.errors import DataError
+from steadyrl.sections import Section
 from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
 from steadyrl.tasks.search.beir import beir_corpus
 from steadyrl.tasks.search.cache import stdlib_with_index
