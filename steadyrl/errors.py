@@ -10,6 +10,7 @@
       AccessError    (OSError)      a file or folder cannot be written
       EngineError    (ConnectionError)   an outside engine does not answer, or not with what is needed
       DivergedError  (ArithmeticError)   a gradient or loss is not finite
+      EpisodeError   (RuntimeError) the world of an episode broke: a page hung or crashed
 
 Each message says what was got, what was expected, and what to do next.
 """
@@ -55,3 +56,7 @@ class EngineError(SteadyError, ConnectionError):
 
 class DivergedError(SteadyError, ArithmeticError):
     """A gradient or a loss is not finite; the weights are left as they were before."""
+
+
+class EpisodeError(SteadyError, RuntimeError):
+    """The world of an episode broke; its rollout is unscored, and the others go on."""

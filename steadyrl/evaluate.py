@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.play import World
 from steadyrl.rewards.combine import Term, score_groups, score_texts
 from steadyrl.rollout import collect
 from steadyrl.types import Backend, Group, Problem, Rollout, Sampling
@@ -17,15 +18,22 @@ _EVALUATION_KEY = 2**31
 
 
 def evaluate(
-    backend: Backend, problems: Sequence[Problem], terms: Sequence[Term], metric: str, sampling: Sampling, seed: int
+    backend: Backend,
+    problems: Sequence[Problem],
+    terms: Sequence[Term],
+    metric: str,
+    sampling: Sampling,
+    seed: int,
+    world: World | None = None,
 ) -> list[dict[str, Any]]:
     """Answer every problem once sampled, as in training, and once greedily.
 
     Returns:
         One record per problem for ``evaluations/*.jsonl``: problem, prompt, answers by decoding.
     """
+    key = (seed, _EVALUATION_KEY)
     by_decoding = {
-        name: _only_rollouts(score_groups(collect(backend, problems, 1, drawn, (seed, _EVALUATION_KEY)), terms))
+        name: _only_rollouts(score_groups(collect(backend, problems, 1, drawn, key, world=world), terms))
         for name, drawn in (("sampled", sampling), ("greedy", greedy_sampling(sampling)))
     }
     return _records(problems, by_decoding, metric)

@@ -189,9 +189,10 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     found: dict[str, float | None] = {
         "entropy": float(old.entropy[audited].mean()),
         "entropy_sampled": float(-old.logprobs[audited].mean()),
-        "sampler_gap": float(np.abs(batch.sampling_logprobs - old.logprobs)[audited].mean()),
-        "audited": float(audited.sum() / mask.sum()),
     }
+    gap = np.abs(batch.sampling_logprobs - old.logprobs)[audited]
+    if not np.isnan(gap).any():  # demonstrations were drawn by no sampler
+        found |= {"sampler_gap": float(gap.mean()), "audited": float(audited.sum() / mask.sum())}
     if old.ref_logprobs is not None:
         log_ratio = np.where(mask, old.logprobs - old.ref_logprobs, 0.0)
         per_sequence = log_ratio.sum(axis=1)

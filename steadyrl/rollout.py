@@ -1,12 +1,14 @@
-"""Problems to groups of finished rollouts: prompts encoded, completions sampled, text decoded."""
+"""Problems to groups of finished rollouts, of one turn or several: drawn from the policy, or shown by the task."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from steadyrl.types import Backend, Completion, Group, Problem, Rollout, Sampling
+from steadyrl.errors import DataError
+from steadyrl.play import Attempt, World, play, policy_speaker
+from steadyrl.types import Backend, Completion, Group, Problem, Rollout, Sampling, Task
 
 
 def collect(
@@ -16,6 +18,7 @@ def collect(
     sampling: Sampling,
     key: tuple[int, ...],
     policy_version: int = 0,
+    world: World | None = None,
 ) -> list[Group]:
     """Sample every problem several times with the present policy.
 
@@ -23,20 +26,58 @@ def collect(
         backend: Holds the policy.
         problems: One group each.
         samples: Completions per problem.
-        sampling: How to draw.
+        sampling: How to draw; of several turns, each of them.
         key: What the draws depend on, such as (seed, step); equal keys give equal completions.
         policy_version: Recorded on the rollouts.
+        world: Where problems answer back; None for problems of one turn.
     """
-    prompts = [backend.tokenizer.encode_prompt(problem.prompt) for problem in problems]
-    seeds = [_seed((*key, p, s)) for p in range(len(problems)) for s in range(samples)]
-    completions = iter(backend.generate([p for p in prompts for _ in range(samples)], sampling, seeds))
-    return [
-        Group(
-            problem,
-            tuple(_rollout(backend, problem, prompt, next(completions), policy_version) for _ in range(samples)),
+    attempts = [Attempt(p, (*key, i, s)) for i, p in enumerate(problems) for s in range(samples)]
+    if world is None:
+        rollouts = _one_turn(backend, attempts, sampling, policy_version)
+    else:
+        rollouts = iter(play(backend.tokenizer, world, attempts, policy_speaker(backend, sampling), policy_version))
+    return [Group(problem, tuple(next(rollouts) for _ in range(samples))) for problem in problems]
+
+
+def demonstrate(
+    backend: Backend, problems: Sequence[Problem], task: Task, key: tuple[int, ...], world: World | None = None
+) -> list[Group]:
+    """Return a good answer to every problem that the task knows one for, as if the policy had written it.
+
+    Raises:
+        DataError: It knows none for any of them.
+    """
+    if world is None:
+        known = [(problem, task.gold(problem)) for problem in problems]
+        groups = [Group(p, (_demonstration(backend, p, text),)) for p, text in known if text is not None]
+    else:
+        attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]
+        rollouts = play(backend.tokenizer, world, attempts, None, 0)
+        groups = [Group(p, (r,)) for p, r in zip(problems, rollouts, strict=True) if r.turns or r.unscored]
+    if not groups:
+        raise DataError(
+            f"the task '{task.name}' knows no good answer to any of {len(problems)} problems, and this algorithm "
+            "learns from such answers only; give the problems theirs, or take another algorithm"
         )
-        for problem, prompt in zip(problems, prompts, strict=True)
-    ]
+    return groups
+
+
+def _one_turn(
+    backend: Backend, attempts: Sequence[Attempt], sampling: Sampling, policy_version: int
+) -> Iterator[Rollout]:
+    encoded = {a.problem.id: backend.tokenizer.encode_prompt(a.problem.prompt) for a in attempts}
+    prompts = [encoded[a.problem.id] for a in attempts]
+    completions = backend.generate(prompts, sampling, [a.seed() for a in attempts])
+    for attempt, prompt, completion in zip(attempts, prompts, completions, strict=True):
+        yield _rollout(backend, attempt.problem, prompt, completion, policy_version)
+
+
+def _demonstration(backend: Backend, problem: Problem, text: str) -> Rollout:
+    ids = backend.tokenizer.encode_answer(text, problem.prompt)
+    drawn_by_none = np.full(len(ids), np.nan, np.float32)
+    return _rollout(
+        backend, problem, backend.tokenizer.encode_prompt(problem.prompt), Completion(ids, drawn_by_none, "stop"), 0
+    )
 
 
 def _rollout(
@@ -53,7 +94,3 @@ def _rollout(
         policy_version=policy_version,
         kept_ids=completion.kept_ids,
     )
-
-
-def _seed(key: tuple[int, ...]) -> int:
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])

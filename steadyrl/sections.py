@@ -98,6 +98,9 @@ class RolloutSection(Section):
     refill: int = Field(
         0, ge=0, le=100, description="further rounds of problems, as many as groups so far have equal rewards, at most"
     )
+    max_tokens: int = Field(
+        0, ge=0, description="of an episode of several turns, prompt included: it ends before it could exceed them; 0: none"
+    )
 
 
 class UpdateSection(Section):
@@ -142,6 +145,54 @@ class AutopilotSection(Section):
     cooldown: int = Field(40, ge=20, description="steps after which a move is judged, and undone if it did not help")
 
 
+class JudgeSection(Section):
+    """The AI judge, where ``rewards`` has one (see rewards/judge.md)."""
+
+    mode: Literal["scalar", "pairwise", "group", "likelihood"] = Field(
+        "scalar",
+        description="'scalar' grades each rollout by the criteria; 'pairwise' compares two, in both orders; 'group' "
+        "grades all rollouts of a problem in one request; 'likelihood' needs no server, only a model folder",
+    )
+    base_url: str = Field("", description="of a chat endpoint as OpenAI has it, such as http://localhost:8000/v1")
+    model: str = Field("", description="its name there; for 'likelihood' a folder in Hugging Face layout, or 'base'")
+    key_env: str = Field("", description="name of the environment variable that holds the key; empty sends none")
+    criteria: dict[str, str] = Field(
+        default_factory=lambda: {
+            "correct": "it does what the request asks, in every case",
+            "clear": "a reader understands it at once",
+            "concise": "nothing in it could be left out",
+        },
+        description="what the judge looks for, by name; 'scalar' grades each one, the others weigh them together",
+    )
+    request: dict[str, Any] = Field(
+        default_factory=lambda: {"temperature": 0.0, "max_tokens": 512},
+        description="further fields of every request, as the endpoint knows them",
+    )
+    gate: str = Field(
+        "", description="a reward of the task: rollouts that have less than 1 in it get 0 from the judge, unasked"
+    )
+    opponents: int = Field(2, ge=1, le=64, description="'pairwise': how many pairs each rollout begins, at most")
+    workers: int = Field(8, ge=1, le=256, description="requests under way at the same time, at most")
+    connect_s: float = Field(5.0, gt=0, le=600, description="seconds to wait for a connection")
+    read_s: float = Field(60.0, gt=0, le=3600, description="seconds to wait for the next bytes of an answer")
+    request_s: float = Field(90.0, gt=0, le=3600, description="seconds that one answer may take in all")
+    deadline_s: float = Field(
+        240.0, gt=0, le=86400, description="seconds that one verdict may take, with all tries, waits and the repair"
+    )
+    retries: int = Field(3, ge=0, le=20, description="further tries after 429, 5xx, or a broken connection")
+    max_failed: float = Field(
+        0.5, ge=0, lt=1, description="share of verdicts that may fail over the window; more of them stop the run"
+    )
+    window: int = Field(10, ge=1, le=1000, description="scorings (one a step) that max_failed looks back on")
+    cache: str = Field("runs/judge-cache", description="folder of verdicts by content, shared by runs; empty for none")
+    price_in: float = Field(0.0, ge=0, description="of a million tokens read, in any currency; for the metric judge/cost")
+    price_out: float = Field(0.0, ge=0, description="of a million tokens written")
+    baseline: str = Field(
+        "", description="'likelihood': a second model folder to compare with; empty compares with no prompt"
+    )
+    nats: float = Field(1.0, gt=0, description="'likelihood': ratio per token at which the score is 0.73")
+
+
 class TaskSection(Section):
     """Which problems; ``args`` are the task's own settings."""
 
@@ -152,7 +203,7 @@ class TaskSection(Section):
 class AlgorithmSection(Section):
     """Which algorithm; ``args`` are its own settings."""
 
-    name: str = Field("ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', or an import path")
+    name: str = Field("ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', 'rlaif', 'raft', 'rwr', 'sft', or an import path")
     args: Any = Field(default_factory=dict, description="see its page")
 
 

@@ -26,8 +26,9 @@ from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import ConfigError, DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
 from steadyrl.knobs import adjust
+from steadyrl.play import World, world_of
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups
-from steadyrl.rollout import collect
+from steadyrl.rollout import collect, demonstrate
 from steadyrl.rundir import RunDir, append_line, write_lines
 from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
@@ -51,6 +52,11 @@ class Session:
     problems: Sequence[Problem]
     heldout: Sequence[Problem]
     sampling: Sampling
+
+    @property
+    def world(self) -> World | None:
+        """Where the task's problems answer back; None where they do not."""
+        return world_of(self.task, self.sampling, self.config.rollout.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -224,13 +230,12 @@ def gather(session: Session, state: State, clock: Clock) -> tuple[list[Group], M
         drawn = state.problems_drawn + len(groups)
         choice = session.curriculum.choose(Request(session.problems, missing, drawn, step, seed, mutate), memory)
         key = (seed, step, rounds) if rounds else (seed, step)
-        found = collect(
-            session.backend, choice.problems, settings.samples_per_prompt, session.sampling, key, state.updates
-        )
+        found = _answer(session, choice.problems, key, state.updates)
         clock.lap("rollout")
         found = score_groups(found, session.terms)
         clock.lap("reward")
-        groups += [replace(group, why=why) for group, why in zip(found, choice.why, strict=True)]
+        why = dict(zip((problem.id for problem in choice.problems), choice.why, strict=True))
+        groups += [replace(group, why=why[group.problem.id]) for group in found]
         memory = session.curriculum.observe(choice.memory, found, step)
         if choice.entropy is not None:
             numbers |= {"curriculum/entropy": choice.entropy, "curriculum/known": float(len(memory.seen))}
@@ -238,6 +243,13 @@ def gather(session: Session, state: State, clock: Clock) -> tuple[list[Group], M
     if settings.refill:
         numbers["curriculum/rounds"] = float(rounds)
     return groups, memory, numbers
+
+
+def _answer(session: Session, problems: Sequence[Problem], key: tuple[int, ...], version: int) -> list[Group]:
+    if session.algorithm.source == "demonstrations":
+        return demonstrate(session.backend, problems, session.task, key, session.world)
+    samples = session.config.rollout.samples_per_prompt
+    return collect(session.backend, problems, samples, session.sampling, key, version, session.world)
 
 
 def with_knobs(session: Session, state: State) -> Session:
@@ -316,6 +328,7 @@ def _evaluate(session: Session) -> list[dict[str, Any]]:
         session.task.metric,
         session.sampling,
         session.config.run.seed,
+        session.world,
     )
 
 
@@ -359,7 +372,8 @@ def _record_rollouts(run: RunDir, step: int, groups: Sequence[Group]) -> None:
             "note": rollout.note,
             "stop_reason": rollout.stop_reason,
             "policy_version": rollout.policy_version,
-            "tokens": len(rollout.completion_ids),
+            "tokens": int(rollout.completion_mask.sum()),
+            **({"turns": rollout.turns, "outcome": dict(rollout.outcome)} if rollout.turns else {}),
         }
         for group in groups
         for rollout in group.rollouts

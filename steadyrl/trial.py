@@ -78,14 +78,14 @@ class Trial:
 
 def begin_trial(session: Session) -> Trial:
     """Sample and score a few rollouts; the session stays as it is."""
-    backend, key = session.backend, (session.config.run.seed, _KEY)
+    backend, key, world = session.backend, (session.config.run.seed, _KEY), session.world
     problems, samples = _choose(session)
-    collect(backend, problems[:2], 1, session.sampling, (*key, 0))  # what is done once must not be timed
+    collect(backend, problems[:2], 1, session.sampling, (*key, 0), world=world)  # what is done once must not be timed
     began = time.perf_counter()
     few = max(1, len(problems) // 4)
-    collect(backend, problems[:few], samples, session.sampling, (*key, 1))
+    collect(backend, problems[:few], samples, session.sampling, (*key, 1), world=world)
     half = time.perf_counter()
-    groups = collect(backend, problems, samples, session.sampling, (*key, 2))
+    groups = collect(backend, problems, samples, session.sampling, (*key, 2), world=world)
     drawn = time.perf_counter()
     rows = len(problems) * samples
     groups = score_groups(groups, session.terms)

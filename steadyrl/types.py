@@ -84,10 +84,10 @@ class Rollout:
     Attributes:
         problem_id: The problem it answers.
         prompt_ids: [P] int32.
-        completion_ids: [T] int32.
-        completion_mask: [T] bool, True where the policy chose the token (False for tool output).
-        sampling_logprobs: [T] float32, nats.
-        text: The decoded completion, without special tokens.
+        completion_ids: [T] int32. Of several turns: the policy's, and between them what the world answered.
+        completion_mask: [T] bool, True where the policy chose the token (False for what the world answered).
+        sampling_logprobs: [T] float32, nats; NaN under the mask where no sampler drew the token (demonstrations).
+        text: The decoded completion, without special tokens; of several turns the policy's, a line each.
         stop_reason: Why it ended.
         policy_version: Optimizer steps the policy had seen when it wrote this.
         kept_ids: See Completion.
@@ -95,6 +95,8 @@ class Rollout:
         parts: Every reward part that was had, unweighted, plus task measurements ("retrieval", "recall", ...).
         unscored: Why there is no reward; None when there is one.
         note: What the scorer wants a reader to see (an error of the parser, the first hits, ...).
+        turns: What the policy said, turn by turn; empty for problems of one turn.
+        outcome: What an episode came to (see Episode.close); empty for problems of one turn.
     """
 
     problem_id: str
@@ -110,6 +112,8 @@ class Rollout:
     parts: Mapping[str, float] = field(default_factory=dict)
     unscored: str | None = None
     note: str = ""
+    turns: tuple[str, ...] = ()
+    outcome: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,7 @@ class Algorithm:
         loss: See LossFn.
         adapt: Numbers and the step's metrics to the next step's numbers (adaptive KL; identity by default).
         state: The numbers at the start; saved in every checkpoint.
+        source: Who writes what trains: the policy, or the task, which knows good answers.
     """
 
     needs: frozenset[str]
@@ -222,6 +227,7 @@ class Algorithm:
     loss: LossFn
     adapt: Callable[[Numbers, Numbers], dict[str, float]]
     state: Mapping[str, float]
+    source: Literal["policy", "demonstrations"] = "policy"
 
 
 @dataclass(frozen=True)
@@ -261,6 +267,22 @@ class Tokenizer(Protocol):
 
     def encode_prompt(self, text: str) -> np.ndarray:
         """Return the [P] int32 ids of a prompt, chat template and special tokens included."""
+
+    def encode_answer(self, text: str, after: str) -> np.ndarray:
+        """Return the [T] int32 ids of an answer as the policy would write it, end-of-sequence token included.
+
+        Args:
+            text: The answer.
+            after: The prompt or observation that it follows.
+        """
+
+    def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
+        """Return the [T] int32 ids that stand between two turns of the policy.
+
+        Args:
+            observation: What the world answered.
+            ended: Whether the turn before it has its end-of-sequence token.
+        """
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the text of ids without special tokens."""

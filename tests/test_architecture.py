@@ -12,11 +12,11 @@ import steadyrl
 
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
-    {"types", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
+    {"types", "episode", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
     # mathematics; the jail
     {"advantages", "losses", "kl", "select", "batch", "curriculum", "level_replay", "bandit", "stats", "sandbox"},
     {"rewards", "backends", "doctor"},  # services
-    {"tasks", "algorithms", "rollout", "checkpoint", "control", "knobs", "autopilot"},  # composition
+    {"tasks", "algorithms", "play", "rollout", "checkpoint", "control", "knobs", "autopilot"},  # composition
     {"train", "clock", "evaluate", "record", "trial", "parity", "rehearsal", "forecast", "preflight"},  # the loop
     set(),  # science
     {"report"},  # writing

@@ -132,7 +132,7 @@ class TorchBackend:
         Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
         needs the policy's whole distribution is measured on those rows only.
         """
-        audited = self._audited_rows(len(batch.lengths))
+        audited = self._audited_rows(batch)
         found = self._fitting(lambda: self._measure_rows(batch, audited, sampling, needs))
         mask = batch.completion_mask & audited[:, None]
         gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[mask]
@@ -141,10 +141,11 @@ class TorchBackend:
             found = self._fitting(lambda: self._measure_rows(batch, audited, sampling, needs))
         return TokenScores(**found, audited=audited)
 
-    def _audited_rows(self, rows: int) -> np.ndarray:
-        """Return [B] bool: the rows on which the sampler is checked, evenly spaced."""
+    def _audited_rows(self, batch: Batch) -> np.ndarray:
+        """Return [B] bool: the rows on which the sampler is checked, evenly spaced; all where none drew the tokens."""
+        rows = len(batch.lengths)
         audited = np.ones(rows, bool)
-        if self._trusting:
+        if self._trusting and not np.isnan(batch.sampling_logprobs).any():
             audited[:] = False
             audited[np.linspace(0, rows - 1, min(rows, max(LEAST_AUDITED, rows // AUDITED_PART))).astype(int)] = True
         return audited

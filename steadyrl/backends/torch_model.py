@@ -18,6 +18,7 @@ from steadyrl.sections import ModelSection
 
 log = logging.getLogger(__name__)
 
+_MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
 BASE_MODEL = Path(__file__).parent.parent / "assets" / "base-model"
 
 
@@ -48,6 +49,29 @@ class HFTokenizer:
             if ids and ids[-1] == self.eos_id:
                 ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
         return np.array(ids or [self.eos_id], np.int32)
+
+    def encode_answer(self, text: str, after: str) -> np.ndarray:
+        """See Tokenizer. Without a chat template a space parts the answer from what it follows."""
+        lead = "" if self._chat or after[-1:].isspace() else " "
+        ids = self.hf(lead + text, add_special_tokens=False)["input_ids"]
+        return np.array([*ids, self.eos_id], np.int32)
+
+    def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
+        """See Tokenizer. With a chat template the observation is a user message, else a paragraph."""
+        text = self._between(observation) if self._chat else "\n" + observation
+        ids = self.hf(text, add_special_tokens=False)["input_ids"]
+        if ended and ids[:1] == [self.eos_id]:
+            ids = ids[1:]
+        elif not ended and ids[:1] != [self.eos_id]:
+            ids = [self.eos_id, *ids]
+        return np.array(ids, np.int32)
+
+    def _between(self, observation: str) -> str:
+        """Return what the chat template writes between an assistant's words and its next ones."""
+        talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        talk.append({"role": "user", "content": observation})
+        templated: str = self.hf.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
+        return templated.rpartition(_MARK)[2]
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the text without special tokens."""

@@ -40,6 +40,15 @@ class CharTokenizer:
         """Return [P] int32 ids; an empty prompt becomes one space, since something has to stand before a token."""
         return np.array([self._ids.get(c, self._ids["?"]) for c in text.lower() or " "], np.int32)
 
+    def encode_answer(self, text: str, after: str) -> np.ndarray:
+        """See Tokenizer."""
+        return np.append(self.encode_prompt(text) if text else np.zeros(0, np.int32), self.eos_id).astype(np.int32)
+
+    def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
+        """See Tokenizer: the observation on lines of its own."""
+        ids = self.encode_prompt(f"\n{observation}\n")
+        return ids if ended else np.append(self.eos_id, ids).astype(np.int32)
+
     def decode(self, ids: np.ndarray) -> str:
         """Return the characters of ids, end and padding left out."""
         return "".join(self.characters[i] for i in ids if i < len(self.characters))

@@ -60,10 +60,16 @@ def make_terms(weights: Mapping[str, float], task: Task) -> list[Term]:
 
 
 def score_groups(groups: Sequence[Group], terms: Sequence[Term]) -> list[Group]:
-    """Score every rollout of every group; what could not be scored has no reward and says why."""
-    pairs = [(group.problem, rollout) for group in groups for rollout in group.rollouts]
-    scored = iter(_totals(pairs, [(term, term.reward(pairs)) for term in terms]))
-    return [replace(group, rollouts=tuple(next(scored) for _ in group.rollouts)) for group in groups]
+    """Score every rollout of every group; what could not be scored has no reward and says why.
+
+    A rollout that says so already, since the world of its episode broke, stays as it is.
+    """
+    whole = [(group.problem, rollout) for group in groups for rollout in group.rollouts if rollout.unscored is None]
+    scored = iter(_totals(whole, [(term, term.reward(whole)) for term in terms] if whole else []))
+    return [
+        replace(group, rollouts=tuple(next(scored) if r.unscored is None else r for r in group.rollouts))
+        for group in groups
+    ]
 
 
 def require_scores(groups: Sequence[Group]) -> None:

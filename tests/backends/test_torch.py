@@ -9,7 +9,9 @@ import pytest
 from steadyrl import config
 from steadyrl.algorithms.ppo import PPO
 from steadyrl.batch import make_batch
+from steadyrl.episode import Turn
 from steadyrl.errors import CheckpointError, ModelError
+from steadyrl.play import World
 from steadyrl.rollout import collect
 from steadyrl.types import Problem, Sampling
 
@@ -516,3 +518,39 @@ def test_float32_copies_are_saved_and_go_on_exactly(tiny_models, tmp_path):
     (tmp_path / "masters.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"masters\.safetensors"):
         resumed.load(tmp_path)
+
+
+class Answering:
+    """A task of three turns that answers with a sentence of its own each time."""
+
+    max_turns, workers = 3, 1
+
+    def episode(self, problem, seed):
+        return Hearing()
+
+
+class Hearing:
+    def open(self):
+        return "the dog"
+
+    def step(self, text):
+        return Turn("the cat sat on the mat", False)
+
+    def close(self):
+        return {}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_trainer_reads_episodes_of_several_turns_as_the_sampler_wrote_them(backends, family, way):
+    backend, sampling = backends[family], replace(WAYS[way], max_new_tokens=5)
+    problems = [Problem("a", "the cat"), Problem("b", "on the mat the dog")]
+    groups = collect(backend, problems, 3, sampling, (1, 1), world=World(Answering(), 5))
+    assert all(len(rollout.turns) == 3 for group in groups for rollout in group.rollouts)
+    scored = [replace(g, rollouts=tuple(replace(r, reward=0.0) for r in g.rollouts)) for g in groups]
+    batch = make_batch(scored, backend.tokenizer.pad_id)
+    withheld = replace(batch, sampling_logprobs=np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32))
+    found = backend.score(withheld, sampling, frozenset())
+    assert found.audited.all()
+    assert np.abs(found.logprobs - batch.sampling_logprobs)[batch.completion_mask].max() <= 5e-5
+    assert (found.logprobs[~batch.completion_mask] == 0).all()

@@ -49,6 +49,27 @@ def test_decoded_text_has_no_special_tokens(tokenizers):
     assert tokenizers["llama"].decode(tokenizers["llama"].encode_prompt("the cat")) == "the cat"
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt2"])
+def test_an_answer_ends_with_the_end_token_and_decodes_to_itself(tokenizers, family):
+    tokenizer = tokenizers[family]
+    ids = tokenizer.encode_answer("the cat", "the")
+    assert ids[-1] == tokenizer.eos_id != ids[-2]
+    assert tokenizer.decode(ids).strip() == "the cat"
+
+
+def test_between_two_turns_stands_what_the_chat_template_writes_there(tokenizers):
+    tokenizer = tokenizers["llama"]
+    for ended, expected in ((True, "<user>the dog<eos><bot>"), (False, "<eos><user>the dog<eos><bot>")):
+        assert tokenizer.hf.decode(tokenizer.encode_turn("the dog", ended)) == expected
+
+
+def test_without_a_chat_template_the_next_observation_is_a_paragraph(tokenizers):
+    tokenizer = tokenizers["qwen2"]
+    ended, cut = tokenizer.encode_turn("the dog", True), tokenizer.encode_turn("the dog", False)
+    assert tokenizer.hf.decode(ended).strip() == "the dog"
+    assert cut.tolist() == [tokenizer.eos_id, *ended.tolist()]
+
+
 def test_an_end_token_after_the_prompt_is_dropped(tokenizers):
     tokenizer = tokenizers["gpt2"]
     whole = tokenizer.hf("the cat")["input_ids"]

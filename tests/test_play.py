@@ -1,0 +1,215 @@
+"""Episodes of several turns: whose tokens count, what the world may break, what an expert shows."""
+
+import threading
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from steadyrl.backends.toy import CharTokenizer, ToyBackend
+from steadyrl.batch import make_batch
+from steadyrl.episode import Turn
+from steadyrl.errors import DataError, EpisodeError
+from steadyrl.play import World, world_of
+from steadyrl.rewards.combine import Term, score_groups
+from steadyrl.rollout import collect, demonstrate
+from steadyrl.types import Problem, Sampling, Score
+
+PROBLEM = Problem("p", "go")
+SAMPLING = Sampling(max_new_tokens=4)
+
+
+@dataclass
+class Corridor:
+    """Takes ``doors`` turns to walk through; what it was told is remembered."""
+
+    seed: int
+    doors: int = 2
+    breaks_at: str = ""
+    told: list = field(default_factory=list)
+    closed: int = 0
+
+    def open(self):
+        if self.breaks_at == "open":
+            raise EpisodeError("the page did not load")
+        return "door 1"
+
+    def step(self, text):
+        if self.breaks_at == "step":
+            raise EpisodeError("the page crashed")
+        if self.breaks_at == "bug":
+            raise KeyError("ref")
+        self.told.append(text)
+        done = len(self.told) == self.doors
+        return Turn("" if done else f"door {len(self.told) + 1}", done)
+
+    def expert(self):
+        return "open" if self.doors else None
+
+    def close(self):
+        self.closed += 1
+        return {"doors": len(self.told)}
+
+
+class Building:
+    """A task of corridors."""
+
+    name, metric = "building", "doors"
+
+    def __init__(self, max_turns=5, workers=1, **corridor):
+        self.max_turns, self.workers, self.corridor, self.made = max_turns, workers, corridor, []
+
+    def episode(self, problem, seed):
+        broken = {"breaks_at": ""} if problem.id == "whole" else {}
+        self.made.append(Corridor(seed, **{**self.corridor, **broken}))
+        return self.made[-1]
+
+
+def play(task, problems=(PROBLEM,), samples=1, max_tokens=0, sampling=SAMPLING):
+    world = World(task, sampling.max_new_tokens, max_tokens)
+    return collect(ToyBackend(), problems, samples, sampling, (0, 0), 7, world)
+
+
+def test_only_the_policys_tokens_stand_under_the_mask_and_no_id_is_encoded_again():
+    tokenizer, task = CharTokenizer(), Building()
+    ((rollout,),) = [group.rollouts for group in play(task)]
+    assert rollout.prompt_ids.tolist() == tokenizer.encode_prompt("go\ndoor 1").tolist()
+    chosen = rollout.completion_ids[rollout.completion_mask]
+    world = rollout.completion_ids[~rollout.completion_mask]
+    end = [] if tokenizer.eos_id in rollout.completion_ids[:4] else [tokenizer.eos_id]
+    assert world.tolist() == end + tokenizer.encode_prompt("\ndoor 2\n").tolist()
+    assert "".join(tokenizer.decode(chosen).split()) == "".join("".join(rollout.turns).split())
+    assert task.made[0].told == list(rollout.turns)
+    assert (rollout.sampling_logprobs[rollout.completion_mask] < 0).all()
+    assert (rollout.sampling_logprobs[~rollout.completion_mask] == 0).all()
+    assert rollout.outcome == {"doors": 2}
+    assert rollout.policy_version == 7
+
+
+def test_the_sampler_and_the_trainer_agree_on_every_turn_and_with_truncation_too():
+    backend = ToyBackend()
+    for sampling in (SAMPLING, replace(SAMPLING, top_k=5)):
+        groups = play(Building(doors=3), samples=4, sampling=sampling)
+        scored = [replace(g, rollouts=tuple(replace(r, reward=0.0) for r in g.rollouts)) for g in groups]
+        batch = make_batch(scored, backend.tokenizer.pad_id)
+        found = backend.score(batch, sampling, frozenset())
+        gap = np.abs(found.logprobs - batch.sampling_logprobs)[batch.completion_mask]
+        assert gap.max() < 1e-5
+        assert (found.logprobs[~batch.completion_mask] == 0).all()
+
+
+def test_equal_keys_give_equal_episodes_whatever_else_is_played_and_however_many_at_once():
+    alone = play(Building())[0].rollouts[0]
+    beside = play(Building(workers=4), samples=6)[0].rollouts
+    assert beside[0].completion_ids.tolist() == alone.completion_ids.tolist()
+    assert len({r.completion_ids.tobytes() for r in beside}) > 1
+
+
+def test_attempts_at_one_problem_meet_one_world_and_other_problems_others():
+    task = Building()
+    play(task, [PROBLEM, Problem("q", "go")], samples=2)
+    a, b, c, d = (corridor.seed for corridor in task.made)
+    assert a == b != c == d
+
+
+@pytest.mark.parametrize(
+    ("breaks_at", "why"),
+    [("open", "did not load"), ("step", "page crashed"), ("bug", "KeyError")],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_world_that_breaks_costs_its_own_rollout_only(breaks_at, why):
+    task = Building(breaks_at=breaks_at)
+    groups = play(task, [PROBLEM, Problem("whole", "go")])
+    reward = Term("doors", 1.0, lambda pairs: [Score(float(r.outcome["doors"])) for _, r in pairs])
+    broken, whole = (group.rollouts[0] for group in score_groups(groups, [reward]))
+    assert broken.reward is None
+    assert why in broken.unscored
+    assert (whole.reward, whole.unscored) == (2.0, None)
+    assert [corridor.closed for corridor in task.made] == [1, 1]
+
+
+def test_a_user_who_interrupts_leaves_no_episode_open():
+    class Interrupted(Building):
+        def episode(self, problem, seed):
+            corridor = super().episode(problem, seed)
+
+            def step(text):
+                raise KeyboardInterrupt
+
+            corridor.step = step
+            return corridor
+
+    task = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        play(task, samples=3)
+    assert [corridor.closed for corridor in task.made] == [1, 1, 1]
+
+
+def test_turns_and_tokens_are_bounded():
+    cut = play(Building(max_turns=2, doors=9))[0].rollouts[0]
+    assert (len(cut.turns), cut.stop_reason) == (2, "length")
+    for limit in (12, 30, 31, 40):
+        rollout = play(Building(doors=9, max_turns=9), max_tokens=limit)[0].rollouts[0]
+        assert len(rollout.prompt_ids) + len(rollout.completion_ids) <= limit
+        assert rollout.stop_reason == "length"
+        assert rollout.turns or limit == 12  # the prompt has 9 tokens, a turn 4
+    assert len(play(Building(doors=9, max_turns=9))[0].rollouts[0].turns) == 9
+
+
+def test_a_prompt_that_leaves_no_room_for_a_turn_ends_there():
+    rollout = play(Building(), max_tokens=12)[0].rollouts[0]
+    assert (rollout.turns, rollout.stop_reason, len(rollout.completion_ids)) == ((), "length", 0)
+
+
+def test_episodes_are_stepped_side_by_side_when_a_task_says_so():
+    meeting = threading.Barrier(3, timeout=10)
+
+    class Meeting(Building):
+        def episode(self, problem, seed):
+            corridor = super().episode(problem, seed)
+            whole = corridor.step
+
+            def step(text):
+                meeting.wait()  # passes only while three are stepped at once
+                return whole(text)
+
+            corridor.step = step
+            return corridor
+
+    play(Meeting(workers=3), samples=3)
+
+
+def test_an_expert_shows_the_way_and_nobody_drew_its_tokens():
+    backend, task = ToyBackend(), Building()
+    (group,) = demonstrate(backend, [PROBLEM], task, (0, 0), World(task, 4))
+    (rollout,) = group.rollouts
+    tokenizer = backend.tokenizer
+    said = [*tokenizer.encode_prompt("open").tolist(), tokenizer.eos_id]
+    between = tokenizer.encode_prompt("\ndoor 2\n").tolist()
+    assert rollout.completion_ids.tolist() == [*said, *between, *said]
+    assert rollout.completion_mask.tolist() == [True] * 5 + [False] * len(between) + [True] * 5
+    assert np.isnan(rollout.sampling_logprobs[rollout.completion_mask]).all()
+    assert rollout.outcome == {"doors": 2}
+
+
+def test_problems_that_nobody_can_show_are_left_out_and_none_at_all_is_an_error():
+    class Book:
+        name = "book"
+
+        def gold(self, problem):
+            return {"a": "yes"}.get(problem.id)
+
+    backend = ToyBackend()
+    groups = demonstrate(backend, [Problem("a", "q"), Problem("b", "q")], Book(), (0, 0))
+    assert [group.problem.id for group in groups] == ["a"]
+    assert groups[0].rollouts[0].text == "yes"
+    with pytest.raises(DataError, match="knows no good answer to any of 1 problems"):
+        demonstrate(backend, [Problem("b", "q")], Book(), (0, 0))
+    task = Building(doors=0)
+    with pytest.raises(DataError, match="'building' knows no good answer"):
+        demonstrate(backend, [PROBLEM], task, (0, 0), World(task, 4))
+
+
+def test_a_task_answers_back_if_it_has_episodes():
+    assert world_of(Building(), SAMPLING, 64) is not None
+    assert world_of(object(), SAMPLING, 64) is None
