@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from steadyrl.backends.torch_families import Block, Function, Plan, plan_of
+from steadyrl.backends.torch_shared import Prompts, pays
 
 # Nats: a plan whose log-probs are further from those of transformers' forward is wrong, not rounded.
 PARITY = {torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
@@ -30,6 +31,8 @@ class Cache:
         visible: [B, S] bool, False on the padding left of a prompt; None where no row has any.
         used: Columns that are filled.
         places: [B] position of each row's next token.
+        shares: Whether prompts may be shared: no layer has a window that would reach into them.
+        prompts: What the rows continue, where prompts are shared; keys and values are then of what follows them.
     """
 
     keys: torch.Tensor
@@ -37,9 +40,30 @@ class Cache:
     visible: torch.Tensor | None
     used: int
     places: torch.Tensor
+    shares: bool = True
+    prompts: Prompts | None = None
+
+    def spread(self, owner: torch.Tensor) -> None:
+        """Continue prompt ``owner[b]`` in row b; a prompt may be continued many times.
+
+        Args:
+            owner: [B] int64, rows of the cache as it is.
+        """
+        prompts, width, device = self.keys.shape[1], self.used, self.keys.device
+        if not self.shares or not pays(prompts, len(owner), width, self.keys.dtype, device):
+            self.take(owner)
+            return
+        visible = None if self.visible is None else self.visible[:, :width]
+        self.prompts = Prompts.of(self.keys[..., :width, :], self.values[..., :width, :], visible, owner)
+        layers, _, heads, length, head_dim = self.keys.shape
+        shape = (layers, len(owner), heads, length - width, head_dim)
+        self.keys, self.values = self.keys.new_zeros(shape), self.keys.new_zeros(shape)
+        self.visible, self.used, self.places = None, 0, self.places[owner]
 
     def take(self, rows: torch.Tensor) -> None:
         """Keep these rows only; a row may be taken several times."""
+        if self.prompts is not None:
+            self.prompts = self.prompts.take(rows)
         self.keys, self.values = self.keys.index_select(1, rows), self.values.index_select(1, rows)
         self.places = self.places[rows]
         if self.visible is not None:
@@ -60,7 +84,7 @@ class Decoder:
         weight = next(plan.embed.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
         self._plan, self._length = plan, length
-        self._layers = [_Layer(block, plan, rows, self.dtype) for block in plan.blocks]
+        self._layers = [_Layer(number, block, plan, rows, self.dtype) for number, block in enumerate(plan.blocks)]
         self._norm = norm(plan.norm)
         self._head = product((plan.head,), rows, self.dtype)
         self._turns: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -92,6 +116,7 @@ class Decoder:
             visible=None if bool(visible.all()) else whole,
             used=0,
             places=visible.sum(1),
+            shares=all(block.window is None for block in self._plan.blocks),
         )
         places = (visible.cumsum(1) - 1).clamp(min=0)
         hidden = self._through(ids, places, cache, _prompt_masks(visible))
@@ -166,7 +191,7 @@ class Decoder:
         if self._turns is not None:
             turns = tuple(turn[places].view(rows * width, 1, -1) for turn in self._turns)
         for number, layer in enumerate(self._layers):
-            x = layer(x, turns, cache.keys[number], cache.values[number], used, masks)
+            x = layer(x, turns, cache.keys[number], cache.values[number], used, masks, cache.prompts)
         return x.view(rows, width, -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -175,8 +200,8 @@ class Decoder:
 
 
 class _Layer:
-    def __init__(self, block: Block, plan: Plan, rows: int, dtype: torch.dtype):
-        self._plan, self._window = plan, block.window
+    def __init__(self, number: int, block: Block, plan: Plan, rows: int, dtype: torch.dtype):
+        self._number, self._plan, self._window = number, plan, block.window
         self._norm_attention, self._norm_mlp = norm(block.norm_attention), norm(block.norm_mlp)
         self._qkv, self._out = product(block.qkv, rows, dtype), product((block.out,), rows, dtype)
         self._q_norm = block.q_norm and norm(block.q_norm)
@@ -193,9 +218,10 @@ class _Layer:
         values: torch.Tensor,
         used: int | torch.Tensor,
         masks: Callable[[int | None], torch.Tensor | None],
+        prompts: Prompts | None,
     ) -> torch.Tensor:
         """Return the output [B * T, H]; keys and values [B, kv_heads, S, head_dim] get T columns at ``used``."""
-        x = x + self._out(self._attend(self._norm_attention(x), turns, keys, values, used, masks))
+        x = x + self._out(self._attend(self._norm_attention(x), turns, keys, values, used, masks, prompts))
         inner = self._mlp_in(self._norm_mlp(x))
         if self._gated:
             gate, up = inner.chunk(2, dim=-1)
@@ -210,6 +236,7 @@ class _Layer:
         values: torch.Tensor,
         used: int | torch.Tensor,
         masks: Callable[[int | None], torch.Tensor | None],
+        prompts: Prompts | None,
     ) -> torch.Tensor:
         heads, kv_heads, width = self._plan.heads, self._plan.kv_heads, self._plan.head_dim
         rows, length = len(keys), len(x) // len(keys)
@@ -230,7 +257,10 @@ class _Layer:
             mask = None if mask is None else mask[..., start:]
         # The heads that share keys stand beside each other, as if they were positions.
         q = split[:, 0, :heads].reshape(rows, kv_heads, heads // kv_heads, width).to(keys.dtype)
-        found = F.scaled_dot_product_attention(q, keys[:, :, start:end], values[:, :, start:end], mask)
+        if prompts is not None:
+            found = prompts.attend(self._number, q, keys[:, :, :end], values[:, :, :end])
+        else:
+            found = F.scaled_dot_product_attention(q, keys[:, :, start:end], values[:, :, start:end], mask)
         return found.reshape(rows, heads * width)
 
     def _attend_prompts(

@@ -68,7 +68,7 @@ def sample(
     if len(distinct) < len(prompts):
         chosen = torch.tensor(which, device=model.device)
         logits = logits[chosen]
-        cache.take(chosen)
+        cache.spread(chosen)
     return _decode(engine, cache, logits, sampling, _uniforms(seeds, sampling.max_new_tokens, model.device), eos_id)
 
 
@@ -188,6 +188,10 @@ class _ForwardCache:
 
     def __init__(self, past: Any, attention: torch.Tensor, places: torch.Tensor):
         self.past, self.attention, self.places = past, attention, places
+
+    def spread(self, owner: torch.Tensor) -> None:
+        """Continue prompt ``owner[b]`` in row b."""
+        self.take(owner)
 
     def take(self, rows: torch.Tensor) -> None:
         """Keep these rows only; a row may be taken several times."""

@@ -8,6 +8,7 @@ from steadyrl.types import Batch, Sampling
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from steadyrl.backends import torch_shared  # noqa: E402
 from steadyrl.backends.torch_decoder import Decoder, checked_plan  # noqa: E402
 from steadyrl.backends.torch_families import plan_of  # noqa: E402
 from steadyrl.backends.torch_graph import StepState  # noqa: E402
@@ -213,8 +214,49 @@ def test_a_cache_row_taken_twice_goes_on_in_two_ways():
         assert (found.log_softmax(-1) - expected).abs().max().item() <= 5e-5
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("owner", [(0, 0, 1, 1, 2, 2, 3, 3), (3, 1, 0, 2), (2, 0, 2, 2, 3, 1, 0)])
+@pytest.mark.parametrize("name", ["llama", "llama, one key head", "qwen3", "gemma", "gpt2"])
+def test_a_prompt_kept_once_is_read_by_every_row_that_continues_it(name, owner, monkeypatch):
+    monkeypatch.setattr(torch_shared, "LEAST_SPARED", 0)
+    model = random_model(name)
+    ids, visible = padded()
+    decoder = Decoder(plan_of(model), 8, 20)
+    _, cache = decoder.prefill(ids, visible)
+    cache.spread(torch.tensor(owner))
+    assert cache.prompts is not None
+    texts = [ids[row, visible[row]].tolist() for row in owner]
+
+    def check(rows, step):
+        tokens = torch.tensor([20 + 7 * row + step for row in rows])
+        logits = decoder.step(tokens, cache)
+        for found, row, token in zip(logits, rows, tokens.tolist(), strict=True):
+            texts[row].append(token)
+            assert (found.log_softmax(-1) - alone(model, texts[row])[-1]).abs().max().item() <= 5e-5
+
+    rows = list(range(len(owner)))
+    check(rows, 0)
+    check(rows, 1)
+    for stay in ([0, 2], [1]):  # finished rows leave, and with the last row of a prompt the prompt
+        cache.take(torch.tensor(stay))
+        rows = [rows[i] for i in stay]
+        check(rows, 2 + len(stay))
+    assert cache.prompts.keys.shape[1] == 1  # of the last row
+
+
+@torch.no_grad()
+def test_a_layer_with_a_window_shares_no_prompt(monkeypatch):
+    monkeypatch.setattr(torch_shared, "LEAST_SPARED", 0)
+    ids, visible = padded()
+    _, cache = Decoder(plan_of(random_model("mistral, window")), 8, 20).prefill(ids, visible)
+    cache.spread(torch.tensor([0, 0, 1]))
+    assert cache.prompts is None
+
+
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window"])
-def test_the_fast_and_the_plain_path_draw_the_same(name):
+def test_the_fast_and_the_plain_path_draw_the_same(name, shared, monkeypatch):
+    monkeypatch.setattr(torch_shared, "LEAST_SPARED", 0 if shared else 10**9)
     model = random_model(name)
     ids, visible = padded()
     prompts = [ids[i, visible[i]].numpy().astype(np.int32) for i in (0, 1, 1, 2, 3, 1)]

@@ -1,0 +1,97 @@
+"""Log-likelihood ratios of texts under frozen Hugging Face models, for the judge that needs no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from steadyrl.backends.torch_head import chosen_logprobs
+from steadyrl.backends.torch_model import HFTokenizer, load_model, split_head
+from steadyrl.sections import ModelSection
+
+_BATCH_TOKENS = 4096  # in one forward pass, padding included
+
+
+class LikelihoodRatio:
+    """How much likelier texts are given their requests than without, or to one model than to another."""
+
+    def __init__(self, folder: str, baseline: str = ""):
+        """Load the models, on a GPU where there is one.
+
+        Args:
+            folder: A model folder, or "base".
+            baseline: A second one to compare with; "" compares with no request.
+
+        Raises:
+            ModelError: One of them cannot be loaded.
+        """
+        self._model = _Reader(folder)
+        self._baseline = _Reader(baseline) if baseline else None
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        """Return the ratio of each (request, text) in nats per token; None for texts too long, or of no tokens."""
+        given = self._model.mean_logprobs(pairs)
+        other = self._baseline or self._model
+        compared = other.mean_logprobs(pairs if self._baseline else [("", text) for _, text in pairs])
+        return [None if a is None or b is None else a - b for a, b in zip(given, compared, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Row:
+    place: int
+    ids: np.ndarray  # [P + T]
+    prompt: int  # P
+
+
+class _Reader:
+    """One frozen model."""
+
+    def __init__(self, path: str):
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model, self._tokenizer = load_model(ModelSection(path=path), self._device)
+        model.requires_grad_(False)
+        self._body, self._head = split_head(model)
+        self._longest = int(getattr(model.config, "max_position_embeddings", 0)) or 1 << 30
+
+    def mean_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+        """Return the mean log-prob of each text's tokens after its request."""
+        rows = [self._row(place, request, text) for place, (request, text) in enumerate(pairs)]
+        readable = sorted(
+            (row for row in rows if row.prompt < len(row.ids) <= self._longest), key=lambda row: len(row.ids)
+        )
+        found: list[float | None] = [None] * len(pairs)
+        while readable:
+            width = len(readable[-1].ids)
+            count = max(1, _BATCH_TOKENS // width)
+            readable, batch = readable[:-count], readable[-count:]
+            for row, value in zip(batch, self._read(batch, width), strict=True):
+                found[row.place] = value
+        return found
+
+    def _row(self, place: int, request: str, text: str) -> _Row:
+        prompt = self._tokenizer.encode_prompt(request)
+        written = _plain_ids(self._tokenizer, text)
+        return _Row(place, np.concatenate([prompt, written]), len(prompt))
+
+    @torch.no_grad()
+    def _read(self, rows: Sequence[_Row], width: int) -> list[float]:
+        ids = np.zeros((len(rows), width), np.int64)
+        mask = np.zeros((len(rows), width), bool)
+        for i, row in enumerate(rows):
+            ids[i, : len(row.ids)] = row.ids
+            mask[i, row.prompt : len(row.ids)] = True
+        tokens, chosen = torch.from_numpy(ids).to(self._device), torch.from_numpy(mask[:, 1:]).to(self._device)
+        # Padded on the right: under causal attention padding cannot reach what stands before it.
+        hidden = self._body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state[chosen]
+        logprobs, _ = chosen_logprobs(hidden, self._head, tokens[:, 1:][chosen], 1.0, None, entropy=False)
+        parts = np.split(logprobs.cpu().numpy().astype(np.float64), np.cumsum(mask.sum(axis=1))[:-1])
+        return [float(part.mean()) for part in parts]
+
+
+def _plain_ids(tokenizer: HFTokenizer, text: str) -> np.ndarray:
+    found: Any = tokenizer.hf(text, add_special_tokens=False)["input_ids"]
+    return np.array(found, np.int32)

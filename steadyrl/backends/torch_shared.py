@@ -1,0 +1,132 @@
+"""Prompts that several samples continue: their keys and values are kept once and read once for all samples.
+
+Attention over a prompt and over a row's own tokens is done apart, and the two are joined by how much weight each has:
+softmax over both = the mean of the two softmaxes, weighted by the sums of their exponentials.
+
+Source:
+    Juravsky et al., "Hydragen: High-Throughput LLM Inference with Shared Prefixes" (arXiv 2402.05099), section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# Prompt columns that sharing spares every step, over all rows: below this the further kernels cost more than they save.
+LEAST_SPARED = 2048
+
+
+@dataclass
+class Prompts:
+    """Keys and values of G prompts, and which rows continue which of them.
+
+    Attributes:
+        keys: [L, G, kv_heads, P, head_dim].
+        values: As keys.
+        closed: [G, 1, P] float, -inf on the padding left of a prompt, else 0; None where no prompt has any.
+        owner: [B] int64, the prompt of each row.
+        slots: [B] int64, the place of each row in a grid of G x ``most``; None where they are 0, 1, 2, ... to its end.
+        most: Rows of the prompt that has most.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    closed: torch.Tensor | None
+    owner: torch.Tensor
+    slots: torch.Tensor | None
+    most: int
+
+    @classmethod
+    def of(cls, keys: torch.Tensor, values: torch.Tensor, visible: torch.Tensor | None, owner: torch.Tensor) -> Prompts:
+        """Lay rows out by their prompts.
+
+        Args:
+            keys: [L, G, kv_heads, P, head_dim].
+            values: As keys.
+            visible: [G, P] bool, False on padding; None where there is none.
+            owner: [B] int64, every prompt among them.
+        """
+        closed = None
+        if visible is not None:
+            closed = torch.zeros(visible.shape, dtype=keys.dtype, device=keys.device)
+            closed = closed.masked_fill(~visible, -torch.inf)[:, None]
+        slots, most = _slots(owner)
+        return cls(keys, values, closed, owner, slots, most)
+
+    def take(self, rows: torch.Tensor) -> Prompts:
+        """Return what is left when these rows go on; a prompt that no row continues is dropped."""
+        left, owner = torch.unique(self.owner[rows], return_inverse=True)
+        if len(left) == self.keys.shape[1]:
+            slots, most = _slots(owner)
+            return Prompts(self.keys, self.values, self.closed, owner, slots, most)
+        keys, values = self.keys.index_select(1, left), self.values.index_select(1, left)
+        slots, most = _slots(owner)
+        return Prompts(keys, values, None if self.closed is None else self.closed[left], owner, slots, most)
+
+    def attend(self, layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Attend to the rows' prompts and to their own columns.
+
+        Args:
+            layer: Number of the layer.
+            q: [B, kv_heads, R, head_dim], the heads that share keys beside each other.
+            keys: [B, kv_heads, N, head_dim], the rows' own.
+            values: As keys.
+
+        Returns:
+            [B, kv_heads, R, head_dim].
+        """
+        _, kv_heads, shared, width = q.shape
+        prompts = self.keys.shape[1]
+        q = q * width**-0.5
+        grid = q
+        if self.slots is not None:
+            grid = q.new_zeros(prompts * self.most, kv_heads, shared, width)
+            grid[self.slots] = q
+        grid = grid.view(prompts, self.most, kv_heads, shared, width).transpose(1, 2).flatten(2, 3)  # [G, kv, S * R, D]
+        scores = grid @ self.keys[layer].transpose(2, 3)  # [G, kv, S * R, P]
+        if self.closed is not None:
+            scores = scores + self.closed[:, None]
+        of_prompt, weight_of_prompt = _weigh(scores, self.values[layer])
+        of_prompt = self._rows(of_prompt, kv_heads, shared)
+        weight_of_prompt = self._rows(weight_of_prompt, kv_heads, shared)
+        own, weight_of_own = _weigh(q @ keys.transpose(2, 3), values)
+        return own + torch.sigmoid(weight_of_prompt - weight_of_own) * (of_prompt - own)
+
+    def _rows(self, grid: torch.Tensor, kv_heads: int, shared: int) -> torch.Tensor:
+        """Return [B, kv_heads, R, X] of a grid [G, kv_heads, S * R, X]."""
+        prompts, last = len(grid), grid.shape[3]
+        found = grid.view(prompts, kv_heads, self.most, shared, last).transpose(1, 2).flatten(0, 1)
+        return found if self.slots is None else found[self.slots]
+
+
+def pays(prompts: int, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether prompts are worth sharing: a lower precision than float32 would round the scores.
+
+    Args:
+        prompts: Distinct ones.
+        rows: That continue them.
+        length: Of the longest, tokens.
+        dtype: Of keys and values.
+        device: Captured graphs of other devices hold one cache.
+    """
+    return device.type == "cpu" and dtype == torch.float32 and (rows - prompts) * length >= LEAST_SPARED
+
+
+def _weigh(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weighted mean of values, and the log of the sum of the weights [..., 1]."""
+    return scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)
+
+
+def _slots(owner: torch.Tensor) -> tuple[torch.Tensor | None, int]:
+    """Return ``Prompts.slots`` and ``Prompts.most``."""
+    counts = torch.bincount(owner)
+    most = int(counts.max())
+    order = torch.argsort(owner, stable=True)
+    first = counts.cumsum(0) - counts  # [G], where each prompt's rows begin in that order
+    numbers = torch.arange(len(owner), device=owner.device)
+    rank = torch.empty_like(owner)
+    rank[order] = numbers - first[owner[order]]
+    slots = owner * most + rank
+    whole = len(owner) == len(counts) * most and bool((slots == numbers).all())
+    return None if whole else slots, most
