@@ -1,4 +1,4 @@
-"""How many rollouts a curriculum needs with a real policy: python bench/curricula_policy.py CONFIG [section.key=value ...].
+"""How many rollouts a curriculum needs with a real policy: python bench/curricula_policy.py CONFIG --name N --target P.
 
 Trains the same config with each curriculum and seed, and measures success on one fixed set every few steps: the
 same training levels for all, several draws each. Reported: rollouts until the mean success reaches --target, the mean
@@ -9,6 +9,7 @@ from the other). One line of bench/results/curricula_<name>.jsonl per finished r
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -81,7 +82,7 @@ def measure(args: argparse.Namespace, curriculum: str, seed: int) -> dict[str, A
 def until(line: dict[str, Any], target: float) -> float:
     """Return the rollouts after which the mean success reached the target, between measurements by a straight line."""
     curve = line["curve"]
-    for before, after in zip(curve, curve[1:], strict=False):
+    for before, after in itertools.pairwise(curve):
         if after["mean"] >= target:
             share = (target - before["mean"]) / max(1e-9, after["mean"] - before["mean"])
             return float(before["rollouts"] + max(0.0, share) * (after["rollouts"] - before["rollouts"]))
@@ -116,9 +117,9 @@ def table(lines: Sequence[dict[str, Any]], target: float) -> str:
         [
             *rows,
             "",
-            f"{first['levels']} levels, the same for all; before training {first['mastered_at_start']:.0%} of them were "
-            f"mastered (above 0.9), {first['dead_at_start']:.0%} dead (never solved in the draws). Means over seeds with "
-            "95 % bootstrap intervals.",
+            f"{first['levels']} levels, the same for all; before training {first['mastered_at_start']:.0%} of them "
+            f"were mastered (above 0.9), {first['dead_at_start']:.0%} dead (never solved in the draws). Means over "
+            "seeds with 95 % bootstrap intervals.",
         ]
     )
 
