@@ -82,13 +82,14 @@ def _records(
         {
             "problem": problem.id,
             "prompt": problem.prompt,
-            "answers": {name: _answer(rollouts[i], metric) for name, rollouts in by_name.items()},
+            "answers": {name: answer_record(rollouts[i], metric) for name, rollouts in by_name.items()},
         }
         for i, problem in enumerate(problems)
     ]
 
 
-def _answer(rollout: Rollout, metric: str) -> dict[str, Any]:
+def answer_record(rollout: Rollout, metric: str) -> dict[str, Any]:
+    """Return what is kept of a scored rollout; its metric is the total reward where ``metric`` is empty."""
     return {
         "text": rollout.text,
         "reward": rollout.reward,

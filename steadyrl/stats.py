@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy ships no types
+from scipy.special import bdtr, ndtr, stdtrit  # type: ignore[import-untyped]  # scipy ships no types
 
 from steadyrl.errors import DataError
 
 BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indices and values
+EXACT_SIGNS = 12  # differences whose signs are all tried, 4096 ways; of more, as many are drawn as a bootstrap has
 IQM_TRIM = 0.25  # of the points, at each end
 MAD_TO_STD = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
 MIN_EARLIER = 8  # fewer points do not tell what is usual
@@ -54,11 +55,15 @@ class Slope:
 def paired_difference(
     before: ArrayLike, after: ArrayLike, seed: int = 0, resamples: int = 10_000, confidence: float = 0.95
 ) -> PairedDifference:
-    """Compare two evaluations on the same problems, with a percentile bootstrap over problems.
+    """Compare two evaluations on the same problems, with an expanded percentile bootstrap over problems.
 
     Pairing removes the differences in difficulty between problems, usually most of the variance. The interval is
-    about problems only: two training runs with other seeds may differ by more. Below some 20 problems the
-    percentile interval is too narrow.
+    about problems only: two training runs with other seeds may differ by more. Several samples of a problem are
+    averaged first: they are one draw of a problem, not several.
+
+    The percentiles are taken further out than the confidence says, by what Student's t adds to the normal
+    distribution and by the bootstrap's own lack of spread, sqrt((n - 1) / n): without that the interval of 10
+    problems covers the truth in 90 % of the cases, not in 95 %.
 
     Args:
         before: [n], one number per problem.
@@ -71,23 +76,102 @@ def paired_difference(
         DataError: Unequal lengths, fewer than two problems, or a value that is not finite.
 
     Source:
-        Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13.
+        Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13; on the narrowness of percentile
+        intervals in small samples: Hesterberg, "What Teachers Should Know About the Bootstrap" (arXiv 1411.5279).
     """
     assert resamples >= 1 and 0 < confidence < 1, f"resamples {resamples}, confidence {confidence} out of range"
     first, second = _paired(before, after)
     differences = second - first  # [n]
-    means = _bootstrap_means(differences, seed, resamples)
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(means, [tail, 1.0 - tail])
+    means = np.sort(_bootstrap_means(differences, seed, resamples))
+    n = len(differences)
+    tail = float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1.0 - confidence) / 2.0)))
+    # The same number of means from either end: swapping before and after turns the interval round exactly.
+    cut = int(tail * (resamples - 1))
+    low, high = means[cut], means[resamples - 1 - cut]
     return PairedDifference(
-        n=len(differences),
+        n=n,
         mean_before=float(first.mean()),
         mean_after=float(second.mean()),
         difference=float(differences.mean()),
         low=float(low),
         high=float(high),
-        standard_error=float(differences.std(ddof=1)) / math.sqrt(len(differences)),
+        standard_error=float(differences.std(ddof=1)) / math.sqrt(n),
     )
+
+
+def sign_flip_p_value(differences: ArrayLike, seed: int = 0, resamples: int = 10_000) -> float:
+    """Test whether paired differences could as well have the opposite signs, two-sided.
+
+    The chance of a mean as far from 0, if for each problem a coin had decided which of the two is which. It holds for
+    any distribution, also where few problems differ and a bootstrap of them promises too much. For differences of one
+    size it is McNemar's exact test.
+
+    Args:
+        differences: [n] finite numbers, one per problem.
+        seed: Equal seeds give equal values.
+        resamples: >= 1, sign patterns drawn where there are too many to try all.
+
+    Returns:
+        In (0, 1].
+
+    Source:
+        Fisher, "The Design of Experiments" (1935), chapter III; drawn patterns count the one seen: Phipson and Smyth,
+        "Permutation P-values Should Never Be Zero" (2010).
+    """
+    assert resamples >= 1, f"resamples {resamples} out of range"
+    moved = np.asarray(differences, dtype=np.float64)
+    moved = moved[moved != 0]  # a problem without a difference has no sign to flip
+    count = len(moved)
+    if count == 0:
+        return 1.0
+    seen = abs(float(moved.sum())) * (1.0 - 1e-12)  # sums of one set of numbers differ by rounding
+    if count <= EXACT_SIGNS:
+        signs = 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1) - 1.0  # [2^count, count]
+        return float((np.abs(signs @ moved) >= seen).mean())
+    rng = np.random.default_rng(seed)
+    rows = max(1, BOOTSTRAP_CHUNK // count)
+    further = 0
+    for start in range(0, resamples, rows):
+        size = (min(rows, resamples - start), count)
+        signs = 2.0 * rng.integers(2, size=size, dtype=np.int8) - 1.0
+        further += int((np.abs(signs @ moved) >= seen).sum())
+    return (further + 1) / (resamples + 1)
+
+
+def mcnemar_exact(gained: int, lost: int) -> float:
+    """Test whether as many problems were lost as gained, two-sided: McNemar's exact test.
+
+    Args:
+        gained: Problems that only the second passes, >= 0.
+        lost: Problems that only the first passes, >= 0.
+
+    Returns:
+        In (0, 1]: twice the chance of so few heads among gained + lost throws of a coin, at most 1.
+
+    Source:
+        McNemar, "Note on the sampling error of the difference between correlated proportions" (1947), with the
+        binomial distribution in place of its normal approximation.
+    """
+    assert gained >= 0 and lost >= 0, f"gained {gained} and lost {lost} are counts"
+    return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
+
+
+def smallest_detectable(standard_error: float, n: int, power: float = 0.8, confidence: float = 0.95) -> float:
+    """Return the true difference that a set of this size and spread shows with the given chance.
+
+        (t(1 - (1 - confidence) / 2) + t(power)) * standard error, with n - 1 degrees of freedom; 2.8 errors for large n
+
+    Args:
+        standard_error: Of the paired difference, >= 0.
+        n: Problems, >= 2.
+        power: In (0.5, 1), chance that the interval then lies on one side of 0.
+        confidence: Of the interval, in (0, 1).
+
+    Source:
+        Bloom, "Minimum Detectable Effects" (Evaluation Review 19, 1995), as a multiple of the standard error.
+    """
+    assert n >= 2 and 0.5 < power < 1 and 0 < confidence < 1, f"n {n}, power {power}, confidence {confidence}"
+    return float(stdtrit(n - 1, 0.5 + confidence / 2.0) + stdtrit(n - 1, power)) * standard_error
 
 
 def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -119,6 +203,37 @@ def _bootstrap_means(x: np.ndarray, seed: int, resamples: int) -> np.ndarray:
         drawn = rng.integers(len(x), size=(stop - start, len(x)), dtype=np.int32)
         means[start:stop] = x[drawn].mean(axis=1)
     return means
+
+
+def difference_of_means(
+    first: ArrayLike, second: ArrayLike, confidence: float = 0.95
+) -> tuple[float, float, float] | None:
+    """Compare the means of two series of independent values that need not vary alike.
+
+    Args:
+        first: [n], entries that are not finite are left out.
+        second: [m], likewise.
+        confidence: In (0, 1).
+
+    Returns:
+        mean(second) - mean(first) and the bounds of its interval; None with fewer than two values on either side.
+
+    Source:
+        Welch, "The Generalization of 'Student's' Problem when Several Different Population Variances are Involved"
+        (Biometrika, 1947), with Satterthwaite's degrees of freedom.
+    """
+    assert 0 < confidence < 1, f"confidence {confidence} out of range"
+    sides = [np.asarray(side, dtype=np.float64) for side in (first, second)]
+    sides = [side[np.isfinite(side)] for side in sides]
+    if min(len(side) for side in sides) < 2:
+        return None
+    errors = np.array([side.var(ddof=1) / len(side) for side in sides])  # squared
+    difference, total = float(sides[1].mean() - sides[0].mean()), float(errors.sum())
+    if total == 0:
+        return difference, difference, difference
+    freedom = total**2 / float((errors**2 / [len(side) - 1 for side in sides]).sum())
+    reach = float(stdtrit(freedom, 0.5 + confidence / 2.0)) * math.sqrt(total)
+    return difference, difference - reach, difference + reach
 
 
 def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.95) -> Slope | None:

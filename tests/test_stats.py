@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadyrl.errors import DataError
-from steadyrl.stats import block_mean_slope, iqm, mad_z, paired_difference
+from steadyrl.stats import (
+    block_mean_slope,
+    difference_of_means,
+    iqm,
+    mad_z,
+    mcnemar_exact,
+    paired_difference,
+    sign_flip_p_value,
+    smallest_detectable,
+)
 
 LIGHT = settings(max_examples=50, deadline=None, derandomize=True)
 
@@ -239,3 +248,100 @@ def test_mad_z_of_nothing_is_nothing():
 def test_mad_z_refuses_a_window_that_could_never_judge():
     with pytest.raises(AssertionError, match="window 7"):
         mad_z([1.0], window=7)
+
+
+# sign_flip_p_value
+
+
+def test_sign_flips_of_hand_computed_differences():
+    # Sums of +-1 +-2 +-3: 6, 4, 2, 0, 0, -2, -4, -6; as far out as 1 + 2 + 3 are two of eight, as 3 + 2 - 1 four.
+    assert sign_flip_p_value([1.0, 2.0, 3.0]) == 2 / 8
+    assert sign_flip_p_value([-1.0, 2.0, 3.0]) == 4 / 8
+
+
+def test_problems_without_a_difference_have_no_say():
+    assert sign_flip_p_value([0.0, 1.0, 0.0, 2.0, 3.0, 0.0]) == 2 / 8
+    assert sign_flip_p_value([0.0, 0.0]) == 1.0
+
+
+def test_drawn_signs_come_near_all_signs():
+    differences = np.random.default_rng(0).normal(0.4, 1.0, 20)
+    signs = 2.0 * ((np.arange(2**20)[:, None] >> np.arange(20)) & 1) - 1.0
+    exact = (np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9).mean()
+    assert sign_flip_p_value(differences) == pytest.approx(exact, abs=0.015)
+
+
+def test_a_drawn_p_value_is_never_0():
+    assert sign_flip_p_value(np.ones(100), resamples=999) == 1 / 1000
+
+
+def test_the_sign_does_not_matter_to_the_p_value():
+    differences = np.random.default_rng(1).normal(0.2, 1.0, 50)
+    assert sign_flip_p_value(differences) == sign_flip_p_value(-differences)
+
+
+# mcnemar_exact
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "p"),
+    [
+        (0, 0, 1.0),
+        (1, 1, 1.0),  # 2 * (1 + 2) / 4, more than 1
+        (5, 0, 2 / 32),
+        (6, 0, 2 / 64),
+        (8, 1, 2 * (1 + 9) / 512),
+        (2, 10, 2 * (1 + 12 + 66) / 4096),
+    ],
+)
+def test_mcnemar_counts_coin_throws(gained, lost, p):
+    assert mcnemar_exact(gained, lost) == pytest.approx(p)
+    assert mcnemar_exact(lost, gained) == pytest.approx(p)
+
+
+def test_sign_flips_of_passes_are_mcnemar():
+    assert sign_flip_p_value([1.0] * 8 + [-1.0]) == pytest.approx(mcnemar_exact(8, 1))
+
+
+# smallest_detectable
+
+
+def test_the_smallest_difference_of_many_problems_is_2_8_errors():
+    assert smallest_detectable(0.01, 100_000) == pytest.approx(0.01 * (1.959964 + 0.841621), rel=1e-4)
+
+
+def test_the_smallest_difference_of_few_problems_uses_t():
+    # t(0.975, 9 degrees) = 2.262157, t(0.8, 9) = 0.883404
+    assert smallest_detectable(1.0, 10) == pytest.approx(3.145561, rel=1e-6)
+
+
+# the intervals of small sets
+
+
+@pytest.mark.parametrize("n", [6, 10, 20])
+def test_the_interval_of_few_problems_covers_the_truth_too(n):
+    rng = np.random.default_rng(n)
+    hits = 0
+    for seed in range(400):
+        result = paired_difference(np.zeros(n), rng.normal(0.3, 1.0, n), seed=seed, resamples=1000)
+        hits += result.low <= 0.3 <= result.high
+    assert 363 <= hits <= 393  # 380 expected, three deviations are 13; plain percentiles cover 340 to 370
+
+
+def test_swapping_turns_the_interval_round_to_the_last_digit():
+    before, after = np.random.default_rng(12).normal(size=(2, 31))
+    there, back = paired_difference(before, after), paired_difference(after, before)
+    assert (there.low, there.high) == (-back.high, -back.low)
+
+
+def test_difference_of_means_by_hand():
+    """1, 3 and 2, 4, 6: errors squared 1 and 4/3, degrees (7/3)^2 / (1 + 8/9) = 2.882, t = 3.2572."""
+    difference, low, high = difference_of_means([1.0, 3.0, np.nan], [2.0, 4.0, 6.0])
+    assert difference == 2.0
+    assert (high - low) / 2 == pytest.approx(3.2572 * (7 / 3) ** 0.5, rel=1e-4)
+
+
+def test_difference_of_means_needs_two_on_either_side_and_knows_constants():
+    assert difference_of_means([1.0], [2.0, 3.0]) is None
+    assert difference_of_means([1.0, np.inf], [2.0, 3.0]) is None
+    assert difference_of_means([1.0, 1.0], [4.0, 4.0, 4.0]) == (3.0, 3.0, 3.0)

@@ -230,7 +230,7 @@ def _draw_reward(axes: Axes, metrics: Metrics, weights: Iterable[str], metric: s
     if measured.any():
         steps = _steps(metrics)[measured]
         axes.plot(steps, heldout[measured], "D", color=INK, markersize=4, label=f"held-out {metric}", zorder=4)
-        _legend(axes)
+        legend(axes)
 
 
 def _draw_kl(axes: Axes, metrics: Metrics) -> None:
@@ -268,7 +268,7 @@ def _draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
-    _legend(axes)
+    legend(axes)
 
 
 def _draw_line(axes: Axes, points: tuple[np.ndarray, np.ndarray], width: int, colour: str, label: str) -> None:
@@ -281,9 +281,10 @@ def _draw_line(axes: Axes, points: tuple[np.ndarray, np.ndarray], width: int, co
     axes.plot(x, rolling_median(y, width), color=colour, label=label, linewidth=1.8, zorder=3)
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
+    """Put the legend above a panel, where it can hide nothing; none where nothing has a label."""
     labels = axes.get_legend_handles_labels()[1]
-    if labels:  # above the panel, where it can hide nothing
+    if labels:
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=len(labels), borderaxespad=0.0)
 
 

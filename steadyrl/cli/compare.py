@@ -1,0 +1,102 @@
+"""`steadyrl compare`: is one model better than another, and could this set of problems have shown it?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steadyrl import config as configs
+from steadyrl.cli.compare_text import show
+from steadyrl.cli.progress import note
+from steadyrl.config import Config
+from steadyrl.errors import ConfigError
+from steadyrl.rundir import RunDir
+from steadyrl.studies.compare import Options, Watch, compare
+
+
+class Decoding(StrEnum):
+    """How answers are drawn."""
+
+    sampled = "sampled"
+    greedy = "greedy"
+
+
+def compare_command(
+    first: Annotated[
+        str, typer.Argument(help="A: 'base', a run, RUN@STEP, a checkpoint or a model folder", metavar="A")
+    ],
+    second: Annotated[str, typer.Argument(help="B: likewise; the verdict is about B", metavar="B")],
+    task: Annotated[Path, typer.Option(help="a TOML file or a run: its task, rewards, sampling and seed are used")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="answers to a problem; 4, or 1 if greedy")] = None,
+    problems: Annotated[int | None, typer.Option(min=0, help="held-out problems; 0 for all")] = None,
+    decoding: Annotated[Decoding, typer.Option(help="as in training, or the likeliest token")] = Decoding.sampled,
+    metric: Annotated[str | None, typer.Option(help="a reward part, or 'reward' for the total")] = None,
+    margin: Annotated[float | None, typer.Option(help="smaller differences do not matter")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="also write comparison.html here; answers kept as they are had")
+    ] = None,
+) -> None:
+    """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
+    if margin is not None and not margin > 0:
+        raise ConfigError(f"--margin is {margin:g}; expected a number above 0, in units of the metric")
+    if decoding is Decoding.greedy and samples is not None and samples > 1:
+        raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
+    config = _config(task, overrides or [])
+    options = Options(samples, problems, decoding.value, metric, margin)
+    with _Followed() as followed:
+        watch = Watch(begin=followed.begin, problems=followed.problems)
+        record = compare((first, second), config, options, report, watch)
+    if as_json:
+        print(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        show(record)
+    if report is not None:
+        _write(report)
+
+
+def _config(path: Path, overrides: list[str]) -> Config:
+    """Return the settings of a config file, or of a run."""
+    if path.is_dir():
+        return configs.resolve(RunDir.open(path).resolved(), overrides)
+    return configs.load(path, overrides)
+
+
+def _write(folder: Path) -> None:
+    from steadyrl.report.compare import write_comparison  # matplotlib takes a second to load
+
+    note(f"report: {write_comparison(folder)}")
+
+
+class _Followed:
+    """Says on stderr what is being answered, with a bar where that is a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self._now: Any = None
+
+    def __enter__(self) -> _Followed:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def begin(self, text: str, problems: int) -> None:
+        """Say which subject is next."""
+        if not sys.stderr.isatty():
+            note(f"answering {problems} problems: {text}")
+        self._now = self._bar.add_task(text, total=problems)
+
+    def problems(self, done: int) -> None:
+        """Move the bar."""
+        self._bar.update(self._now, completed=done)

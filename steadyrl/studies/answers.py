@@ -1,0 +1,110 @@
+"""The answers of a subject to the held-out problems, a part at a time, kept on disk where a folder is given.
+
+Sample s of problem p is drawn with a seed made of (seed, p, s) and nothing else: all subjects meet the same draws, and
+a comparison that was killed goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl.evaluate import answer_record
+from steadyrl.play import World
+from steadyrl.rewards.combine import Term, score_groups
+from steadyrl.rollout import collect
+from steadyrl.rundir import append_line, read_lines, write_lines
+from steadyrl.types import Backend, Problem, Rollout, Sampling
+
+PART = 64  # problems answered together: enough to fill a batch, and all that a kill can cost
+# Neither training (which counts from 0) nor its evaluations draw with this key.
+_COMPARISON_KEY = 2**31 + 3
+
+Answers = Mapping[str, Sequence[Mapping[str, Any]]]  # by problem id, a record per sample
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What all subjects answer, and how.
+
+    Attributes:
+        problems: Held-out ones.
+        samples: Answers to each.
+        sampling: How they are drawn.
+        terms: What scores them.
+        seed: Of the draws.
+        world: Where problems answer back; None for problems of one turn.
+    """
+
+    problems: Sequence[Problem]
+    samples: int
+    sampling: Sampling
+    terms: Sequence[Term]
+    seed: int
+    world: World | None
+
+
+class Kept:
+    """A file of answers: what was asked of whom in its first line, then a line per problem."""
+
+    def __init__(self, path: Path, asked: Mapping[str, Any]):
+        self._path = path
+        lines = list(read_lines(path))
+        # Through JSON and back, for tuples become lists there.
+        if lines and lines[0].get("asked") == asked:
+            self.answers = {line["problem"]: line["answers"] for line in lines[1:] if "problem" in line}
+        else:
+            self.answers = {}
+            write_lines(path, [{"asked": dict(asked)}])
+
+    def add(self, answers: Answers) -> None:
+        """Append the answers to some problems."""
+        for problem, found in answers.items():
+            append_line(self._path, {"problem": problem, "answers": list(found)})
+            self.answers[problem] = found
+
+
+def answer(
+    backend: Backend, questions: Questions, kept: Kept | None, progress: Callable[[Answers], None]
+) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """Answer all problems.
+
+    Args:
+        backend: Holds the subject's policy.
+        questions: What to answer.
+        kept: Answers had before, which are not drawn again; new ones are added to it.
+        progress: Called with all answers so far after every part.
+    """
+    found: dict[str, Sequence[Mapping[str, Any]]] = {}
+    for start in range(0, len(questions.problems), PART):
+        part = questions.problems[start : start + PART]
+        known = kept.answers if kept else {}
+        if all(problem.id in known for problem in part):
+            found |= {problem.id: known[problem.id] for problem in part}
+        else:
+            drawn = _draw(backend, questions, part, start)
+            if kept is not None:
+                kept.add({problem: records for problem, records in drawn.items() if problem not in known})
+            found |= drawn
+        progress(found)
+    return found
+
+
+def all_known(questions: Questions, kept: Kept | None) -> bool:
+    """Return whether nothing has to be drawn any more."""
+    return kept is not None and all(problem.id in kept.answers for problem in questions.problems)
+
+
+def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start: int) -> dict[str, Any]:
+    key = (questions.seed, _COMPARISON_KEY, start)
+    groups = collect(backend, part, questions.samples, questions.sampling, key, world=questions.world)
+    scored = score_groups(groups, questions.terms)
+    return {group.problem.id: [_record(rollout) for rollout in group.rollouts] for group in scored}
+
+
+def _record(rollout: Rollout) -> dict[str, Any]:
+    record = answer_record(rollout, "")
+    del record["metric"]  # which one is asked for may change; the parts are all here
+    return {**record, "tokens": int(rollout.completion_mask.sum())}

@@ -1,0 +1,179 @@
+"""Two subjects on the same held-out problems with the same seeds, one after the other, and what that tells."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from steadyrl import config as configs
+from steadyrl import plugins
+from steadyrl.config import Config
+from steadyrl.errors import DataError
+from steadyrl.evaluate import greedy_sampling, pick_heldout
+from steadyrl.play import world_of
+from steadyrl.rewards.combine import make_terms
+from steadyrl.rundir import write_json
+from steadyrl.studies.answers import Answers, Kept, Questions, all_known, answer
+from steadyrl.studies.findings import MEASURED, TOTAL, findings, part_names, sample_value
+from steadyrl.studies.subject import Subject, find_subject, open_policy
+from steadyrl.types import Sampling, Task
+
+SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
+RECORD = "comparison.json"
+Progress = Callable[[Answers], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compare.
+
+    Attributes:
+        samples: Answers to each problem; None for 4 sampled ones, or 1 greedy one.
+        problems: Held-out problems; None for as many as the config's evaluations use, 0 for all.
+        decoding: "sampled" as in training, or "greedy".
+        metric: A reward part, or "reward" for the total; None for the task's own.
+        margin: Smaller differences do not matter; None where nobody said so.
+    """
+
+    samples: int | None = None
+    problems: int | None = None
+    decoding: Literal["sampled", "greedy"] = "sampled"
+    metric: str | None = None
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a face follows a comparison.
+
+    Attributes:
+        begin: Called with a line and the number of problems when a subject begins.
+        problems: Called with how many of them are answered.
+    """
+
+    begin: Callable[[str, int], None] = field(default=lambda text, problems: None)
+    problems: Callable[[int], None] = field(default=lambda done: None)
+
+
+def compare(
+    names: tuple[str, str], config: Config, options: Options, folder: Path | None = None, watch: Watch | None = None
+) -> dict[str, Any]:
+    """Compare two subjects, the second with the first; docs/compare.md describes the record that is returned.
+
+    Args:
+        names: Of the first and of the second, see ``find_subject``.
+        config: Gives the task, the rewards, the sampling, the seed, and what the models run on.
+        options: How.
+        folder: Where answers are kept as they are had, and the record in the end; None keeps nothing.
+        watch: Follows it.
+
+    Raises:
+        SteadyError: A subject cannot be had, there are no held-out problems, or nothing could be measured.
+    """
+    watch = watch or Watch()
+    subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
+    task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
+    questions = _questions(task, config, options)
+    metric = options.metric or task.metric or TOTAL
+    answers = []
+    for number, subject in enumerate(subjects):
+        kept = None if folder is None else _kept(folder / f"answers-{'ab'[number]}.jsonl", subject, questions, config)
+        watch.begin(f"{'AB'[number]} = {subject.name} ({subject.what})", len(questions.problems))
+        answers.append(_answers(subject, questions, kept, partial(_follow, watch, metric, questions)))
+        _require_values(metric, answers[-1])
+    record = {
+        "task": config.task.name,
+        "metric": metric,
+        "decoding": options.decoding,
+        "samples": questions.samples,
+        "seed": config.run.seed,
+        "a": _about(subjects[0], answers[0], metric),
+        "b": _about(subjects[1], answers[1], metric),
+        **findings(questions.problems, (answers[0], answers[1]), metric, options.margin, _called(subjects)),
+    }
+    if folder is not None:
+        write_json(folder / RECORD, record)
+    return record
+
+
+def _questions(task: Task, config: Config, options: Options) -> Questions:
+    count = config.evaluate.problems if options.problems is None else options.problems
+    problems = pick_heldout(task.problems("heldout"), count)
+    if len(problems) < 2:
+        raise DataError(
+            f"the task '{config.task.name}' has {len(problems)} held-out problems, expected at least 2; see task.args "
+            "for how many are held out"
+        )
+    greedy = options.decoding == "greedy"
+    sampling = Sampling(**config.sampling.model_dump())
+    return Questions(
+        problems=problems,
+        samples=options.samples or (1 if greedy else SAMPLES),
+        sampling=greedy_sampling(sampling) if greedy else sampling,
+        terms=make_terms(config.rewards, task),
+        seed=config.run.seed,
+        world=world_of(task, sampling, config.rollout.max_tokens),
+    )
+
+
+def _kept(path: Path, subject: Subject, questions: Questions, config: Config) -> Kept:
+    settings = configs.dump(config)
+    asked = {
+        "subject": subject.identity(),
+        "samples": questions.samples,
+        "sampling": asdict(questions.sampling),
+        "seed": questions.seed,
+        "problems": [problem.id for problem in questions.problems],
+        **{name: settings[name] for name in ("task", "rewards", "rollout")},
+    }
+    return Kept(path, json.loads(json.dumps(asked)))
+
+
+def _answers(subject: Subject, questions: Questions, kept: Kept | None, progress: Progress) -> Answers:
+    if all_known(questions, kept):
+        assert kept is not None, "nothing is known without a file"
+        return {problem.id: kept.answers[problem.id] for problem in questions.problems}
+    backend = open_policy(subject)
+    found = answer(backend, questions, kept, progress)
+    del backend
+    gc.collect()  # a model may lie in a cycle of references; the next one needs its room
+    return found
+
+
+def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -> None:
+    """Tell the watch how far a subject is; refuse a metric that cannot come any more.
+
+    Raises:
+        DataError: No term gives the metric, and no answer so far has such a part, though some have parts.
+    """
+    watch.problems(len(answers))
+    known = part_names(record for samples in answers.values() for record in samples)
+    if known and metric not in {TOTAL, *MEASURED, *(term.name for term in questions.terms), *known}:
+        raise DataError(f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *known}))}")
+
+
+def _require_values(metric: str, answers: Answers) -> None:
+    """Refuse a subject of which nothing was measured.
+
+    Raises:
+        DataError: With the first reason.
+    """
+    records = [record for samples in answers.values() for record in samples]
+    if all(sample_value(record, metric) is None for record in records):
+        reason = next((record["unscored"] for record in records if record["unscored"]), "it was never measured")
+        raise DataError(f"none of {len(records)} answers could be scored for '{metric}'; the first reason: {reason}")
+
+
+def _about(subject: Subject, answers: Answers, metric: str) -> dict[str, Any]:
+    records = [record for samples in answers.values() for record in samples]
+    unknown = sum(sample_value(record, metric) is None for record in records)
+    return {"name": subject.name, "what": subject.what, "answers": len(records), "unscored": unknown}
+
+
+def _called(subjects: Sequence[Subject]) -> tuple[str, str]:
+    return f"A ({subjects[0].name})", f"B ({subjects[1].name})"

@@ -1,0 +1,182 @@
+"""What the answers of two subjects tell: the verdict, every part, by difficulty, and the answers worth reading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from steadyrl.errors import DataError
+from steadyrl.stats import paired_difference
+from steadyrl.studies.answers import Answers
+from steadyrl.studies.verdict import in_words, judge
+from steadyrl.types import Problem
+
+TOTAL = "reward"  # the name of the weighted sum of all parts
+MEASURED = ("tokens", "truncated")  # of every answer, beside its reward parts
+DIFFICULTY = ("difficulty", "level")  # columns of a problem that may tell it
+MOST_LEVELS, BANDS = 8, 4  # of difficulty: numbers with more different values are put into so many bands
+ROW_RESAMPLES = 2_000  # of the intervals beside the verdict, of which there are many
+WINS_AND_LOSSES, TIES = 8, 2  # examples: the largest wins, as many of the largest losses, and some of the rest
+
+Record = Mapping[str, Any]  # of one answer, see answers.py
+
+
+def sample_value(record: Record, name: str) -> float | None:
+    """Return a measurement of an answer: the total, a reward part, its tokens, whether it was cut; None if unknown."""
+    value = record[name] if name in (TOTAL, *MEASURED) else record["parts"].get(name)
+    # A number that is not finite stands in the file as text.
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def part_names(records: Iterable[Record]) -> list[str]:
+    """Return every reward part that some answer has, sorted."""
+    return sorted({name for record in records for name in record["parts"]})
+
+
+def findings(
+    problems: Sequence[Problem],
+    answers: tuple[Answers, Answers],
+    metric: str,
+    margin: float | None,
+    called: tuple[str, str],
+) -> dict[str, Any]:
+    """Compare the answers of two subjects; docs/compare.md describes the result.
+
+    Args:
+        problems: What was asked; one on which either subject has no number is left out and counted.
+        answers: Of the first and of the second subject.
+        metric: What is compared.
+        margin: Smaller differences do not matter; None where nobody said so.
+        called: What to call the two in sentences.
+
+    Raises:
+        DataError: Fewer than two problems were measured for both.
+    """
+    first, second = ({p.id: _values(found[p.id], metric) for p in problems} for found in answers)
+    shared = [problem for problem in problems if first[problem.id] and second[problem.id]]
+    if len(shared) < 2:
+        raise DataError(
+            f"{metric} was measured for both on {len(shared)} of {len(problems)} problems, expected at least 2; mend "
+            "what left the answers unscored"
+        )
+    before, after = ([values[p.id] for p in shared] for values in (first, second))
+    verdict = judge(before, after, margin)
+    means = [(float(np.mean(b)), float(np.mean(a))) for b, a in zip(before, after, strict=True)]
+    return {
+        "verdict": asdict(verdict),
+        "sentences": in_words(verdict, *called, metric),
+        "left_out": len(problems) - len(shared),
+        "same_answers": sum(_texts(answers[0][p.id]) == _texts(answers[1][p.id]) for p in shared),
+        "parts": _parts(shared, answers, metric),
+        "difficulty": _by_difficulty(shared, means),
+        "problems": [{"problem": p.id, "a": b, "b": a} for p, (b, a) in zip(shared, means, strict=True)],
+        "examples": _examples(shared, answers, [a - b for b, a in means], metric),
+    }
+
+
+def _values(records: Iterable[Record], name: str) -> list[float]:
+    values = (sample_value(record, name) for record in records)
+    return [value for value in values if value is not None]
+
+
+def _texts(records: Sequence[Record]) -> list[str]:
+    return [record["text"] for record in records]
+
+
+def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric: str) -> list[dict[str, Any]]:
+    """Return a row for every other measurement, over the problems where both have it."""
+    every = part_names(record for found in answers for p in problems for record in found[p.id])
+    rows = []
+    for name in [TOTAL, *every, *MEASURED]:
+        if name == metric:
+            continue
+        pairs = [tuple(_values(found[p.id], name) for found in answers) for p in problems]
+        known = [(float(np.mean(b)), float(np.mean(a))) for b, a in pairs if b and a]
+        if known:
+            rows.append({"name": name, **_change(known)})
+    return rows
+
+
+def _by_difficulty(problems: Sequence[Problem], means: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
+    """Return a row for every level of difficulty, the easiest first; none where problems do not tell theirs.
+
+    Args:
+        problems: [n].
+        means: [n], of both subjects.
+    """
+    levels = [next((p.columns[name] for name in DIFFICULTY if p.columns.get(name) is not None), None) for p in problems]
+    if len(set(map(str, levels))) < 2:
+        return []
+    rows = []
+    for label, members in _groups(levels):
+        pairs = [means[i] for i in members]
+        gains = [after - before for before, after in pairs]
+        won, lost = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+        rows.append({"level": label, **_change(pairs), "wins": won, "losses": lost})
+    return rows
+
+
+def _groups(levels: Sequence[Any]) -> list[tuple[str, list[int]]]:
+    """Return (label, indices) of every level in order; many different numbers are put into bands of equal counts."""
+    numbers = [float(v) for v in levels if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) == len(levels) and len(set(numbers)) > MOST_LEVELS:
+        order = sorted(range(len(numbers)), key=lambda i: numbers[i])
+        bands = [list(band) for band in np.array_split(order, BANDS)]
+        return [(f"{numbers[band[0]]:g} to {numbers[band[-1]]:g}", [int(i) for i in band]) for band in bands]
+    by_level: dict[Any, list[int]] = {}
+    for i, level in enumerate(levels):
+        by_level.setdefault(level if isinstance(level, int | float | str) else str(level), []).append(i)
+    ordered = sorted(by_level, key=_by_size_then_alphabet)
+    return [(f"{level}", by_level[level]) for level in ordered]
+
+
+def _by_size_then_alphabet(level: float | str) -> tuple[bool, float, str]:
+    return (True, 0.0, level) if isinstance(level, str) else (False, float(level), "")
+
+
+def _change(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Return n, both means, the difference and its interval (None for a single problem)."""
+    first, second = zip(*pairs, strict=True)
+    row = {"n": len(pairs), "a": float(np.mean(first)), "b": float(np.mean(second))}
+    if len(pairs) == 1:
+        return {**row, "difference": row["b"] - row["a"], "interval": None}
+    change = paired_difference(first, second, resamples=ROW_RESAMPLES)
+    return {**row, "difference": change.difference, "interval": [change.low, change.high]}
+
+
+def _examples(
+    problems: Sequence[Problem], answers: tuple[Answers, Answers], gains: Sequence[float], metric: str
+) -> list[dict[str, Any]]:
+    """Return the largest wins, the largest losses, and some problems without a difference, evenly spaced.
+
+    Each says which sample shows its difference best.
+    """
+    order = sorted(range(len(problems)), key=lambda i: -gains[i])
+    wins = [i for i in order if gains[i] > 0][:WINS_AND_LOSSES]
+    losses = [i for i in reversed(order) if gains[i] < 0][:WINS_AND_LOSSES]
+    ties = [i for i in range(len(problems)) if gains[i] == 0]
+    shown = [ties[int(at)] for at in np.linspace(0, len(ties) - 1, min(TIES, len(ties))).round()]
+    return [
+        {
+            "problem": problems[i].id,
+            "why": why,
+            "difference": gains[i],
+            "prompt": problems[i].prompt,
+            "sample": _telling(answers[0][problems[i].id], answers[1][problems[i].id], metric, gains[i]),
+            "a": list(answers[0][problems[i].id]),
+            "b": list(answers[1][problems[i].id]),
+        }
+        for why, chosen in (("win", wins), ("loss", losses), ("tie", shown))
+        for i in chosen
+    ]
+
+
+def _telling(first: Sequence[Record], second: Sequence[Record], metric: str, gain: float) -> int:
+    """Return the index of the sample whose two answers differ most in the direction of the problem's difference."""
+    pairs = [(sample_value(b, metric), sample_value(a, metric)) for b, a in zip(first, second, strict=True)]
+    gains = [0.0 if b is None or a is None else (a - b) * gain for b, a in pairs]
+    return int(np.argmax(gains))

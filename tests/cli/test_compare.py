@@ -1,0 +1,181 @@
+"""`steadyrl compare`: what it prints, what it writes, and one line for what cannot be compared."""
+
+import json
+import re
+import shutil
+import sys
+
+import pytest
+
+from steadyrl import config, record
+from steadyrl.cli.main import main
+from steadyrl.train import open_session, train
+
+CONFIG = """
+[run]
+steps = 4
+checkpoint_every = 2
+folder = "runs"
+preflight = "off"
+[backend]
+name = "toy"
+[task]
+name = "prompts"
+args = { path = "prompts.jsonl", heldout = "heldout.jsonl" }
+[rewards]
+length = 1.0
+[sampling]
+max_new_tokens = 8
+[rollout]
+prompts_per_step = 4
+[update]
+minibatches = 1
+learning_rate = 0.3
+warmup_steps = 0
+kl_old_limit = 10.0
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Make a folder with a config, prompts and a finished run, once for all tests."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "config.toml").write_text(CONFIG)
+    for name, count in (("prompts", 8), ("heldout", 12)):
+        lines = (json.dumps({"prompt": f"{name} {i}", "difficulty": i % 2}) + "\n" for i in range(count))
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        settings = config.load("config.toml")
+        run = record.begin(settings, CONFIG)
+        record.close(run, train(open_session(settings), run))
+    return folder
+
+
+@pytest.fixture
+def steadyrl(made, tmp_path, monkeypatch, capsys):
+    """Run the command line in a copy of that folder; return (exit code, stdout, stderr)."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["steadyrl", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def run(steadyrl, tmp_path):
+    """Return the name of the finished run."""
+    (folder,) = (tmp_path / "runs").iterdir()
+    return f"runs/{folder.name}"
+
+
+@pytest.fixture
+def refused(steadyrl):
+    """Compare what must be refused: exit code 2 and one line; return what stands behind "error: "."""
+
+    def compare(*arguments):
+        code, out, err = steadyrl("compare", *arguments)
+        assert (code, out) == (2, "")
+        last = err.splitlines()[-1]
+        assert all(line.startswith("answering ") for line in err.splitlines()[:-1])
+        assert last.startswith("error: ")
+        return last.removeprefix("error: ")
+
+    return compare
+
+
+def test_the_verdict_comes_first_with_its_numbers(steadyrl, run):
+    code, out, err = steadyrl("compare", "base", run, "--task", "config.toml")
+    assert code == 0
+    lines = out.splitlines()
+    number = r"[+-]?\d+\.\d+"
+    what = rf"reward {number} -> {number}, difference {number}, 95 % interval \[{number}, {number}\], 12 problems"
+    could_not = rf"could not have shown less than {number} \(80 % power\)"
+    undecided = rf"undecided, and this set {could_not}: {what}"
+    assert re.fullmatch(rf"{undecided}|B \({run}\) is (better|worse) than A \(base\): {what}", lines[0])
+    assert re.search(rf"this set {could_not}", out)
+    assert re.search(r"^B wins \d+, ties \d+, loses \d+ of 12 problems; chance alone .* p [=<] ", out, re.MULTILINE)
+    (row,) = [line.split() for line in lines if line.startswith(" reward ")]
+    assert row[1] == "12"
+    assert float(row[3]) - float(row[2]) == pytest.approx(float(row[4]), abs=0.0011)
+    assert "by difficulty" in out
+    assert err.splitlines() == [
+        "answering 12 problems: A = base (base model 'base')",
+        f"answering 12 problems: B = {run} (run, step 4)",
+    ]
+
+
+def test_json_is_one_object_and_the_report_is_written_from_it(steadyrl, run, tmp_path):
+    arguments = ("compare", f"{run}@2", run, "--task", run, "--samples", "2", "--margin", "5", "--json")
+    code, out, err = steadyrl(*arguments, "--report", "out")
+    assert code == 0
+    found = json.loads(out)
+    assert found == json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert (found["samples"], found["decoding"], found["metric"]) == (2, "sampled", "reward")
+    assert (found["verdict"]["word"], found["verdict"]["margin"]) == ("equal", 5.0)
+    assert [found[side]["what"] for side in "ab"] == ["run, step 2", "run, step 4"]
+    assert err.splitlines()[-1] == "report: out/comparison.html"
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "are equal within 5.0" in page
+    assert f"B = {run} (run, step 4)" in page
+
+
+def test_a_checkpoint_folder_problems_decoding_and_overrides_are_obeyed(steadyrl, run):
+    checkpoint = f"{run}/checkpoints/000002"
+    options = ("--problems", "5", "--decoding", "greedy", "--metric", "tokens", "--json")
+    code, out, _ = steadyrl("compare", checkpoint, "base", "--task", "config.toml", *options, "run.seed=3")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["verdict"]["change"]["n"], found["samples"], found["seed"]) == (5, 1, 3)
+    assert (found["metric"], found["decoding"]) == ("tokens", "greedy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("base", "base", "--task", "absent.toml"), "there is no config file 'absent.toml'"),
+        (("base", "base", "--task", "."), "'.' is not a run directory: it has no run.json"),
+        (("base", "base", "--task", "config.toml", "update.rate=1"), "update.rate: unknown setting"),
+        (
+            ("base", "base", "--task", "config.toml", "--metric", "f1"),
+            "no reward part is called 'f1'; there are: length",
+        ),
+        (("base", "base", "--task", "config.toml", "--margin", "-1"), "--margin is -1; expected a number above 0"),
+        (("base", "base", "--task", "config.toml", "--margin", "nan"), "--margin is nan; expected a number above 0"),
+        (("base", "base", "--task", "config.toml", "--decoding", "greedy", "--samples", "4"), "--samples is 4, but"),
+        (("base", "base", "--task", "config.toml", "--problems", "1"), "has 1 held-out problems, expected at least 2"),
+        (("base", "runs/absent", "--task", "config.toml"), "there is nothing at 'runs/absent'; expected 'base', a run"),
+        (("config.toml", "base", "--task", "config.toml"), "'config.toml' is a file; expected 'base', a run"),
+        (("RUN@3", "base", "--task", "config.toml"), "has no checkpoint after step 3; it has 2, 4"),
+        (("base", "base", "--task", "config.toml", "--report", "config.toml"), "cannot write 'config.toml/answers-a"),
+    ],
+)
+def test_wrong_input_ends_in_one_line_and_exit_code_2(refused, run, arguments, message):
+    assert message in refused(*(argument.replace("RUN", run) for argument in arguments))
+
+
+def test_an_unfinished_checkpoint_is_named(refused, run, tmp_path):
+    (tmp_path / run / "checkpoints" / "000004" / "DONE").unlink()
+    message = refused("base", f"{run}/checkpoints/000004", "--task", "config.toml")
+    assert "is not finished: it has no file DONE" in message
+
+
+def test_a_damaged_checkpoint_is_named(refused, run, tmp_path):
+    (tmp_path / run / "checkpoints" / "000004" / "toy.npz").write_bytes(b"PK")
+    assert "checkpoints/000004/toy.npz" in refused("base", run, "--task", "config.toml")
+
+
+def test_a_missing_config_or_subject_is_usage(steadyrl):
+    for arguments in (("base",), ("base", "base")):
+        code, _, err = steadyrl("compare", *arguments)
+        assert code == 2
+        assert "Traceback" not in err

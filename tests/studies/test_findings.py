@@ -1,0 +1,105 @@
+"""What answers tell, on answers made by hand."""
+
+import pytest
+
+from steadyrl.studies.findings import findings, sample_value
+from steadyrl.types import Problem
+
+
+def answered(text, reward, cut=False, **parts):
+    unscored = "no verdict" if reward is None else None
+    return {
+        "text": text,
+        "reward": reward,
+        "parts": parts,
+        "unscored": unscored,
+        "note": "",
+        "truncated": cut,
+        "tokens": len(text),
+    }
+
+
+def problems(*levels):
+    return [
+        Problem(f"p{i}", f"prompt {i}", {} if level is None else {"difficulty": level})
+        for i, level in enumerate(levels)
+    ]
+
+
+def of(*rewards):
+    return {f"p{i}": [answered("x", reward)] for i, reward in enumerate(rewards)}
+
+
+def test_every_measurement_of_an_answer_can_be_compared():
+    record = answered("abc", 0.5, cut=True, f1=0.25)
+    assert [sample_value(record, name) for name in ("reward", "f1", "tokens", "truncated")] == [0.5, 0.25, 3.0, 1.0]
+    assert sample_value(record, "recall") is None
+    assert sample_value(answered("", None), "reward") is None
+    assert sample_value(answered("", 0.0, f1="NaN"), "f1") is None
+
+
+def test_unscored_samples_leave_a_problems_mean_and_unscored_problems_the_comparison():
+    first = {**of(0, 0, 0), "p0": [answered("x", 1.0), answered("y", None)]}
+    second = {**of(1, 1, 1), "p0": [answered("x", 1.0), answered("y", 1.0)], "p2": [answered("x", None)]}
+    found = findings(problems(1, 1, 1), (first, second), "reward", None, ("A", "B"))
+    assert found["left_out"] == 1
+    assert found["problems"] == [{"problem": "p0", "a": 1.0, "b": 1.0}, {"problem": "p1", "a": 0.0, "b": 1.0}]
+
+
+def test_parts_are_compared_where_both_have_them():
+    first = {"p0": [answered("x", 1, f1=0.5)], "p1": [answered("x", 1)], "p2": [answered("x", 1, f1=0.0)]}
+    second = {"p0": [answered("xyz", 1, f1=1.0)], "p1": [answered("x", 1, f1=9)], "p2": [answered("x", 1, f1=0.0)]}
+    found = findings(problems(1, 1, 1), (first, second), "reward", None, ("A", "B"))
+    rows = {row["name"]: row for row in found["parts"]}
+    assert list(rows) == ["f1", "tokens", "truncated"]
+    assert (rows["f1"]["n"], rows["f1"]["a"], rows["f1"]["b"]) == (2, 0.25, 0.5)
+    assert rows["tokens"]["difference"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("levels", "rows"),
+    [
+        ((None, None, None), []),
+        ((2, 2, 2), []),
+        ((10, 9, 10), ["9", "10"]),
+        (("hard", "easy", 1), ["1", "easy", "hard"]),
+        ((0.1, None, 0.2), ["0.1", "0.2", "None"]),
+    ],
+)
+def test_levels_are_rows_in_order(levels, rows):
+    found = findings(problems(*levels), (of(0, 0, 0), of(1, 0, 1)), "reward", None, ("A", "B"))
+    assert [row["level"] for row in found["difficulty"]] == rows
+
+
+def test_many_numbers_of_difficulty_are_put_into_bands():
+    levels = [i / 10 for i in range(12)]
+    found = findings(problems(*levels), (of(*[0] * 12), of(*[1] * 12)), "reward", None, ("A", "B"))
+    assert [row["level"] for row in found["difficulty"]] == ["0 to 0.2", "0.3 to 0.5", "0.6 to 0.8", "0.9 to 1.1"]
+    assert [row["n"] for row in found["difficulty"]] == [3, 3, 3, 3]
+
+
+def test_a_level_column_serves_too():
+    given = [Problem(f"p{i}", "", {"level": level}) for i, level in enumerate((1, 2, 1))]
+    found = findings(given, (of(0, 0, 0), of(1, 0, 0)), "reward", None, ("A", "B"))
+    assert [(row["level"], row["wins"]) for row in found["difficulty"]] == [("1", 1), ("2", 0)]
+    assert found["difficulty"][1]["interval"] is None  # one problem
+
+
+def test_examples_are_the_largest_wins_then_the_largest_losses_then_ties():
+    found = findings(problems(*[1] * 5), (of(0, 0, 1, 1, 0.5), of(1, 0.2, 0, 0.9, 0.5)), "reward", None, ("A", "B"))
+    assert [(e["problem"], e["why"]) for e in found["examples"]] == [
+        ("p0", "win"),
+        ("p1", "win"),
+        ("p2", "loss"),
+        ("p3", "loss"),
+        ("p4", "tie"),
+    ]
+
+
+def test_an_example_shows_the_sample_that_makes_its_difference():
+    first = {"p0": [answered("x", r) for r in (0.0, 0.5, 1.0)], "p1": [answered("x", 0.0)]}
+    second = {"p0": [answered("x", r) for r in (0.0, 1.0, 1.0)], "p1": [answered("x", 0.0)]}
+    found = findings(problems(1, 1), (first, second), "reward", None, ("A", "B"))
+    assert found["examples"][0]["sample"] == 1
+    back = findings(problems(1, 1), (second, first), "reward", None, ("A", "B"))
+    assert (back["examples"][0]["why"], back["examples"][0]["sample"]) == ("loss", 1)
