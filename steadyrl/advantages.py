@@ -181,6 +181,77 @@ def leave_one_out(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return np.where(sizes > 1, offsets - others, 0.0)
 
 
+def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Subtract from each reward the mean of the rewards that a filter left in its group.
+
+    Rollouts are compared with the best of their group instead of with all of it: what is good but not among the best
+    of the kept is pushed down, and where all kept are equal nothing is learned, however bad those filtered out were.
+
+    Args:
+        rewards: [B], finite.
+        groups: [B] int.
+        kept: [B] bool.
+
+    Returns:
+        [B] float64; those of the kept sum to 0 in each group, and are 0 where a single one is kept.
+    """
+    found = np.zeros(len(rewards))
+    if kept.any():
+        found[kept] = group_baseline(rewards[kept], groups[kept])
+    return found
+
+
+def best_of_group(rewards: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
+    """Tell which rewards are among the ``count`` highest of their group; of equal ones the first.
+
+    Args:
+        rewards: [B], finite.
+        groups: [B] int.
+        count: >= 1.
+
+    Returns:
+        [B] bool; all of a group that has no more than ``count``.
+    """
+    assert count >= 1, f"count {count} must be at least 1"
+    order = np.lexsort((np.arange(len(rewards)), -rewards, groups))  # by group, the best first
+    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    rank = np.arange(len(rewards)) - np.repeat(starts, sizes)  # in the group
+    kept = np.zeros(len(rewards), bool)
+    kept[order] = rank < count
+    return kept
+
+
+def exponential_weights(rewards: np.ndarray, groups: np.ndarray, temperature: float) -> np.ndarray:
+    """Weigh rollouts by the exponential of their reward, so that a group's weights have the mean 1.
+
+        w_i = exp(r_i / temperature) / mean_j exp(r_j / temperature)
+
+    This is the policy exp(r / temperature) * p, as far as a group of samples of p shows it. The normalisation is over
+    the group because only rewards of one problem compare policies: over the batch, easy problems would get all the
+    weight.
+
+    Args:
+        rewards: [B], finite.
+        groups: [B] int.
+        temperature: > 0, in units of the reward; towards 0 only the best count, with a large one all count alike.
+
+    Returns:
+        [B] float64, >= 0; 1 everywhere in a group of equal rewards.
+
+    Source:
+        Peters and Schaal, "Reinforcement Learning by Reward-Weighted Regression for Operational Space Control" (ICML
+        2007), the exponential transformation; Peng et al., "Advantage-Weighted Regression" (arXiv 1910.00177), whose
+        baseline cancels in the normalisation.
+    """
+    assert temperature > 0, f"temperature {temperature} must be above 0"
+    _, index = np.unique(groups, return_inverse=True)
+    highest = np.full(index.max() + 1, -np.inf)
+    np.maximum.at(highest, index, rewards)
+    raw = np.exp((rewards - highest[index]) / temperature)  # no overflow: at most 1
+    weights: np.ndarray = raw * _group_sum(np.ones(len(groups)), groups) / _group_sum(raw, groups)
+    return weights
+
+
 def group_scale(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Divide advantages by the standard deviation of their group.
 

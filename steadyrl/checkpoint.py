@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steadyrl.errors import AccessError, CheckpointError
-from steadyrl.rundir import DONE, RunDir
+from steadyrl.errors import AccessError, CheckpointError, EngineError
+from steadyrl.rundir import DONE, RunDir, append_line
 from steadyrl.types import Backend
 
 _STATE = "state.json"
@@ -64,6 +66,28 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
     except OSError as error:
         raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
     return folder
+
+
+@contextmanager
+def kept(
+    run: RunDir, backend: Backend, state: State, keep: int, record: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Leave a checkpoint where an outside engine (a judge, a sampler's server) ends the run: the policy is sound.
+
+    Args:
+        run: Where to.
+        backend: As ``state`` says: nothing may have been trained since.
+        state: What to go on from.
+        keep: See ``save``.
+        record: The metrics of the step that ``state`` ends with, where they are not written yet.
+    """
+    try:
+        yield
+    except EngineError:
+        if record is not None:
+            append_line(run.metrics_file, record)
+        save(run, backend, state, keep)
+        raise
 
 
 def forget_after(run: RunDir, step: int) -> None:

@@ -7,10 +7,12 @@ here by the same rules. A resolved config holds every value that a run used, def
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -22,6 +24,7 @@ from steadyrl.sections import (
     BackendSection,
     CurriculumSection,
     EvaluateSection,
+    JudgeSection,
     ModelSection,
     RolloutSection,
     RunSection,
@@ -43,6 +46,7 @@ class Config(Section):
     backend: BackendSection = Field(default_factory=BackendSection)
     task: TaskSection = Field(default_factory=TaskSection)
     rewards: dict[str, float] = Field(default_factory=dict)
+    judge: JudgeSection = Field(default_factory=JudgeSection)
     sampling: SamplingSection = Field(default_factory=SamplingSection)
     sampler: SamplerSection = Field(default_factory=SamplerSection)
     curriculum: CurriculumSection = Field(default_factory=CurriculumSection)
@@ -85,6 +89,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
         _apply(merged, override)
     config = validate(Config, merged, "")
     problems = [*_reward_problems(config), *_size_problems(config), *_sampler_problems(config)]
+    problems += judge_problems(config.judge)
     sections: dict[str, TaskSection | AlgorithmSection | CurriculumSection] = {}
     for kind, section in (("task", config.task), ("algorithm", config.algorithm), ("curriculum", config.curriculum)):
         try:
@@ -97,6 +102,22 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     if problems:
         raise ConfigError("; ".join(problems))
     return config
+
+
+def in_steps(config: Config, problems: int) -> Config:
+    """Return a config with the steps that its epochs take; as it is where it counts steps.
+
+    The last step may begin the next pass. Problems that ``rollout.refill`` adds make the passes longer than they count
+    for here, and a curriculum that chooses makes none; an epoch is then as many problems as there are.
+
+    Args:
+        config: The resolved settings.
+        problems: How many there are for training.
+    """
+    if not config.run.epochs:
+        return config
+    steps = -(-config.run.epochs * problems // config.rollout.prompts_per_step)
+    return config.model_copy(update={"run": config.run.model_copy(update={"steps": steps})})
 
 
 def dump(config: Config) -> dict[str, Any]:
@@ -166,6 +187,29 @@ def _sampler_problems(config: Config) -> list[str]:
         )
     if sampling.logprobs == "raw":
         found.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
+    return found
+
+
+def judge_problems(judge: JudgeSection) -> list[str]:
+    """Return what is wrong with the settings of a judge; never what may be a key, which a config must not hold."""
+    found, url = [], urlsplit(judge.base_url)
+    if judge.base_url and (url.scheme not in ("http", "https") or not url.hostname):
+        found.append("judge.base_url: expected an address such as http://localhost:8000/v1")
+    if url.username or url.password or url.query or url.fragment:
+        found.append(
+            "judge.base_url has a user, a password or a query in it, which would be written into every run; expected "
+            "the plain address, and the key in the environment variable that judge.key_env names"
+        )
+    if judge.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", judge.key_env):
+        found.append(
+            "judge.key_env: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; the key "
+            "itself must not stand in a config"
+        )
+    taken = {"model", "messages", "stream", "n", "api_key"} & set(judge.request)
+    if taken:
+        found.append(f"judge.request: '{min(taken)}' cannot be set here; expected fields such as temperature")
+    if not judge.criteria:
+        found.append("judge.criteria is empty; expected at least one, as in correct = 'it does what is asked'")
     return found
 
 

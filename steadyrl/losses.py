@@ -188,6 +188,33 @@ def policy_loss(
     return reduce(xp, policy, arrays["mask"], count), policy_sums(xp, policy, clipped, new.logprobs, arrays)
 
 
+def likelihood_loss(
+    xp: Array, new: TokenScores, arrays: Mapping[str, Array], count: float
+) -> tuple[Array, dict[str, Array]]:
+    """Compute the negative log-likelihood as a whole loss, each token weighed by its advantage where it has one.
+
+    The weights are those of rows (``advantages`` that are never negative), so that the loss says how unlikely the
+    imitated texts are, in nats per token; it falls as they are learned.
+
+    Args:
+        xp: Array namespace.
+        new: Scores of the policy being trained.
+        arrays: Of the batch, see ``batch.loss_arrays``; ``advantages`` [B, T] may be missing, and is then 1.
+        count: See ``reduce``.
+
+    Returns:
+        The loss, and "loss/nll" as a sum over the mask.
+
+    Source:
+        Dong et al., "RAFT: Reward rAnked FineTuning" (arXiv 2304.06767), the last step of its algorithm; with weights
+        Peng et al., "Advantage-Weighted Regression" (arXiv 1910.00177).
+    """
+    per_token = nll(xp, new.logprobs)
+    if "advantages" in arrays:
+        per_token = per_token * arrays["advantages"]
+    return reduce(xp, per_token, arrays["mask"], count), {"loss/nll": (per_token * arrays["mask"]).sum()}
+
+
 def policy_sums(
     xp: Array, policy: Array, clipped: Array, logprobs: Array, arrays: Mapping[str, Array]
 ) -> dict[str, Array]:
@@ -200,11 +227,24 @@ def policy_sums(
         logprobs: [B, T], of the updated policy.
         arrays: Of the batch, see ``batch.loss_arrays``.
     """
-    mask, old_logprobs = arrays["mask"], arrays["old_logprobs"]
+    mask = arrays["mask"]
     return {
         "loss/policy": (policy * mask).sum(),
         "clip_fraction": (clipped * mask).sum(),
-        # k1 and k3 of the old policy (the sampler of these tokens) to the new one
+        **kl_old_sums(xp, logprobs, arrays),
+    }
+
+
+def kl_old_sums(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Sum over the mask how far the updated policy is from the old one, which drew these tokens, by metric name.
+
+    Args:
+        xp: Array namespace.
+        logprobs: [B, T], of the updated policy, nats.
+        arrays: Of the batch, see ``batch.loss_arrays``.
+    """
+    mask, old_logprobs = arrays["mask"], arrays["old_logprobs"]
+    return {
         "kl_old_k1": (kl.k1(xp, old_logprobs, logprobs) * mask).sum(),
         "kl_old_k3": (kl.k3(xp, old_logprobs, logprobs) * mask).sum(),
     }

@@ -40,7 +40,17 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("reward/std_within", "reward", "", "Root mean variance of the total within groups: what a group can teach."),
     Metric("reward/unscored", "share", "down", "Rollouts without a reward (engine failure, time-out, no verdict)."),
     Metric("reward/*", "reward", "", "A reward part or measurement, unweighted, mean over the rollouts that have it."),
+    Metric(
+        "reward_share/*", "share", "", "Of a reward part, weighted, in the variance of the total; all of them make 1."
+    ),
     Metric("groups/no_signal", "share", "down", "Groups whose rewards are all equal; only with several samples."),
+    Metric("groups/best", "reward", "up", "Highest total of each group, mean over groups of several: best of N."),
+    Metric(
+        "groups/mean_std",
+        "reward",
+        "",
+        "Standard deviation between the means of groups; its square and that of reward/std_within make the variance.",
+    ),
     Metric("curriculum/signal", "share", "up", "Groups whose rewards differ, of those with several scored rollouts."),
     Metric(
         "curriculum/difficulty", "", "", "Mean of the column 'difficulty' of the step's problems, where it is a number."
@@ -89,6 +99,10 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("clip_fraction_value", "share", "", "Tokens whose value change was clipped."),
     Metric("loss/total", "", "", "What was differentiated, mean over the step's updates."),
     Metric("loss/policy", "", "", "Clipped policy loss."),
+    Metric("loss/kl", "nats/token", "", "KL to the reference as it stands in the loss, before its coefficient."),
+    Metric(
+        "loss/nll", "nats/token", "", "Negative log-likelihood of the texts that are imitated, weighed as they are."
+    ),
     Metric("loss/value", "", "down", "Clipped value loss, half the squared error."),
     Metric("value/mean", "reward", "", "Mean prediction of the value head before the update."),
     Metric("value/explained_variance", "", "up", "1 - Var(return - value) / Var(return); None if returns do not vary."),
@@ -96,6 +110,9 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("return/std", "reward", "", "Standard deviation of the value targets."),
     Metric("advantage/mean", "reward", "", "Mean advantage before whitening."),
     Metric("advantage/std", "reward", "", "Standard deviation of the advantage before whitening."),
+    Metric(
+        "advantage/used", "share", "", "Rollouts in the batch whose advantage is not 0: those that move the policy."
+    ),
     Metric("grad_norm", "", "", "Global gradient norm before clipping, mean over the step's updates."),
     Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
     Metric("learning_rate", "", "", "Adam's learning rate in this step."),
@@ -103,6 +120,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "epochs", "", "", "Passes over the batch that were made; fewer than set when KL to the old policy stopped them."
     ),
     Metric("updates", "", "", "Optimizer steps made in this step."),
+    Metric("data_epoch", "", "", "Problems drawn so far over the training problems that there are."),
     Metric("algorithm/*", "", "", "A number of the algorithm's state, such as the KL coefficient."),
     Metric("autopilot/*", "", "", "A number of the autopilot, such as the scale of the learning rate."),
     Metric("completion/length", "tokens", "", "Mean length of a completion, the end token included."),
@@ -118,6 +136,16 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("time/score", "s", "down", "Log-probs, values and reference of the batch."),
     Metric("time/update", "s", "down", "All optimizer steps."),
     Metric("time/step", "s", "down", "The whole step."),
+    Metric("judge/verdicts", "", "", "Verdicts wanted since the last line, those of evaluations between included."),
+    Metric("judge/cached", "share", "up", "Of them, known from the cache."),
+    Metric("judge/failed", "share", "down", "Of those asked for, without a verdict after all tries; left unscored."),
+    Metric("judge/repaired", "share", "down", "Of those asked for, malformed at first, and asked for once more."),
+    Metric("judge/requests", "", "down", "Requests made for them, further tries included."),
+    Metric("judge/latency", "s", "down", "From the first request to the verdict, mean; waits and tries included."),
+    Metric("judge/tokens_in", "tokens", "down", "Tokens that the judge read, as its endpoint counts them."),
+    Metric("judge/tokens_out", "tokens", "down", "Tokens that the judge wrote."),
+    Metric("judge/cost", "", "down", "What they cost at judge.price_in and judge.price_out, in the currency of these."),
+    Metric("judge/unmetered", "", "down", "Answers whose tokens the endpoint did not count."),
     Metric("heldout/*", "reward", "up", "A measurement on held-out problems, where the step made one."),
 )
 
@@ -160,6 +188,8 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     several = [rewards for rewards in several if len(rewards) > 1]
     if several:
         found["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
+        found["groups/mean_std"] = float(np.std([np.mean(rewards) for rewards in several]))
+        found["groups/best"] = float(np.mean([max(rewards) for rewards in several]))
         signal = float(np.mean([max(rewards) != min(rewards) for rewards in several]))
         found |= {"groups/no_signal": 1.0 - signal, "curriculum/signal": signal}
     return found
@@ -214,6 +244,8 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     if raw is not None:
         found["advantage/mean"] = float(raw[mask].mean())
         found["advantage/std"] = float(raw[mask].std())
+    if batch.advantages is not None:
+        found["advantage/used"] = float(np.mean((np.where(mask, batch.advantages, 0.0) != 0).any(axis=1)))
     return found
 
 

@@ -21,6 +21,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "grpo": "steadyrl.algorithms.grpo:GRPO",
         "rloo": "steadyrl.algorithms.rloo:RLOO",
         "reinforce": "steadyrl.algorithms.reinforce:Reinforce",
+        "rlaif": "steadyrl.algorithms.rlaif:RLAIF",
+        "raft": "steadyrl.algorithms.raft:RAFT",
+        "rwr": "steadyrl.algorithms.rwr:RWR",
+        "sft": "steadyrl.algorithms.sft:SFT",
     },
     "curriculum": {
         "uniform": "steadyrl.curriculum:Uniform",
@@ -32,11 +36,16 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "task": {
         "search": "steadyrl.tasks.search.task:SearchTask",
         "code": "steadyrl.tasks.code.task:CodeTask",
+        "browse": "steadyrl.tasks.browse.task:BrowseTask",
         "prompts": "steadyrl.tasks.prompts:PromptsTask",
     },
     "reward": {
         "length": "steadyrl.rewards.length:length",
         "boolean_format": "steadyrl.rewards.boolean_format:boolean_format",
+        "judge": "steadyrl.rewards.judge:Judge",
+    },
+    "judge": {
+        "likelihood": "steadyrl.backends.likelihood:LikelihoodRatio",
     },
     "backend": {
         "toy": "steadyrl.backends.toy:ToyBackend",
@@ -44,14 +53,18 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
 }
 # Which extra brings a package that a built-in needs.
-_EXTRA_OF = {"torch": "torch", "transformers": "torch", "peft": "torch", "safetensors": "torch", "tokenizers": "torch"}
+_EXTRA_OF = {
+    **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
+    "playwright": "browse",
+    "miniwob": "miniwob",
+}
 
 
 def load(kind: str, name: str) -> Any:
     """Return the object behind a short name or an import path.
 
     Args:
-        kind: "algorithm", "curriculum", "task", "reward" or "backend".
+        kind: "algorithm", "curriculum", "task", "reward", "judge" or "backend".
         name: A built-in's short name, an entry point's name, or "package.module:name".
 
     Raises:

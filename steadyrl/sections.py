@@ -18,6 +18,9 @@ class RunSection(Section):
     """The run as a whole."""
 
     steps: int = Field(100, ge=1, description="iterations of the loop")
+    epochs: int = Field(
+        0, ge=0, description="passes over the training problems, from which the steps then follow; 0 takes run.steps"
+    )
     seed: int = Field(0, ge=0, description="everything random follows from it")
     folder: str = Field("runs", description="where run directories are made")
     checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
@@ -99,7 +102,9 @@ class RolloutSection(Section):
         0, ge=0, le=100, description="further rounds of problems, as many as groups so far have equal rewards, at most"
     )
     max_tokens: int = Field(
-        0, ge=0, description="of an episode of several turns, prompt included: it ends before it could exceed them; 0: none"
+        0,
+        ge=0,
+        description="of an episode of several turns, prompt included: it ends before it could exceed them; 0: none",
     )
 
 
@@ -183,9 +188,9 @@ class JudgeSection(Section):
     max_failed: float = Field(
         0.5, ge=0, lt=1, description="share of verdicts that may fail over the window; more of them stop the run"
     )
-    window: int = Field(10, ge=1, le=1000, description="scorings (one a step) that max_failed looks back on")
+    window: int = Field(10, ge=1, le=100, description="scorings (one a step) that max_failed looks back on")
     cache: str = Field("runs/judge-cache", description="folder of verdicts by content, shared by runs; empty for none")
-    price_in: float = Field(0.0, ge=0, description="of a million tokens read, in any currency; for the metric judge/cost")
+    price_in: float = Field(0.0, ge=0, description="of a million tokens read, for the metric judge/cost")
     price_out: float = Field(0.0, ge=0, description="of a million tokens written")
     baseline: str = Field(
         "", description="'likelihood': a second model folder to compare with; empty compares with no prompt"
@@ -196,14 +201,16 @@ class JudgeSection(Section):
 class TaskSection(Section):
     """Which problems; ``args`` are the task's own settings."""
 
-    name: str = Field("search", description="'search', 'code', 'prompts', or an import path")
+    name: str = Field("search", description="'search', 'code', 'browse', 'prompts', or an import path")
     args: Any = Field(default_factory=dict, description="see the task's page")
 
 
 class AlgorithmSection(Section):
     """Which algorithm; ``args`` are its own settings."""
 
-    name: str = Field("ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', 'rlaif', 'raft', 'rwr', 'sft', or an import path")
+    name: str = Field(
+        "ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', 'rlaif', 'raft', 'rwr', 'sft', or an import path"
+    )
     args: Any = Field(default_factory=dict, description="see its page")
 
 

@@ -48,12 +48,16 @@ def prefer_signal(groups: Sequence[Group]) -> list[Group]:
     return drop_equal_rewards(groups) or drop_unscored(groups)
 
 
-def best_of_n(groups: Sequence[Group]) -> list[Group]:
-    """Keep the rollout with the highest reward of each group, the first among equals.
+def best_of_n(groups: Sequence[Group], count: int = 1) -> list[Group]:
+    """Keep the ``count`` rollouts with the highest rewards of each group, the first among equals, the best first.
 
     For imitation of the policy's own best answers (rejection sampling); a group baseline over one rollout is 0.
     """
-    return [replace(group, rollouts=(max(group.rollouts, key=_reward),)) for group in drop_unscored(groups)]
+    assert count >= 1, f"count {count} must be at least 1"
+    return [
+        replace(group, rollouts=tuple(sorted(group.rollouts, key=_reward, reverse=True)[:count]))
+        for group in drop_unscored(groups)
+    ]
 
 
 def _reward(rollout: Rollout) -> float:

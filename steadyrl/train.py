@@ -19,7 +19,7 @@ from steadyrl.autopilot import Autopilot, pilot_metrics
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.clock import Clock
-from steadyrl.config import Config, dump
+from steadyrl.config import Config, dump, in_steps
 from steadyrl.curriculum import Curriculum, Memory, Request, recall
 from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
@@ -27,7 +27,8 @@ from steadyrl.errors import ConfigError, DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
 from steadyrl.knobs import adjust
 from steadyrl.play import World, world_of
-from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups
+from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
+from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout import collect, demonstrate
 from steadyrl.rundir import RunDir, append_line, write_lines
 from steadyrl.sections import UpdateSection
@@ -93,10 +94,11 @@ def open_session(config: Config) -> Session:
             f"curriculum.name = '{config.curriculum.name}' edits problems, and the task '{config.task.name}' has no "
             "method mutate(problem, generator) for that; take 'plr' or 'learnability'"
         )
-    terms = make_terms(config.rewards, task)
+    terms = make_terms(config.rewards, task, config.judge)
     problems, heldout = task.problems("train"), task.problems("heldout")
     if not problems:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
+    config = in_steps(config, len(problems))
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
     return Session(
         config=config,
@@ -145,12 +147,15 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
     while state.step < config.run.steps:
         pilot.secure(state)
         try:
-            groups, found = one_step(session, state)
+            # What an outside engine fails at comes before the step's first update.
+            with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints):
+                groups, found = one_step(session, state)
         except DivergedError as error:
             state = pilot.recover(state, error)
             continue
         record: dict[str, Any] = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **found}
-        record |= _evaluate_now(session, state.step)
+        with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints, record):
+            record |= _evaluate_now(session, state.step)
         if record["step"] % config.run.rollouts_every == 0:
             _record_rollouts(run, record["step"], groups)
         if any(group.why for group in groups):
@@ -202,12 +207,13 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
 
     found = metrics.summarise(groups, batch, updates) | {"learning_rate": rate}
     found |= {f"algorithm/{name}": value for name, value in state.algorithm.items()} | clock.times()
-    found |= moved | chosen
+    found |= moved | chosen | term_metrics(session.terms) | reward_shares(groups, session.terms)
     sampled = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
     found["tokens/per_second"] = sampled / clock.total()
     state.step += 1
     state.updates += int(updates["updates"])
     state.problems_drawn += len(groups)
+    found["data_epoch"] = state.problems_drawn / len(session.problems)
     state.curriculum = memory.plain()
     state.tokens += sampled
     state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.items() if v is not None})

@@ -4,9 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadyrl.advantages import (
+    above_mean_of_kept,
     at_every_token,
     at_last_token,
     batch_scale,
+    best_of_group,
+    exponential_weights,
     gae,
     group_baseline,
     group_scale,
@@ -320,3 +323,52 @@ def test_batch_scale_divides_by_one_deviation_for_all_groups():
 
 def test_batch_scale_of_equal_rewards_is_zero():
     np.testing.assert_array_equal(batch_scale(np.zeros(4), np.array([0, 0, 1, 1])), 0.0)
+
+
+# filters and weights
+
+
+def test_the_best_of_interleaved_groups_are_found_and_of_equals_the_first():
+    rewards, groups = np.array([1.0, 5.0, 3.0, 5.0, 3.0, -2.0]), np.array([7, 2, 7, 2, 7, 9])
+    assert best_of_group(rewards, groups, 1).tolist() == [False, True, True, False, False, True]
+    assert best_of_group(rewards, groups, 2).tolist() == [False, True, True, True, True, True]
+    assert best_of_group(rewards, groups, 3).all()
+
+
+@LIGHT
+@given(seed=SEEDS, count=st.integers(1, 4))
+def test_so_many_are_kept_of_each_group_and_none_that_is_worse_than_one_left_out(seed, count):
+    rewards, groups = random_groups(seed)
+    kept = best_of_group(rewards, groups, count)
+    for name in np.unique(groups):
+        inside = groups == name
+        assert kept[inside].sum() == min(count, inside.sum())
+        left = rewards[inside & ~kept]
+        assert not left.size or rewards[inside & kept].min() >= left.max()
+
+
+def test_the_kept_are_compared_with_one_another_only():
+    rewards, groups = np.array([0.0, 2.0, 6.0, 1.0, 9.0]), np.array([0, 0, 0, 1, 1])
+    kept = np.array([False, True, True, False, True])
+    np.testing.assert_allclose(above_mean_of_kept(rewards, groups, kept), [0, -2, 2, 0, 0])
+    assert not above_mean_of_kept(rewards, groups, np.zeros(5, bool)).any()
+
+
+def test_exponential_weights_of_a_hand_computed_group():
+    """Temperature 1 / ln 3: a reward more triples the weight. 1, 3, 9 over their mean 13/3; alone it is 1."""
+    rewards, groups = np.array([0.0, 1.0, 2.0, -5.0]), np.array([3, 3, 3, 1])
+    np.testing.assert_allclose(exponential_weights(rewards, groups, 1 / np.log(3)), [3 / 13, 9 / 13, 27 / 13, 1])
+
+
+@LIGHT
+@given(seed=SEEDS)
+def test_exponential_weights_have_the_mean_one_and_do_not_care_where_rewards_are_measured_from(seed):
+    rewards, groups = random_groups(seed)
+    weights = exponential_weights(rewards, groups, 0.3)
+    for name in np.unique(groups):
+        assert weights[groups == name].mean() == pytest.approx(1.0)
+    np.testing.assert_allclose(exponential_weights(rewards + 1e4, groups, 0.3), weights, rtol=1e-6)
+
+
+def test_exponential_weights_of_huge_rewards_stay_finite():
+    np.testing.assert_allclose(exponential_weights(np.array([1e6, 0.0]), np.zeros(2, int), 0.1), [2.0, 0.0])

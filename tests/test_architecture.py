@@ -13,12 +13,12 @@ import steadyrl
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
     {"types", "episode", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
-    # mathematics; the jail
-    {"advantages", "losses", "kl", "select", "batch", "curriculum", "level_replay", "bandit", "stats", "sandbox"},
+    # mathematics; the jail; the browser
+    {"advantages", "losses", "kl", "select", "batch", "curriculum", "level_replay", "bandit", "stats", "sandbox", "browser"},
     {"rewards", "backends", "doctor"},  # services
     {"tasks", "algorithms", "play", "rollout", "checkpoint", "control", "knobs", "autopilot"},  # composition
     {"train", "clock", "evaluate", "record", "trial", "parity", "rehearsal", "forecast", "preflight"},  # the loop
-    set(),  # science
+    {"studies"},  # science
     {"report"},  # writing
     {"cli", "integrations"},  # faces
 )

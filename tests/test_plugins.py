@@ -31,7 +31,7 @@ def test_a_short_name_and_its_import_path_give_the_same():
 
 def test_an_unknown_name_is_answered_with_one_that_exists():
     assert refusal("reward", "lenght").startswith("no reward is called 'lenght'; did you mean 'length'?")
-    assert "known are grpo, ppo, reinforce, rloo" in refusal("algorithm", "zzzz")
+    assert "known are grpo, ppo, raft, reinforce, rlaif, rloo, rwr, sft" in refusal("algorithm", "zzzz")
     assert "'package.module:name'" in refusal("backend", "jax")
 
 

@@ -154,6 +154,12 @@ def cause_of(verdict):
 def test_rewards_that_are_all_equal_are_told(toy):
     verdict = rewards(begin_trial(toy(reward="toy_rewards:nothing")))
     assert cause_of(verdict) == "constant"
+
+
+def test_what_imitates_good_answers_needs_no_rewards_that_differ(toy):
+    verdict = rewards(begin_trial(toy("algorithm.name=sft", reward="toy_rewards:nothing")))
+    assert verdict.passed
+    assert "good answers are imitated" in verdict.message
     assert "32 of 32 rollouts scored, mean 0, standard deviation 0" in verdict.message
 
 

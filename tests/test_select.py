@@ -86,6 +86,11 @@ def test_best_of_n_keeps_the_best_and_the_first_of_equals():
     assert outline(best_of_n(groups)) == [("a", [(1, 2.0)]), ("b", [(1, 5.0)]), ("c", [(1, -2.0)])]
 
 
+def test_best_of_n_keeps_as_many_of_the_best_as_asked_for():
+    groups = [group("a", 0.0, 2.0, 1.0, 2.0), group("b", 1.0, None)]
+    assert outline(best_of_n(groups, 3)) == [("a", [(1, 2.0), (3, 2.0), (2, 1.0)]), ("b", [(0, 1.0)])]
+
+
 def test_best_of_n_prefers_a_negative_reward_to_none():
     assert outline(best_of_n([group("a", None, -7.0, None)])) == [("a", [(1, -7.0)])]
 

@@ -136,9 +136,11 @@ def _loss(
         xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high
     )
     per_token = policy
-    if settings.kl_coef:
-        per_token = per_token + settings.kl_coef * KL_FORMS[settings.kl_form](xp, new.logprobs, arrays)
     sums = losses.policy_sums(xp, policy, clipped, new.logprobs, arrays)
+    if settings.kl_coef:
+        penalty = KL_FORMS[settings.kl_form](xp, new.logprobs, arrays)
+        per_token = per_token + settings.kl_coef * penalty
+        sums["loss/kl"] = (penalty * mask).sum()
     return losses.reduce(xp, per_token, arrays.get("weights", mask), count), sums
 
 

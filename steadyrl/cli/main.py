@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from steadyrl.cli import doctor, preflight, report, run, task
+from steadyrl.cli import compare, doctor, judge, preflight, report, run, task
 from steadyrl.errors import SteadyError
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app.command("preflight")(preflight.preflight_command)
 app.command("train")(run.train_command)
 app.command("report")(report.report_command)
 app.command("doctor")(doctor.doctor_command)
+app.command("compare")(compare.compare_command)
+app.command("judge")(judge.judge_command)
 app.command("sample")(run.sample_command)
 app.add_typer(task.app, name="task")
 

@@ -10,6 +10,8 @@ import typer
 
 from steadyrl.rundir import RunDir
 
+LOSS_COLUMNS = ("loss", "policy", "likelihood", "KL", "value", "gradient", "doctor")  # of the epoch table
+
 
 def report_command(run: Annotated[Path, typer.Argument(help="a run directory")]) -> None:
     """Write report.md, report.html, the pictures and summary.json of a run, and print what they say."""
@@ -22,9 +24,43 @@ def show_report(run: RunDir) -> None:
 
     folder = write_report(run.path)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    for line in epoch_lines(summary.get("epochs")):
+        print(line)
     for line in summary_lines(summary):
         print(line)
     print(f"report: {folder / 'report.html'}")
+
+
+def epoch_lines(table: dict[str, Any] | None) -> list[str]:
+    """Return the epoch table and its checklist as lines for a terminal; nothing where a run has none."""
+    from steadyrl.report.epochs import shown_epochs
+
+    shown = shown_epochs(table)
+    if shown is None:
+        return []
+    rows = [shown["headings"], *shown["rows"]]
+    # In two parts, for a terminal of 100 columns; the doctor's words, which may be long, close the second.
+    second = [i for i, heading in enumerate(shown["headings"]) if i == 0 or heading in LOSS_COLUMNS]
+    first = [0, *(i for i in range(len(shown["headings"])) if i not in second)]
+    lines = [
+        *_aligned([[row[i] for i in first] for row in rows]),
+        "",
+        *_aligned([[row[i] for i in second] for row in rows]),
+    ]
+    if shown["trends"]:
+        lines += ["", "change per epoch [95 %]:", *(f"    {trend}" for trend in shown["trends"])]
+    return [*lines, "", *(f"{p['word']}: {p['name']}: {p['measured']}" for p in shown["checklist"]), ""]
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    last = len(widths) - 1
+    return [
+        "  ".join(
+            cell if i == last else f"{cell:>{width}}" for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:

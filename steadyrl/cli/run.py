@@ -25,7 +25,10 @@ from steadyrl.rundir import RunDir
 from steadyrl.train import Session, Watch, open_session, train
 
 # What a run may change on its way without becoming another one.
-_FREE_ON_RESUME = ("run.steps", "run.checkpoint_every", "run.keep_checkpoints", "run.rollouts_every")
+_FREE_ON_RESUME = (
+    *("run.steps", "run.epochs", "run.checkpoint_every", "run.keep_checkpoints", "run.rollouts_every"),
+    *("judge.base_url", "judge.key_env", "judge.workers", "judge.retries", "judge.max_failed"),  # the server may move
+)
 
 
 def train_command(
@@ -40,14 +43,15 @@ def train_command(
         # With --resume there is no config file: whatever stands in its place is an override.
         run, settings = _reopen(resume, [*([str(config)] if config else []), *overrides])
         session = open_session(settings)
-        attempt = record.begin_again(run, settings)
+        _refuse_finished(run, session.config)
+        attempt = record.begin_again(run, session.config)
     elif config is None:
         raise ConfigError("give a config file (steadyrl train examples/search.toml) or --resume with a run directory")
     else:
         settings = configs.load(config, overrides)
         session = open_session(settings)
         checked = _check_before(session)
-        run, attempt = record.begin(settings, config.read_text(encoding="utf-8")), 0
+        run, attempt = record.begin(session.config, config.read_text(encoding="utf-8")), 0
         note(checked)
         note(f"run directory: {run.path}")
     with record.outcome(run):
@@ -93,12 +97,18 @@ def _reopen(path: Path, overrides: list[str]) -> tuple[RunDir, Config]:
                 "step N. For anything else start a new run"
             )
     settings = configs.resolve(run.resolved(), overrides)
+    if settings.run.epochs and any(override.partition("=")[0].strip() == "run.steps" for override in overrides):
+        raise ConfigError(f"run.epochs = {settings.run.epochs} sets the steps of this run; change run.epochs instead")
+    return run, settings
+
+
+def _refuse_finished(run: RunDir, settings: Config) -> None:
     done = run.checkpoints()
     if done and done[-1] >= settings.run.steps and run.info().get("status") == "finished":
+        more = "run.epochs=N" if settings.run.epochs else "run.steps=N"
         raise RunError(
-            f"'{path}' is finished: {done[-1]} of {settings.run.steps} steps; add run.steps=N to train longer"
+            f"'{run.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer"
         )
-    return run, settings
 
 
 def _train(session: Session, run: RunDir, attempt: int) -> str:

@@ -12,8 +12,7 @@ from rich.table import Table
 from steadyrl import config as configs
 from steadyrl import plugins
 from steadyrl.evaluate import evaluate_rules, means, pick_heldout
-from steadyrl.rewards.combine import make_terms
-from steadyrl.tasks.check import check_task
+from steadyrl.tasks.check import check_task, terms_to_check
 
 app = typer.Typer(help="Look at a task before training on it.", no_args_is_help=True)
 
@@ -47,7 +46,7 @@ def _baselines(settings: configs.Config, console: Console) -> None:
     if not rules:
         return
     problems = pick_heldout(task.problems("heldout"), settings.evaluate.problems)
-    records = evaluate_rules(rules, problems, make_terms(settings.rewards, task), task.metric)
+    records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
     by_rule = {name: means(records, name) for name in rules}
     columns = [task.metric, *sorted({part for found in by_rule.values() for part in found} - {task.metric, "reward"})]
     table = Table(title=f"answers without a model, {len(problems)} held-out problems", title_justify="left", box=None)

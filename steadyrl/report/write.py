@@ -18,6 +18,8 @@ from steadyrl.config import Config, dump
 from steadyrl.errors import AccessError
 from steadyrl.report import markup, plots
 from steadyrl.report.actions import action_rows
+from steadyrl.report.checklist import epochs_with_checklist
+from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.evidence import Answer, Evidence, read_evidence
 from steadyrl.report.figures import checks, metric_values, summarise
 from steadyrl.rundir import RunDir, write_json, write_text
@@ -42,7 +44,7 @@ def write_report(path: Path | str) -> Path:
         AccessError: The folder cannot be written.
     """
     evidence = read_evidence(path)
-    summary = summarise(evidence)
+    summary = {**summarise(evidence), "epochs": epochs_with_checklist(path, evidence.metrics)}
     folder = RunDir(path).report_folder
     write_json(folder / "summary.json", summary)
     pictures = plots.draw(evidence.metrics, evidence.settings.get("rewards", {}), summary["metric"])
@@ -56,6 +58,7 @@ def write_report(path: Path | str) -> Path:
         "notes": _notes(evidence, summary),
         "changes": _changes(summary),
         "ranking": _ranking(evidence, summary),
+        "epochs": shown_epochs(summary["epochs"]),
         "checks": checks(summary),
         "actions": action_rows(evidence.actions),
         "captions": plots.captions(len(evidence.metrics)),

@@ -6,13 +6,15 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from steadyrl import plugins
 from steadyrl.errors import ConfigError, DataError
+from steadyrl.rewards import judge as judges
+from steadyrl.sections import JudgeSection
 from steadyrl.types import Group, Problem, RewardFn, Rollout, Score, Task
 
 log = logging.getLogger(__name__)
@@ -26,21 +28,42 @@ _TAKEN = frozenset({"mean", "std", "std_within", "unscored"})
 
 @dataclass(frozen=True)
 class Term:
-    """One part of the reward; weight 0 is measured and logged but does not count."""
+    """One part of the reward; weight 0 is measured and logged but does not count.
+
+    Attributes:
+        metrics: What it measured of itself since the last call, by names of the catalogue.
+    """
 
     name: str
     weight: float
     reward: BatchReward
+    metrics: Callable[[], dict[str, float]] = field(default=dict)
 
 
-def make_terms(weights: Mapping[str, float], task: Task) -> list[Term]:
+@runtime_checkable
+class Prepared(Protocol):
+    """A reward of one rollout that wants to see all of a step first, to work on several at a time."""
+
+    def prepare(self, pairs: Sequence[tuple[Problem, Rollout]]) -> None:
+        """Do now what the calls for these rollouts will need; never raises for what a model wrote."""
+
+    def __call__(self, problem: Problem, rollout: Rollout) -> Score:
+        """Score one rollout."""
+
+
+def make_terms(weights: Mapping[str, float], task: Task, judge: JudgeSection | None = None) -> list[Term]:
     """Find the reward of every name: the task's own first, then built-ins, then import paths.
 
     The task's metric is always among the terms, with weight 0 where the user gave none, so that every run measures
     what its evaluation compares.
 
+    Args:
+        weights: By name.
+        task: Gives rewards of its own.
+        judge: Settings of the reward ``judge``.
+
     Raises:
-        ConfigError: A name is unknown.
+        ConfigError: A name is unknown, or the judge lacks a setting.
     """
     own = task.rewards()
     wanted = dict(weights)
@@ -49,6 +72,9 @@ def make_terms(weights: Mapping[str, float], task: Task) -> list[Term]:
         wanted.setdefault(task.metric, 0.0)
     terms = []
     for name, weight in wanted.items():
+        if name == judges.NAME and name not in own:
+            terms.append(_judge_term(weight, judge or JudgeSection(), task, own))
+            continue
         reward = per_rollout(name, own[name]) if name in own else _adapt(name, _load(name, own))
         terms.append(Term(_short(name), weight, reward))
     names = [term.name for term in terms]
@@ -70,6 +96,11 @@ def score_groups(groups: Sequence[Group], terms: Sequence[Term]) -> list[Group]:
         replace(group, rollouts=tuple(next(scored) if r.unscored is None else r for r in group.rollouts))
         for group in groups
     ]
+
+
+def term_metrics(terms: Sequence[Term]) -> dict[str, float]:
+    """Return what the terms measured of themselves since the last call."""
+    return {name: value for term in terms for name, value in term.metrics().items()}
 
 
 def require_scores(groups: Sequence[Group]) -> None:
@@ -111,6 +142,8 @@ def per_rollout(name: str, function: RewardFn) -> BatchReward:
     """Lift a function of one rollout. What it raises becomes an unscored rollout with the reason."""
 
     def reward(pairs: Sequence[tuple[Problem, Rollout]]) -> list[Score]:
+        if isinstance(function, Prepared):
+            function.prepare(pairs)
         scores, raised = [], []
         for problem, rollout in pairs:
             try:
@@ -217,6 +250,16 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
         unscored="; ".join(missing) or None,
         note="; ".join(score.note for _, score in scores if score.note),
     )
+
+
+def _judge_term(weight: float, section: JudgeSection, task: Task, own: Mapping[str, RewardFn]) -> Term:
+    if section.gate and section.gate not in own:
+        raise ConfigError(
+            f"judge.gate: '{section.gate}' is no reward of the task; expected one of {', '.join(sorted(own)) or 'none'}"
+        )
+    gate = per_rollout(section.gate, own[section.gate]) if section.gate else None
+    judge = judges.Judge(section, task.gold, gate)
+    return Term(judges.NAME, weight, judge, judge.metrics)
 
 
 def _load(name: str, own: Mapping[str, RewardFn]) -> Callable[..., Any]:

@@ -1,6 +1,8 @@
 """Is a task sound? To be asked before anyone trains on it: no model is needed.
 
-The gold answer scores high, an empty one low, scoring repeats, and nothing that a model may write raises.
+The gold answer scores high, an empty one low, scoring repeats, and nothing that a model may write raises. Of a task
+whose problems answer back the expert plays the gold answer, of every kind of problem well, and the empty answer says
+nothing turn after turn.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import numpy as np
 
 from steadyrl import plugins
 from steadyrl.config import Config
+from steadyrl.episode import Interactive
 from steadyrl.rewards.combine import Term, make_terms, score_texts
-from steadyrl.types import Problem, Task
+from steadyrl.tasks.attempts import Say, score_attempts
+from steadyrl.types import Problem, Rollout, Task
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _PROBLEMS = 200  # of each split, spread evenly
@@ -45,14 +49,23 @@ def check_task(config: Config) -> list[Check]:
         _splits(train, heldout),
         _gold(task, terms, some),
         _empty(task, terms, some),
-        _repeats(config, terms, some),
-        _hostile(terms, some[0]),
+        _repeats(config, task, terms, some),
+        _hostile(task, terms, some[0]),
     ]
+
+
+def terms_to_check(config: Config, task: Task) -> list[Term]:
+    """Return the rewards but for an AI judge: it would cost much here and tell nothing of the task.
+
+    `steadyrl judge` looks at judges; where nothing else is rewarded, it is asked all the same.
+    """
+    weights = {name: weight for name, weight in config.rewards.items() if name != "judge"}
+    return make_terms(weights or config.rewards, task, config.judge)
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:
     task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
-    return task, make_terms(config.rewards, task)
+    return task, terms_to_check(config, task)
 
 
 def _spread(problems: Sequence[Problem]) -> list[Problem]:
@@ -71,21 +84,46 @@ def _splits(train: Sequence[Problem], heldout: Sequence[Problem]) -> Check:
     return Check("problems", bool(ids) and not common and not repeated, detail)
 
 
-def _scores(terms: Sequence[Term], answers: Sequence[tuple[Problem, str]], metric: str) -> list[float | None]:
-    return [r.parts.get(metric) if metric else r.reward for r in score_texts(answers, terms)]
+def _answered(task: Task, terms: Sequence[Term], answers: Sequence[tuple[Problem, str]]) -> list[Rollout]:
+    """Score texts; a problem that answers back is told its text turn after turn."""
+    if isinstance(task, Interactive):
+        return score_attempts(task, [(problem, _always(text)) for problem, text in answers], terms)
+    return score_texts(answers, terms)
+
+
+def _always(text: str) -> Say:
+    return lambda episode, turn: text
+
+
+def _metric(task: Task, rollouts: Sequence[Rollout]) -> list[float | None]:
+    return [rollout.parts.get(task.metric) if task.metric else rollout.reward for rollout in rollouts]
+
+
+def _golden(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> list[tuple[Problem, Rollout]]:
+    """Return the problems for which the task knows a good answer, and that answer's rollout."""
+    if isinstance(task, Interactive):
+        rollouts = score_attempts(task, [(p, lambda episode, turn: episode.expert()) for p in problems], terms)
+        return [(p, r) for p, r in zip(problems, rollouts, strict=True) if r.turns or r.unscored]
+    answers = [(p, text) for p in problems if (text := task.gold(p)) is not None]
+    return [(p, r) for (p, _), r in zip(answers, score_texts(answers, terms), strict=True)]
 
 
 def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
-    golds = [(problem, task.gold(problem)) for problem in problems]
-    answers = [(problem, text) for problem, text in golds if text is not None]
-    if not answers:
+    known = _golden(task, terms, problems)
+    if not known:
         return Check("gold answer", True, "the task knows none; give one to have it checked")
-    return _mean("gold answer", _scores(terms, answers, task.metric), task.metric, GOLD_AT_LEAST, math.inf)
+    found = _mean("gold answer", _metric(task, [r for _, r in known]), task.metric, GOLD_AT_LEAST, math.inf)
+    for kind in dict.fromkeys(problem.columns.get("kind") for problem, _ in known):
+        of_kind = [rollout for problem, rollout in known if problem.columns.get("kind") == kind]
+        one = _mean("gold answer", _metric(task, of_kind), task.metric, GOLD_AT_LEAST, math.inf)
+        if found.passed and not one.passed:
+            return Check("gold answer", False, f"of '{kind}': {one.detail}")
+    return found
 
 
 def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
-    scores = _scores(terms, [(problem, "") for problem in problems], task.metric)
-    return _mean("empty answer", scores, task.metric, -math.inf, EMPTY_AT_MOST)
+    rollouts = _answered(task, terms, [(problem, "") for problem in problems])
+    return _mean("empty answer", _metric(task, rollouts), task.metric, -math.inf, EMPTY_AT_MOST)
 
 
 def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float) -> Check:
@@ -98,17 +136,26 @@ def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, hi
     return Check(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
 
 
-def _repeats(config: Config, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
+def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
     """Score the same answers with a second task, built anew, so that no cache can answer."""
     again_task, again = _build(config)
-    answers = [(p, again_task.gold(p) or p.prompt) for p in problems[:50]]
-    first, second = (_scores(t, answers, again_task.metric) for t in (terms, again))
-    differing = sum(a != b for a, b in zip(first, second, strict=True))
-    return Check("scoring repeats", differing == 0, f"{differing} of {len(answers)} answers scored differently")
+    if isinstance(again_task, Interactive):
+        known = _golden(task, terms, problems[:50])
+        first = [rollout for _, rollout in known]
+        second = score_attempts(again_task, [(p, _echo(r.turns)) for p, r in known], again)
+    else:
+        answers = [(p, again_task.gold(p) or p.prompt) for p in problems[:50]]
+        first, second = score_texts(answers, terms), score_texts(answers, again)
+    differing = sum(a != b for a, b in zip(_metric(task, first), _metric(task, second), strict=True))
+    return Check("scoring repeats", differing == 0, f"{differing} of {len(first)} answers scored differently")
 
 
-def _hostile(terms: Sequence[Term], problem: Problem) -> Check:
-    unscored = [r for r in score_texts([(problem, text) for text in _HOSTILE], terms) if r.unscored]
+def _echo(turns: Sequence[str]) -> Say:
+    return lambda episode, turn: turns[turn] if turn < len(turns) else None
+
+
+def _hostile(task: Task, terms: Sequence[Term], problem: Problem) -> Check:
+    unscored = [r for r in _answered(task, terms, [(problem, text) for text in _HOSTILE]) if r.unscored]
     detail = f"{len(_HOSTILE)} malformed answers, {len(unscored)} left unscored"
     if unscored:
         detail += f" ({unscored[0].unscored})"

@@ -15,6 +15,7 @@ from steadyrl.rewards.combine import (
     require_scores,
     score_groups,
     score_texts,
+    term_metrics,
 )
 from steadyrl.types import Group, Problem, Rollout, Score
 
@@ -307,3 +308,31 @@ def test_what_is_no_function_is_refused(users_module):
     module = users_module("users_constants", "WEIGHT = 5\n")
     with pytest.raises(ConfigError, match="'users_constants:WEIGHT' is 5; expected a function"):
         make_terms({f"{module}:WEIGHT": 1.0}, OneRewardTask("", ()))
+
+
+class Preparing:
+    """A reward that wants to see all rollouts first."""
+
+    def __init__(self):
+        self.calls = []
+
+    def prepare(self, pairs):
+        self.calls.append([rollout.text for _, rollout in pairs])
+
+    def __call__(self, problem, rollout):
+        self.calls.append(rollout.text)
+        return Score(1.0)
+
+
+def test_a_reward_that_prepares_sees_all_rollouts_of_a_step_before_it_scores_them():
+    reward = Preparing()
+    scored([group("a", "b"), group("c")], term(reward))
+    assert reward.calls == [["a", "b", "c"], "a", "b", "c"]
+
+
+def test_terms_tell_what_they_measured_of_themselves():
+    terms = [
+        term(lambda p, r: 1.0),
+        Term("other", 1.0, per_rollout("other", lambda p, r: 1.0), lambda: {"judge/x": 2.0}),
+    ]
+    assert term_metrics(terms) == {"judge/x": 2.0}

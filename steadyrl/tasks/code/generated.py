@@ -11,8 +11,10 @@ the expression; arguments are chosen so that common wrong expressions differ on 
 from __future__ import annotations
 
 import ast
+import hashlib
 import random
 from collections.abc import Callable
+from typing import Literal
 
 from steadyrl.tasks.code.problems import Case, CodeProblem
 
@@ -67,33 +69,41 @@ _KINDS: tuple[tuple[str, tuple[tuple[str, str], ...], tuple[object, ...], int], 
     ("xs", _LIST_STEPS, _LISTS, 4),
 )
 _ENDS = frozenset({"tell", "count", "list", "sum", "find"})  # first words of steps whose result is of another kind
+_STEPS = {"one": (1,), "two": (2,), "mixed": (1, 1, 2)}  # of a problem, to be drawn from
 _TRIES = 50  # draws per wanted problem before the supply counts as used up
 
 
-def generated_problems(count: int, seed: int = 0) -> list[CodeProblem]:
+def generated_problems(
+    count: int,
+    seed: int = 0,
+    steps: Literal["one", "two", "mixed"] = "mixed",
+    half: Literal["a", "b", "both"] = "both",
+) -> list[CodeProblem]:
     """Return distinct problems; fewer than asked for where so many do not exist.
 
     Args:
         count: How many.
         seed: Another one gives others.
+        steps: Of every problem; "mixed" has one step twice as often as two. There are some 200 problems of one step.
+        half: Of all problems that there are, whatever the seed: none is in both "a" and "b".
     """
     rng = random.Random(f"one-expression problems {seed}")
     found: dict[str, CodeProblem] = {}
     for _ in range(count * _TRIES):
         if len(found) == count:
             break
-        problem = _draw(rng)
-        if problem is not None:
+        problem = _draw(rng, _STEPS[steps])
+        if problem is not None and half in ("both", _half(problem.id)):
             found.setdefault(problem.id, problem)
     return list(found.values())
 
 
-def _draw(rng: random.Random) -> CodeProblem | None:
+def _draw(rng: random.Random, lengths: tuple[int, ...]) -> CodeProblem | None:
     """Draw one problem, or None where its parts do not fit or say nothing."""
     name, steps, arguments, largest = rng.choice(_KINDS)
     asked: list[str] = []
     expression = name
-    for i in range(rng.choice((1, 1, 2))):
+    for i in range(rng.choice(lengths)):
         words, form = rng.choice(steps)
         if i and (asked[-1].split()[0] in _ENDS or asked[-1] == words):
             return None
@@ -117,6 +127,10 @@ def _draw(rng: random.Random) -> CodeProblem | None:
         canonical_solution=f" {expression}",
         wrong_solution=f" {wrong}",
     )
+
+
+def _half(problem: str) -> str:
+    return "ab"[hashlib.sha256(problem.encode()).digest()[0] % 2]
 
 
 def _binds_weakly(expression: str) -> bool:

@@ -69,7 +69,18 @@ def program(answer: str, problem: CodeProblem) -> str:
         return f"{starter}\n{answer}" if starter and is_python(starter) else answer
     if not problem.starter_code:
         return answer
-    return problem.starter_code + _AFTER_FUNCTION.split(answer, maxsplit=1)[0]
+    return _joined(problem.starter_code, _AFTER_FUNCTION.split(answer, maxsplit=1)[0])
+
+
+def _joined(starter: str, rest: str) -> str:
+    """Continue a starter, giving back the space or the indentation that a stripped answer has lost at its front."""
+    if not rest or rest[0].isspace() or not starter:
+        return starter + rest
+    if not starter.endswith("\n"):
+        return f"{starter} {rest}" if not starter[-1].isspace() else starter + rest
+    last = starter.rstrip().rpartition("\n")[2]
+    indentation = last[: len(last) - len(last.lstrip())]
+    return f"{starter}{indentation}{'    ' if last.endswith(':') else ''}{rest}"
 
 
 def is_python(code: str) -> bool:

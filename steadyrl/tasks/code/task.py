@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -32,6 +34,7 @@ _ENTRIES_KEPT = 10_000  # a step asks for each one once per reward part
 _FINDING_COST = 0.2  # of quality, per objection
 _USUAL_SIZE = 60  # nodes of a program, where no canonical solution gives a measure
 
+Pairs = Sequence[tuple[Problem, Rollout]]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -46,8 +49,26 @@ class CodeSettings(Section):
     heldout_share: float = Field(0.5, gt=0, lt=1, description="held out of the first file where there is no second")
     generated_count: int = Field(800, ge=2, description="how many problems 'generated' makes, at most")
     generated_seed: int = Field(0, ge=0, description="of the generated problems")
+    generated_steps: Literal["one", "two", "mixed"] = Field(
+        "mixed", description="steps of a generated problem: 'one', 'two', or 'mixed', two in a third of them"
+    )
+    generated_half: Literal["a", "b", "both"] = Field(
+        "both", description="of all generated problems: none is in both 'a' and 'b', so that one can warm up the other"
+    )
     all_or_nothing: bool = Field(False, description="tests is 1 if all pass, else 0; otherwise the share that passes")
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings, description="where answers are run")
+
+
+@dataclass(frozen=True)
+class CodeReward:
+    """A reward of one rollout, with a way to run the answers of a step in all workers at once."""
+
+    measure: Callable[[Problem, Rollout], Score]
+    prepare: Callable[[Pairs], None]
+
+    def __call__(self, problem: Problem, rollout: Rollout) -> Score:
+        """Score one rollout."""
+        return self.measure(problem, rollout)
 
 
 class CodeTask:
@@ -72,7 +93,7 @@ class CodeTask:
         self._all_or_nothing = settings.all_or_nothing
         self._train, self._heldout = _split(settings)
         self._by_id = {problem.id: problem for problem in [*self._train, *self._heldout]}
-        self._sandbox = open_sandbox(settings.sandbox)
+        self._sandbox, self._workers = open_sandbox(settings.sandbox), settings.sandbox.workers
         self._judged: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
         self._inspected: OrderedDict[str, tuple[list[str], int]] = OrderedDict()
 
@@ -85,7 +106,13 @@ class CodeTask:
 
     def rewards(self) -> Mapping[str, RewardFn]:
         """See Task."""
-        return {"tests": self._tests, "compiles": self._compiles, "quality": self._quality, "brevity": self._brevity}
+        measures = {
+            "tests": self._tests,
+            "compiles": self._compiles,
+            "quality": self._quality,
+            "brevity": self._brevity,
+        }
+        return {name: CodeReward(measure, self._run_all) for name, measure in measures.items()}
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: answers that must not score, or only by luck."""
@@ -155,6 +182,27 @@ class CodeTask:
         except JailError as error:
             return Score(None, unscored=str(error))
 
+    def _run_all(self, pairs: Pairs) -> None:
+        """Run all answers that are not judged yet, as many at a time as there are workers, and remember the verdicts.
+
+        The last ones asked for are kept; what the machine failed at is left to be tried once more, alone.
+        """
+        keys = [(problem.id, rollout.text) for problem, rollout in pairs if problem.id in self._by_id]
+        new = [key for key in dict.fromkeys(keys) if key not in self._judged][-_ENTRIES_KEPT:]
+        if self._workers == 1 or len(new) < 2:
+            return
+        with ThreadPoolExecutor(self._workers) as pool:
+            for key, verdict in zip(new, pool.map(self._judge, new), strict=True):
+                if verdict is not None:
+                    _remember(self._judged, key, verdict)
+
+    def _judge(self, key: tuple[str, str]) -> Verdict | None:
+        known = self._by_id[key[0]]
+        try:
+            return judge(self._sandbox, program(key[1], known), known)
+        except JailError:
+            return None
+
     def _verdict(self, problem: Problem, text: str) -> Verdict | str:
         """Return what the tests say, or why they cannot be asked."""
         key = (problem.id, text)
@@ -202,7 +250,9 @@ def _load(name: str, settings: CodeSettings) -> list[CodeProblem]:
     if name == "own":
         return load_problems(OWN_PROBLEMS)
     if name == "generated":
-        return generated_problems(settings.generated_count, settings.generated_seed)
+        return generated_problems(
+            settings.generated_count, settings.generated_seed, settings.generated_steps, settings.generated_half
+        )
     return load_problems(Path(name))
 
 

@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from steadyrl.rewards.combine import make_terms, score_texts
 from steadyrl.sandbox.pool import JailError
 from steadyrl.tasks.check import check_task
 from steadyrl.tasks.code.generated import generated_problems
-from steadyrl.tasks.code.problems import program
+from steadyrl.tasks.code.problems import CodeProblem, program
 from steadyrl.tasks.code.quality import inspect
 from steadyrl.tasks.code.task import OWN_PROBLEMS, CodeSettings, CodeTask
 
@@ -88,6 +89,25 @@ def test_each_part_of_the_reward_is_measured(own, terms):
     assert (half.parts["quality"], half.parts["brevity"], half.parts["compiles"]) == (0.0, 0.0, 1.0)
     assert (broken.parts["tests"], broken.parts["compiles"], broken.reward) == (0.0, 0.0, 0.0)
     assert "SyntaxError" in broken.note
+
+
+def test_answers_that_lost_their_first_indentation_still_continue_the_starter(own, terms):
+    """Rollouts carry stripped text: the body's first line stands at the margin, the others where they were."""
+    task = CodeTask(CodeSettings(problems="generated", generated_count=40))
+    for known, makes in ((own, terms), (task, make_terms({"tests": 1.0}, task))):
+        pairs = [(problem, known.gold(problem).strip()) for problem in both(known)]
+        assert [r.note for r in score_texts(pairs, makes) if r.parts["tests"] != 1.0] == []
+
+
+def test_a_continuation_is_put_where_the_starter_ends():
+    def joined(starter, answer):
+        return program(answer, CodeProblem("p", "p", "f", starter_code=starter))
+
+    assert joined("def f(x):\n    return", "x + 1") == "def f(x):\n    return x + 1"
+    assert joined("def f(x):\n    return ", "x + 1") == "def f(x):\n    return x + 1"
+    assert joined("def f(x):\n", "y = x\n    return y") == "def f(x):\n    y = x\n    return y"
+    assert joined('def f(x):\n    """Add: it."""\n', "return x") == 'def f(x):\n    """Add: it."""\n    return x'
+    assert joined("def f(x):\n", "  return x") == "def f(x):\n  return x"
 
 
 def test_all_or_nothing_pays_for_all_tests_only():
@@ -177,3 +197,25 @@ def test_settings_and_files_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(DataError, match="'a' is in both files"):
         CodeTask(CodeSettings(problems=str(one), heldout=str(one)))
     assert plugins.load("task", "code") is CodeTask
+
+
+class Meeting:
+    """A sandbox that runs nothing before two ask it at the same time."""
+
+    def __init__(self, sandbox):
+        self._sandbox, self._both = sandbox, threading.Barrier(2)
+
+    def run(self, *job):
+        self._both.wait(timeout=30)
+        return self._sandbox.run(*job)
+
+
+def test_several_workers_run_the_answers_of_a_step_side_by_side():
+    task = CodeTask(CodeSettings(sandbox={"workers": 2}))
+    task._sandbox = Meeting(task._sandbox)
+    terms = make_terms({"tests": 1.0, "compiles": 0.1}, task)
+    problems = [p for p in both(task) if task.gold(p)][:3]
+    wrong = task.baselines()["wrong solution"]
+    answers = [(p, text) for p in problems for text in (task.gold(p), wrong(p), task.gold(p))]
+    found = [r.parts["passed_all"] for r in score_texts(answers, terms)]
+    assert found == [1.0, 0.0, 1.0] * 3

@@ -1,0 +1,108 @@
+"""Filtered policy gradient with a KL penalty in the loss: best of N, the top few, or all above a threshold.
+
+A filter makes advantages 0; it takes no rollout out of the batch. Every sum is then divided by what was sampled, as
+without a filter, the KL is one over all samples, as it has to be, and ``keep = "all"`` is the plain policy gradient.
+docs/algorithms/rlaif.md says what each choice does to the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from steadyrl import advantages, kl, losses
+from steadyrl.algorithms.grpo import require_groups
+from steadyrl.config import Section
+from steadyrl.select import drop_unscored
+from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
+
+
+class RLAIFSettings(Section):
+    """RLAIF's own numbers; it needs rollout.samples_per_prompt of at least 2."""
+
+    keep: Literal["best", "top_k", "above", "all"] = Field(
+        "best", description="which rollouts of a problem move the policy: the best, the top_k, those above, or all"
+    )
+    top_k: int = Field(2, ge=1, description="for keep = 'top_k'")
+    reward_threshold: float | None = Field(
+        None, description="rollouts with less reward do not move the policy, whatever keep says; 'above' needs it"
+    )
+    baseline: Literal["group", "kept", "none"] = Field(
+        "group", description="what a reward is compared with: the mean of all rollouts of its problem, of those kept, 0"
+    )
+    kl_coef: float = Field(0.02, ge=0, description="weight of the KL to the reference in the loss; 0 needs none")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
+    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+
+    @model_validator(mode="after")
+    def _something_is_left(self) -> RLAIFSettings:
+        if self.keep == "above" and self.reward_threshold is None:
+            raise ValueError("a reward_threshold for keep = 'above'")
+        if self.baseline == "kept" and (self.keep == "best" or (self.keep == "top_k" and self.top_k == 1)):
+            raise ValueError("baseline = 'group' or 'none' where one rollout is kept: it is its own mean")
+        return self
+
+
+class RLAIF:
+    """Builds the algorithm from its settings; the name that the config loads."""
+
+    Settings = RLAIFSettings
+
+    @staticmethod
+    def build(settings: RLAIFSettings) -> Algorithm:
+        """Return the filtered policy gradient as a record of functions."""
+
+        def prepare(batch: Batch, numbers: Numbers) -> Batch:
+            return _prepare(batch, settings)
+
+        def loss(
+            xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float
+        ) -> tuple[Array, dict[str, Array]]:
+            return _loss(xp, new, arrays, count, settings)
+
+        return Algorithm(
+            needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
+            select=drop_unscored,
+            prepare=prepare,
+            loss=loss,
+            adapt=lambda numbers, metrics: dict(numbers),
+            state={},
+        )
+
+
+def _prepare(batch: Batch, settings: RLAIFSettings) -> Batch:
+    """Give every token of a kept rollout its reward less the baseline, and the others 0."""
+    rewards, groups = batch.rewards, batch.groups
+    if settings.baseline != "none" or settings.keep in ("best", "top_k"):
+        require_groups(batch, "RLAIF")
+    kept = np.ones(len(rewards), bool)
+    if settings.keep in ("best", "top_k"):
+        kept = advantages.best_of_group(rewards, groups, 1 if settings.keep == "best" else settings.top_k)
+    if settings.reward_threshold is not None:
+        kept &= rewards >= settings.reward_threshold
+    found = {
+        "group": lambda: advantages.group_baseline(rewards, groups),
+        "kept": lambda: advantages.above_mean_of_kept(rewards, groups, kept),
+        "none": lambda: rewards,
+    }[settings.baseline]()
+    spread = advantages.at_every_token(np.where(kept, found, 0.0), batch.completion_mask)
+    return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})
+
+
+def _loss(
+    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: RLAIFSettings
+) -> tuple[Array, dict[str, Array]]:
+    mask, old = arrays["mask"], arrays["old_logprobs"]
+    log_ratio = losses.token_log_ratio(xp, new.logprobs, old, mask)
+    # At ratio 1, that is in a step's first update, the plain policy gradient; the clip holds the later ones.
+    policy, clipped = losses.clipped_policy(xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high)
+    sums = losses.policy_sums(xp, policy, clipped, new.logprobs, arrays)
+    if not settings.kl_coef:
+        return losses.reduce(xp, policy, mask, count), sums
+    penalty = kl.weighted_k3(xp, new.logprobs, arrays["ref_logprobs"], old)
+    sums["loss/kl"] = (penalty * mask).sum()
+    return losses.reduce(xp, policy + settings.kl_coef * penalty, mask, count), sums

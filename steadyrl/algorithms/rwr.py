@@ -1,0 +1,52 @@
+"""Reward-weighted fine-tuning: the likelihood of all of the policy's answers, the better ones counting for more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from steadyrl.advantages import at_every_token, exponential_weights
+from steadyrl.algorithms.grpo import require_groups
+from steadyrl.algorithms.raft import likelihood_of_samples
+from steadyrl.config import Section
+from steadyrl.select import drop_unscored
+from steadyrl.types import Algorithm, Batch, Numbers
+
+
+class RWRSettings(Section):
+    """RWR's own numbers; it needs rollout.samples_per_prompt of at least 2."""
+
+    temperature: float = Field(
+        0.2, gt=0, description="in units of the reward: a rollout that is better by so much counts e times as much"
+    )
+
+
+class RWR:
+    """Builds the algorithm from its settings; the name that the config loads."""
+
+    Settings = RWRSettings
+
+    @staticmethod
+    def build(settings: RWRSettings) -> Algorithm:
+        """Return reward-weighted fine-tuning as a record of functions."""
+
+        def prepare(batch: Batch, numbers: Numbers) -> Batch:
+            return _prepare(batch, settings.temperature)
+
+        return Algorithm(
+            needs=frozenset(),
+            select=drop_unscored,
+            prepare=prepare,
+            loss=likelihood_of_samples,
+            adapt=lambda numbers, metrics: dict(numbers),
+            state={},
+        )
+
+
+def _prepare(batch: Batch, temperature: float) -> Batch:
+    """Give every token of a rollout its weight, see ``advantages.exponential_weights``."""
+    require_groups(batch, "RWR")
+    weights = exponential_weights(batch.rewards, batch.groups, temperature)
+    spread = at_every_token(weights, batch.completion_mask)
+    return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})

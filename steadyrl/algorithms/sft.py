@@ -1,0 +1,32 @@
+"""Supervised fine-tuning: the likelihood of answers known to be good, for warm starts and as a baseline."""
+
+from __future__ import annotations
+
+from steadyrl.config import Section
+from steadyrl.losses import likelihood_loss
+from steadyrl.select import keep_all
+from steadyrl.types import Algorithm
+
+
+class SFTSettings(Section):
+    """The likelihood has no settings; the task supplies the answers."""
+
+
+class SFT:
+    """Builds the algorithm from its settings; the name that the config loads."""
+
+    Settings = SFTSettings
+
+    @staticmethod
+    def build(settings: SFTSettings) -> Algorithm:
+        """Return supervised fine-tuning as a record of functions."""
+        return Algorithm(
+            needs=frozenset(),
+            select=keep_all,
+            prepare=lambda batch, numbers: batch,
+            # Without a KL to the old policy: it did not write these tokens, so that no estimator holds.
+            loss=likelihood_loss,
+            adapt=lambda numbers, metrics: dict(numbers),
+            state={},
+            source="demonstrations",
+        )

@@ -1,0 +1,242 @@
+"""A chat endpoint as OpenAI has it: messages in, text out; tries again what may succeed, within one deadline.
+
+The key comes from the environment, goes into the header of requests, and nowhere else: whatever a server sends back
+is searched for it before anything of it is kept or shown.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import json
+import os
+import random
+import ssl
+import threading
+import time
+import urllib.error
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from steadyrl.errors import ConfigError
+from steadyrl.rewards.judge_transport import DeadlineError, Times, post, read_body
+from steadyrl.sections import JudgeSection
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before, and jittered down to half of it
+_TRY_AGAIN = frozenset({408, 425, 429})  # and everything from 500 on
+_LONGEST_MESSAGE = 200  # characters of what a server says of its refusal
+_HIDDEN = "[key]"
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the endpoint answered.
+
+    Attributes:
+        text: The assistant's message.
+        tokens: (read, written) as the endpoint counts them, None where it does not tell.
+        requests: How many it took.
+    """
+
+    text: str
+    tokens: tuple[int, int] | None
+    requests: int
+
+
+class NoReplyError(Exception):
+    """No answer could be had; ``requests`` were made for it."""
+
+    def __init__(self, reason: str, requests: int):
+        super().__init__(reason)
+        self.requests = requests
+
+
+class _RefusedError(Exception):
+    """One request failed; ``again_after_s`` is None where it would fail again."""
+
+    def __init__(self, reason: str, again_after_s: float | None):
+        super().__init__(reason)
+        self.again_after_s = again_after_s
+
+
+class ChatClient:
+    """One endpoint and model; to be shared by threads."""
+
+    def __init__(self, section: JudgeSection):
+        """Take the settings, and the key from the environment.
+
+        Raises:
+            ConfigError: The environment variable is not set, or holds what no header can.
+        """
+        self._section, self._key = section, _read_key(section.key_env)
+        self._url = section.base_url.rstrip("/") + "/chat/completions"
+        self._tls = ssl.create_default_context()  # reads the system's certificates, once
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._not_before = 0.0  # on the monotonic clock; what one request is told by Retry-After holds for all
+        # Of the system: two runs that ask one server must not wait in step, whatever their seeds.
+        self._jitter = random.SystemRandom()
+
+    def stop(self) -> None:
+        """Let requests that wait for their next try fail now, and all later ones at once."""
+        self._stop.set()
+
+    def ask(self, messages: Sequence[Message], until: float) -> Reply:
+        """Send messages until there is an answer.
+
+        Args:
+            messages: With role and content.
+            until: On the monotonic clock; no try begins or goes on after it.
+
+        Raises:
+            NoReplyError: Refused, or not answered within the tries and the time.
+        """
+        body = json.dumps({**self._section.request, "model": self._section.model, "messages": list(messages)}).encode()
+        for tries in range(1, self._section.retries + 2):
+            self._wait_for_turn(until, tries - 1)
+            try:
+                text, tokens = self._once(body, until)
+                return Reply(text, tokens, tries)
+            except _RefusedError as error:
+                again = error.again_after_s
+                if again is None or tries > self._section.retries:
+                    raise NoReplyError(str(error), tries) from error
+                pause = max(again, self._backoff(tries))
+                if time.monotonic() + pause >= until:
+                    reason = f"{error}; a further try after {pause:.0f} s would come after judge.deadline_s"
+                    raise NoReplyError(reason, tries) from error
+                if self._stop.wait(pause):
+                    raise NoReplyError(f"{error}; the run stopped asking", tries) from error
+        raise AssertionError("the last try returns or raises")
+
+    def _wait_for_turn(self, until: float, made: int) -> None:
+        """Wait until the server wants to be asked again, if it told one of us to wait."""
+        with self._lock:
+            pause = self._not_before - time.monotonic()
+        if pause > 0 and time.monotonic() + pause >= until:
+            raise NoReplyError(f"the server asks all to wait {pause:.0f} s more, past judge.deadline_s", made)
+        if self._stop.wait(max(0.0, pause)):
+            raise NoReplyError("the run stopped asking", made)
+
+    def _backoff(self, tries: int) -> float:
+        longest: float = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1))
+        return longest * self._jitter.uniform(0.5, 1.0)
+
+    def _once(self, body: bytes, until: float) -> tuple[str, tuple[int, int] | None]:
+        section = self._section
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        left = until - time.monotonic()
+        if left <= 0:
+            raise _RefusedError("judge.deadline_s was over", None)
+        times = Times(min(section.connect_s, left), section.read_s, min(section.request_s, left))
+        try:
+            raw = post(self._url, body, headers, times, self._tls)
+        except urllib.error.HTTPError as error:
+            raise self._refusal(error) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _RefusedError(_why(error, section), 0.0) from error
+        return self._read(raw)
+
+    def _refusal(self, error: urllib.error.HTTPError) -> _RefusedError:
+        """Return why a request failed, from a status; a server may ask for a wait before the next try."""
+        try:
+            with error:
+                said = _message(read_body(error).decode(errors="replace"))
+        except (OSError, http.client.HTTPException):
+            said = "no reason"
+        hint = "; look at the key in the variable that judge.key_env names" if error.code in (401, 403) else ""
+        # Cleaned before it is cut: a part of a key is more than anyone should see.
+        reason = f"it answers {error.code}: {_short(self._clean(said))}{hint}"
+        if error.code not in _TRY_AGAIN and error.code < 500:
+            return _RefusedError(reason, None)
+        wait = retry_after(error.headers.get("Retry-After"), time.time())
+        with self._lock:
+            self._not_before = max(self._not_before, time.monotonic() + wait)
+        return _RefusedError(reason, wait)
+
+    def _read(self, raw: bytes) -> tuple[str, tuple[int, int] | None]:
+        try:
+            found = json.loads(raw)
+            text = found["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+            said = _short(self._clean(raw.decode(errors="replace")))
+            raise _RefusedError(f"what it answers is no chat completion: {said}", 0.0) from error
+        if not isinstance(text, str):
+            raise _RefusedError("its message has no text", 0.0)
+        return self._clean(text), _tokens(found.get("usage"))
+
+    def _clean(self, text: str) -> str:
+        return text.replace(self._key, _HIDDEN) if self._key else text
+
+
+def retry_after(value: str | None, now: float) -> float:
+    """Return the seconds that a Retry-After header asks for, as a number or a date; 0 where it says nothing.
+
+    Source:
+        RFC 9110, section 10.2.3.
+    """
+    if not value:
+        return 0.0
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
+        except (ValueError, OverflowError):
+            return 0.0
+    return max(0.0, seconds) if seconds < float("inf") else 0.0
+
+
+def _read_key(variable: str) -> str:
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(
+            f"judge.key_env: the environment variable {variable} is not set; export it, or set judge.key_env='' for a "
+            "server that wants no key"
+        )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(f"judge.key_env: {variable} holds spaces or characters that no header can carry; mend it")
+    return key
+
+
+def _why(error: OSError | http.client.HTTPException, section: JudgeSection) -> str:
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, DeadlineError):
+        return f"its answer was not complete after judge.request_s = {section.request_s:g} s"
+    if isinstance(cause, TimeoutError):
+        return f"no answer within judge.connect_s = {section.connect_s:g} s or judge.read_s = {section.read_s:g} s"
+    if isinstance(cause, ConnectionRefusedError):
+        return f"no server answers at {section.base_url} (connection refused)"
+    return f"the connection broke ({type(cause).__name__}: {_short(str(cause))})"
+
+
+def _tokens(usage: Any) -> tuple[int, int] | None:
+    if not isinstance(usage, dict):
+        return None
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts):
+        return None
+    return counts[0], counts[1]  # type: ignore[return-value]  # just checked
+
+
+def _message(text: str) -> str:
+    """Return what an error's body says: under "error" and "message", or as it is."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict) and found.get(key):
+            found = found[key]
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST_MESSAGE] or "nothing"

@@ -1,0 +1,166 @@
+"""The ways to ask a judge: which texts go into which request, and what the verdicts make of each text.
+
+- scalar: one request for each text.
+- pairwise: each text against a few others of its problem, every pair in both orders, for judges favour a place. A text
+  scores the share of its pairs that it won. A pair of which one order has no verdict counts for neither.
+- group: all texts of a problem in one request, in an order that the texts do not determine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from steadyrl.rewards import judge_prompts, judge_verdicts
+from steadyrl.rewards.judge_prompts import Question
+from steadyrl.rewards.judge_verdicts import Verdict
+from steadyrl.sections import JudgeSection
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """One thing to ask: texts in the order in which the judge sees them."""
+
+    problem: str
+    request: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The different texts that a step has for one problem.
+
+    Attributes:
+        problem: Its id.
+        request: Its prompt.
+        texts: Without repetitions, at least one.
+        known_good: The task's own answer, which a lone text is compared with; None where there is none.
+    """
+
+    problem: str
+    request: str
+    texts: tuple[str, ...]
+    known_good: str | None
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What is known of one text.
+
+    Attributes:
+        value: 0 to 1, or None.
+        parts: Further measurements.
+        reason: The judge's sentence, or why there is no value.
+    """
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+# A verdict, or why there is none.
+Answer = Verdict | str
+Told = Sequence[tuple[Ballot, Answer]]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to ask.
+
+    Attributes:
+        ballots: What to ask for a contest.
+        question: The messages of a ballot.
+        read: The verdict in a text.
+        settle: Opinions by text, of a contest and all that was told of it.
+    """
+
+    ballots: Callable[[JudgeSection, Contest], list[Ballot]]
+    question: Callable[[Mapping[str, str], str, Sequence[str]], Question]
+    read: Callable[[str, Question, Sequence[str]], Verdict]
+    settle: Callable[[Contest, Told], dict[str, Opinion]]
+
+
+def _one_each(section: JudgeSection, contest: Contest) -> list[Ballot]:
+    return [Ballot(contest.problem, contest.request, (text,)) for text in contest.texts]
+
+
+def _all_at_once(section: JudgeSection, contest: Contest) -> list[Ballot]:
+    order = sorted(contest.texts)
+    # From the content, so that a resumed run asks the same; a text cannot choose its place, since all texts decide.
+    random.Random("\0".join([contest.request, *order])).shuffle(order)
+    return [Ballot(contest.problem, contest.request, tuple(order))]
+
+
+def _pairs(section: JudgeSection, contest: Contest) -> list[Ballot]:
+    pairs = ring(contest.texts, section.opponents)
+    if len(contest.texts) == 1 and contest.known_good not in (None, contest.texts[0]):
+        pairs = [(contest.texts[0], str(contest.known_good))]
+    both = [order for first, second in pairs for order in ((first, second), (second, first))]
+    return [Ballot(contest.problem, contest.request, order) for order in both]
+
+
+def ring(texts: Sequence[str], reach: int) -> list[tuple[str, str]]:
+    """Return each text with the next ``reach`` ones, around the end, each pair once.
+
+    Every text then meets twice ``reach`` others, or all; the cost grows with the texts and not with their square.
+    """
+    count = len(texts)
+    places = {
+        tuple(sorted((i, (i + step) % count))) for i in range(count) for step in range(1, min(reach, count - 1) + 1)
+    }
+    return [(texts[a], texts[b]) for a, b in sorted(places)]
+
+
+def _by_own_ballot(contest: Contest, told: Told) -> dict[str, Opinion]:
+    found: dict[str, Opinion] = {}
+    for ballot, answer in told:
+        for place, text in enumerate(ballot.texts):
+            if isinstance(answer, str):
+                found[text] = Opinion(None, reason=answer)
+            else:
+                found[text] = Opinion(answer.values[place], answer.parts, answer.reason)
+    return found
+
+
+def _by_wins(contest: Contest, told: Told) -> dict[str, Opinion]:
+    by_texts = {ballot.texts: answer for ballot, answer in told}
+    return {text: _record_of(text, contest, by_texts) for text in contest.texts}
+
+
+def _record_of(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], Answer]) -> Opinion:
+    wins: list[float] = []
+    agreeing: list[float] = []
+    first_place: list[float] = []
+    failures: list[str] = []
+    reason = ""
+    for texts, one in by_texts.items():
+        if texts[0] != text:
+            continue
+        other = by_texts[texts[1], texts[0]]
+        if isinstance(one, str) or isinstance(other, str):
+            failures.append(one if isinstance(one, str) else str(other))
+            continue
+        wins.append((one.values[0] + other.values[1]) / 2)
+        agreeing.append(float(one.values[0] == other.values[1]))
+        first_place.append((one.values[0] + other.values[0]) / 2)
+        reason = reason or one.reason
+    if wins:
+        return Opinion(_mean(wins), {"orders_agree": _mean(agreeing), "first_place": _mean(first_place)}, reason)
+    if failures:
+        return Opinion(None, reason=failures[0])
+    if text == contest.known_good:
+        return Opinion(0.5, reason="it is the task's own answer")
+    return Opinion(None, reason="there is no other answer to compare it with")
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known)
+
+
+MODES: Mapping[str, Mode] = {
+    "scalar": Mode(_one_each, judge_prompts.scalar_question, judge_verdicts.read_scalar, _by_own_ballot),
+    "pairwise": Mode(_pairs, judge_prompts.pairwise_question, judge_verdicts.read_pair, _by_wins),
+    "group": Mode(_all_at_once, judge_prompts.group_question, judge_verdicts.read_group, _by_own_ballot),
+}

@@ -1,0 +1,124 @@
+"""Verdicts, read strictly: exact keys, exact labels, whole numbers in range; anything else is no verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from steadyrl.rewards.judge_prompts import GRADES, GROUP_GRADES, Question
+
+_LONGEST_REASON = 2000  # characters; of these a rollout keeps some
+# What some models put around JSON whatever they are told: their thoughts before it, a code fence around it.
+_THOUGHTS = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_CODE_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
+
+
+class MalformedVerdictError(ValueError):
+    """A text is no valid verdict; the message says why, for the judge to mend it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge says of the texts of one request.
+
+    Attributes:
+        values: One for each text in order, 0 to 1.
+        parts: Values by criterion, 0 to 1; where one text is graded.
+        reason: The judge's sentence.
+    """
+
+    values: tuple[float, ...]
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+class _Spoken(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    reason: str = Field(max_length=_LONGEST_REASON)
+
+
+class _Scalar(_Spoken):
+    candidate: str
+    scores: dict[str, Annotated[int, Field(ge=0, le=GRADES)]]
+
+
+class _Pair(_Spoken):
+    winner: str
+
+
+class _Group(_Spoken):
+    scores: dict[str, Annotated[int, Field(ge=0, le=GROUP_GRADES)]]
+
+
+Spoken = TypeVar("Spoken", bound=_Spoken)
+
+
+def read_scalar(text: str, question: Question, criteria: Sequence[str]) -> Verdict:
+    """Read the grades of one text.
+
+    Raises:
+        MalformedVerdictError: Not of the form, not of this request, or not of these criteria.
+    """
+    found = _read(_Scalar, text)
+    _same({found.candidate}, question.labels, "candidate")
+    _same(set(found.scores), criteria, "scores")
+    grades = [found.scores[name] for name in criteria]
+    parts = {name: grade / GRADES for name, grade in zip(criteria, grades, strict=True)}
+    return Verdict((sum(grades) / (GRADES * len(grades)),), parts, found.reason)
+
+
+def read_pair(text: str, question: Question, criteria: Sequence[str]) -> Verdict:
+    """Read which of two texts won: 1 and 0, or a half each."""
+    found = _read(_Pair, text)
+    if found.winner == question.tie:
+        return Verdict((0.5, 0.5), reason=found.reason)
+    if found.winner not in question.labels:
+        expected = ", ".join((*question.labels, question.tie))
+        raise MalformedVerdictError(f"'winner' is {found.winner[:40]!r}; expected one of {expected}")
+    return Verdict(tuple(float(label == found.winner) for label in question.labels), reason=found.reason)
+
+
+def read_group(text: str, question: Question, criteria: Sequence[str]) -> Verdict:
+    """Read the grades of all texts."""
+    found = _read(_Group, text)
+    _same(set(found.scores), question.labels, "scores")
+    return Verdict(tuple(found.scores[label] / GROUP_GRADES for label in question.labels), reason=found.reason)
+
+
+def _same(found: set[str], expected: Sequence[str], where: str) -> None:
+    if found != set(expected):
+        names = ", ".join(sorted(found))[:200]
+        raise MalformedVerdictError(f"'{where}' names {names or 'nothing'}; expected exactly {', '.join(expected)}")
+
+
+def _read(form: type[Spoken], text: str) -> Spoken:
+    text = _THOUGHTS.sub("", text).strip()
+    if fenced := _CODE_FENCE.match(text):
+        text = fenced[1].strip()
+    try:
+        found = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        return form.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise MalformedVerdictError(f"{place[:60]}: {first['msg']}") from error
+    except MalformedVerdictError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise MalformedVerdictError(f"it is not one JSON object ({error})"[:200]) from error
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # a second grade under one name must not replace the first unseen
+        raise MalformedVerdictError("a key stands in it twice")
+    return found
+
+
+def _constant(name: str) -> None:
+    raise MalformedVerdictError(f"{name} is no number")

@@ -1,0 +1,55 @@
+"""Attempts without a policy: what a rule says, turn by turn, and what becomes of it. For checks and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from steadyrl.episode import Episode, Interactive
+from steadyrl.errors import EpisodeError
+from steadyrl.rewards.combine import Term, score_groups
+from steadyrl.types import Group, Problem, Rollout
+
+# The episode and the number of the turn to what is said; None ends the episode.
+Say = Callable[[Episode, int], "str | None"]
+
+
+def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
+    """Play one episode; where its world broke, the rollout says why it has no reward."""
+    episode = task.episode(problem, seed=0)
+    turns: list[str] = []
+    broken: str | None = None
+    outcome: Mapping[str, Any] = {}
+    try:
+        episode.open()
+        while len(turns) < task.max_turns and (text := say(episode, len(turns))) is not None:
+            turns.append(text)
+            if episode.step(text).done:
+                break
+    except EpisodeError as error:
+        broken = str(error)
+    finally:
+        try:
+            outcome = episode.close()
+        except EpisodeError as error:
+            broken = broken or str(error)
+    return Rollout(
+        problem_id=problem.id,
+        prompt_ids=np.zeros(0, np.int32),
+        completion_ids=np.zeros(0, np.int32),
+        completion_mask=np.zeros(0, bool),
+        sampling_logprobs=np.zeros(0, np.float32),
+        text="\n".join(turns),
+        stop_reason="stop",
+        unscored=broken,
+        turns=tuple(turns),
+        outcome=outcome,
+    )
+
+
+def score_attempts(task: Interactive, attempts: Sequence[tuple[Problem, Say]], terms: Sequence[Term]) -> list[Rollout]:
+    """Play episodes one after the other and score them, in order."""
+    groups = [Group(problem, (attempt(task, problem, say),)) for problem, say in attempts]
+    return [group.rollouts[0] for group in score_groups(groups, terms)]

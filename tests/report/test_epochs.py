@@ -1,0 +1,195 @@
+import json
+
+import numpy as np
+import pytest
+
+from steadyrl.cli.report import epoch_lines
+from steadyrl.report.checklist import checklist
+from steadyrl.report.epochs import epoch_table, shown_epochs, split
+from steadyrl.report.write import write_report
+from steadyrl.rundir import RunDir
+from steadyrl.train import train
+from steadyrl.types import Finding
+
+
+def records(rewards, per_epoch=2, **more):
+    """Steps of a run with so many steps to an epoch; more metrics as one number or one per step."""
+    lines = []
+    for step, reward in enumerate(rewards):
+        line = {"step": step, "attempt": 0, "data_epoch": (step + 1) / per_epoch, "reward/mean": reward}
+        line["time/step"] = 2.0
+        for name, value in more.items():
+            line[name.replace("_of_", "/")] = value[step] if isinstance(value, list) else value
+        lines.append(line)
+    return lines
+
+
+def finding(check, since, severity="warning"):
+    return Finding(check, severity, since, "unknown", "it is off", (), "mend it")
+
+
+def words(lines, findings=()):
+    table = epoch_table(lines, findings)
+    return [point["word"] for point in checklist(table, lines, findings)]
+
+
+def test_the_means_of_an_epoch_by_hand():
+    lines = records(
+        [0.2, 0.4, 0.6, 0.8],
+        loss_of_total=[1.0, 3.0, 5.0, 7.0],
+        loss_of_kl=0.5,
+        reward_of_std=[0.1, 0.3, 0.2, 0.2],
+        reward_of_std_within=0.1,
+        groups_of_best=[0.5, 0.9, 0.9, 0.9],
+        grad_norm=[1.0, 2.0, 3.0, 4.0],
+    )
+    first, second = epoch_table(lines, [])["rows"]
+    assert (first["name"], first["first"], first["last"], second["first"]) == ("1", 0, 1, 2)
+    expected = {
+        "reward": 0.3, "loss": 2.0, "loss_kl": 0.5, "variance": 0.05, "within": 0.01, "best": 0.7, "gap": 0.4,
+        "grad_norm": 1.5, "seconds": 4.0,
+    }  # fmt: skip
+    assert {key: first[key] for key in expected} == pytest.approx(expected)
+    assert first["between"] is None  # not measured, and so unknown
+    assert first["loss_policy"] is None
+    assert second["change"][0] == pytest.approx(0.4)
+    assert first["change"] is None
+
+
+def test_a_change_within_the_noise_has_an_interval_around_nothing():
+    """Steps 0 and 1, then 0.5 and 1.5: errors of the means 0.5 each, so 0.5 +- t(2 degrees) * sqrt(0.5)."""
+    change = epoch_table(records([0.0, 1.0, 0.5, 1.5]), [])["rows"][1]["change"]
+    assert change == pytest.approx([0.5, 0.5 - 4.30265 * 0.5**0.5, 0.5 + 4.30265 * 0.5**0.5], rel=1e-4)
+
+
+def test_a_step_over_two_epochs_belongs_to_the_one_with_most_of_it():
+    """Ten problems, four a step: 0.4, 0.8, 1.2 (half of it in each: the next), 1.6, 2.0."""
+    parts = split(records([0] * 5, per_epoch=2.5))
+    assert [(name, [line["step"] for line in lines]) for name, lines in parts] == [("1", [0, 1]), ("2", [2, 3, 4])]
+
+
+def test_long_runs_have_several_epochs_to_a_row():
+    parts = split(records([0] * 60, per_epoch=2))
+    assert [name for name, _ in parts][:2] == ["1-3", "4-6"]
+    assert len(parts) == 10
+    assert [name for name, _ in split(records([0] * 31, per_epoch=1))][-1] == "31"
+
+
+@pytest.mark.parametrize("lines", [records([0.1] * 3), [{"step": 0, "reward/mean": 1.0}], []])
+def test_fewer_than_two_epochs_or_uncounted_ones_have_no_table(lines):
+    assert split(lines) is None
+    assert epoch_table(lines, []) is None
+
+
+def test_the_doctor_speaks_in_the_epoch_in_which_it_begins():
+    found = [finding("kl_runaway", 2), finding("loss_reading", 2, "info"), finding("non_finite", 3, "critical")]
+    first, second = epoch_table(records([0.1] * 4), found)["rows"]
+    assert (first["status"], first["findings"]) == ("fine", [])
+    assert (second["status"], second["findings"]) == ("critical", ["kl_runaway", "non_finite"])
+
+
+def test_the_trend_is_per_epoch():
+    """0.01 a step are 0.05 in an epoch of 5, without any noise."""
+    trend = epoch_table(records([0.01 * i for i in range(40)], per_epoch=5), [])["trends"]["reward"]
+    assert trend == pytest.approx([0.05] * 3, abs=1e-9)
+
+
+RNG = np.random.default_rng(0)
+NOISE = RNG.normal(0, 0.02, 70)
+
+
+def healthy(**more):
+    """Seven epochs of ten steps, rising from 0.3 to 0.6."""
+    rising = [0.3 + 0.3 * i / 69 + x for i, x in enumerate(NOISE)]
+    usual = {
+        "loss_of_total": 0.1, "loss_of_policy": [float(x) for x in NOISE],
+        "loss_of_kl": [0.05 * float(np.exp(x)) for x in NOISE],
+        "reward_of_std": 0.2, "reward_of_std_within": 0.1, "groups_of_best": [r + 0.1 for r in rising],
+    }  # fmt: skip
+    return records(rising, per_epoch=10, **(usual | more))
+
+
+def test_a_healthy_run_passes_every_point():
+    assert words(healthy()) == ["pass"] * 5
+
+
+def test_a_spike_of_one_part_fails_only_if_another_step_confirms_it():
+    kl = healthy()
+    alone = [line["loss/kl"] for line in kl]
+    alone[50] *= 3
+    assert words(healthy(loss_of_kl=alone))[0] == "pass"
+    alone[51] *= 3
+    lines = healthy(loss_of_kl=alone)
+    (point, *_) = checklist(epoch_table(lines, []), lines, [])
+    assert (point["word"], point["measured"]) == ("fail", "the KL part at step 50, 51")
+
+
+def test_the_policys_part_spikes_where_the_doctor_says_so():
+    """It has both signs: a value of fifty times the last one is no spike of 5000 %."""
+    policy = [float(x) for x in NOISE]
+    policy[40:42] = [1.0, -1.0]
+    assert words(healthy(loss_of_policy=policy))[0] == "pass"
+    assert words(healthy(), [finding("policy_loss_spikes", 40)])[0] == "fail"
+    assert words(healthy(), [finding("policy_loss_spikes", 40, "info")])[0] == "pass"
+
+
+def test_too_few_steps_do_not_tell_of_spikes():
+    assert words(records([0.1, 0.2, 0.3, 0.4]))[0] == "cannot tell"
+
+
+def test_a_reward_that_falls_or_falls_back_fails_and_a_flat_one_cannot_tell():
+    falling = [0.6 - 0.3 * i / 69 + x for i, x in enumerate(NOISE)]
+    back = [0.3 + 0.3 * i / 69 - (0.2 if 50 <= i < 60 else 0) + x for i, x in enumerate(NOISE)]
+    flat = [0.3 + x for x in NOISE]
+    assert [words(records(r, per_epoch=10))[1] for r in (falling, back, flat)] == ["fail", "fail", "cannot tell"]
+    lines = records(back, per_epoch=10)
+    assert "epoch 6 lies below the one before" in checklist(epoch_table(lines, []), lines, [])[1]["measured"]
+
+
+def test_the_marks_of_variance_gap_and_time():
+    assert words(healthy(reward_of_std=0.25))[2] == "fail"  # 0.0625
+    assert words(healthy(groups_of_best=0.9))[3] == "fail"  # the last epoch earns about 0.58
+    slow = healthy()
+    for line in slow:
+        line["time/step"] = 301.0
+    assert words(slow)[4] == "fail"  # ten of them are 50.2 minutes
+    assert words(records([0.1] * 70, per_epoch=10))[2:4] == ["cannot tell"] * 2
+
+
+def test_columns_without_a_number_are_left_out_and_cells_are_text():
+    lines = healthy()
+    shown = shown_epochs({**epoch_table(lines, []), "checklist": []})
+    assert "value" not in shown["headings"]
+    assert {"epoch", "change [95 %]", "KL", "gap", "doctor"} <= set(shown["headings"])
+    assert all(len(row) == len(shown["headings"]) for row in shown["rows"])
+    assert shown_epochs(None) is None
+    assert epoch_lines(None) == []
+
+
+def test_the_table_of_a_real_run_is_in_terminal_report_and_summary(toy, tmp_path, capsys):
+    from steadyrl import record
+    from steadyrl.cli.report import show_report
+
+    session = toy(
+        "run.epochs=4", "algorithm.name=rlaif", "rollout.prompts_per_step=2", "rollout.samples_per_prompt=4",
+        f"run.folder={tmp_path}/here",
+    )  # fmt: skip
+    run = record.begin(session.config, "")
+    record.add_model(run, session)
+    train(session, run)
+    record.close(run, "finished")
+    folder = write_report(RunDir(run.path).path)
+    summary = json.loads((folder / "summary.json").read_text())
+    rows, lines = summary["epochs"]["rows"], run.metrics()
+    assert [row["name"] for row in rows] == ["1", "2", "3", "4"]
+    quarter = lines[: len(lines) // 4]
+    assert rows[0]["reward"] == pytest.approx(np.mean([line["reward/mean"] for line in quarter]))
+    assert rows[0]["variance"] == pytest.approx(rows[0]["within"] + rows[0]["between"])
+    assert rows[0]["gap"] > 0
+    for page in ("report.md", "report.html"):
+        assert "Epoch by epoch" in (folder / page).read_text()
+    show_report(run)
+    printed = capsys.readouterr().out
+    assert "best of N" in printed
+    assert "pass: an epoch takes less than 50 minutes" in printed
+    assert max(len(line) for line in printed.splitlines() if line.strip().startswith(("epoch", "1 ", "2 "))) <= 110
