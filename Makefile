@@ -16,7 +16,10 @@ demo: $(INSTALLED)
 	echo "steadyrl sample $$run 'put an item into the queue without blocking'"; \
 	$(BIN)/steadyrl sample $$run 'put an item into the queue without blocking'
 
+# With the browser's parts, whose tests run where Chromium is installed. Of miniwob the pages are needed, no more.
 test: $(INSTALLED)
+	$(BIN)/pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[browse]'
+	$(BIN)/pip install --quiet $(PIP_ARGS) -c constraints.txt --no-deps miniwob
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 check: $(INSTALLED)

@@ -1,0 +1,317 @@
+"""Chromium, driven headless: a browser process for every page in use, all of them served by one event-loop thread.
+
+Every page has a browser of its own, so that one that crashes or hangs takes nothing with it but its own episode; a
+shared browser was no faster (bench/browser_speed.py). A page is emptied of cookies, storage and history before it is
+used again, and replaced after an error or after CONTEXT_USES episodes. Pages reach the origin that they are opened for
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from steadyrl.browser.actions import Back, Click, Select, Type
+from steadyrl.browser.find import find_chromium, playwright_api, runs_without_sandbox
+from steadyrl.browser.page import Page
+from steadyrl.browser.settings import BrowserSettings
+from steadyrl.browser.snapshot import Snapshot
+from steadyrl.errors import EpisodeError, SteadyError
+
+log = logging.getLogger(__name__)
+
+CONTEXT_USES = 50  # episodes; whatever a page may gather in a context does not grow beyond them
+_CLOSE_S = 5.0  # a browser that has not closed by then is killed
+_ARGUMENTS = (
+    # Names are never resolved: what is not on this machine cannot be asked for, whatever a page tries.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    "--disable-gpu",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+)
+
+Result = TypeVar("Result")
+
+
+class Slot:
+    """A browser process and the one page in it.
+
+    Attributes:
+        browser: Playwright's.
+        pid: Of the browser process.
+        folder: Of its temporary files.
+        page: The page; None before the first episode and after its context was used up.
+        uses: Episodes in this context.
+    """
+
+    def __init__(self, browser: Any, pid: int, folder: str):
+        self.browser, self.pid, self.folder = browser, pid, folder
+        self.page: Page | None = None
+        self.uses = 0
+
+
+class Chromium:
+    """Pages of one origin for any number of threads; browsers start when they are first needed."""
+
+    def __init__(self, settings: BrowserSettings, origin: str, hidden: str = ""):
+        """Find the browser; nothing is started yet.
+
+        Args:
+            settings: See BrowserSettings.
+            origin: Such as "http://127.0.0.1:8000"; nothing else can be reached.
+            hidden: CSS selector of what no snapshot shows; "" for nothing.
+
+        Raises:
+            ConfigError: Chromium is not installed.
+            MissingExtraError: Playwright is not installed.
+        """
+        self._settings, self._origin, self._hidden = settings, origin, hidden
+        self._executable = find_chromium(settings)
+        self._api = playwright_api()
+        self._without_sandbox = runs_without_sandbox(settings)
+        self._lock = threading.Lock()
+        self._free: list[Slot] = []
+        self._all: set[Slot] = set()
+        self._driver: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._driver_lock: asyncio.Lock | None = None
+
+    def open(self, url: str, leave: Callable[[], None]) -> PageTab:
+        """Show a page in a browser without any memory of what was shown before.
+
+        Args:
+            url: Of this origin.
+            leave: Called when the tab is closed, or does not come up.
+
+        Raises:
+            EpisodeError: It does not come up.
+        """
+        try:
+            slot = self._borrow()
+        except BaseException:
+            leave()
+            raise
+        tab = PageTab(self, slot, leave)
+        try:
+            tab.do(self._begin(slot, url))
+        except BaseException:
+            tab.close()
+            raise
+        return tab
+
+    def call(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """Run a coroutine on the loop's thread and wait for it, as long as a page may take where nothing else is said.
+
+        Raises:
+            EpisodeError: It takes too long, or the browser fails at it.
+        """
+        loop = self._running_loop()
+        timeout_s = timeout_s or self._settings.page_timeout_s
+        try:
+            return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), loop).result()
+        except TimeoutError as error:
+            raise EpisodeError(f"the page did not answer within {timeout_s:g} s") from error
+        except SteadyError:
+            raise
+        except Exception as error:  # Playwright raises plain exceptions too where its connection breaks
+            raise EpisodeError(f"the browser failed: {_first_line(error)}") from error
+
+    def give_back(self, slot: Slot) -> None:
+        """Take back a page that works."""
+        with self._lock:
+            self._free.append(slot)
+
+    def discard(self, slot: Slot) -> None:
+        """End a browser that does not work any more, by force where it does not end by itself."""
+        with self._lock:
+            self._all.discard(slot)
+        with contextlib.suppress(EpisodeError):
+            self.call(_end(slot), 2 * _CLOSE_S)
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the browsers that run."""
+        with self._lock:
+            return sorted(slot.pid for slot in self._all)
+
+    def close(self) -> None:
+        """End all browsers and the thread; using it again starts anew."""
+        with self._lock:
+            loop, thread, slots = self._loop, self._thread, list(self._all)
+            self._loop = self._thread = None
+            self._free, self._all = [], set()
+        if loop is None or thread is None:
+            return
+        atexit.unregister(self.close)
+        with contextlib.suppress(Exception):  # nothing that fails now can be answered; the loop ends in any case
+            asyncio.run_coroutine_threadsafe(self._end_all(slots), loop).result(3 * _CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_CLOSE_S)
+        if not thread.is_alive():
+            loop.close()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop, self._driver, self._driver_lock = asyncio.new_event_loop(), None, asyncio.Lock()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="chromium", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+            return self._loop
+
+    def _borrow(self) -> Slot:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        slot = self.call(self._launch(), self._settings.launch_timeout_s + _CLOSE_S)
+        with self._lock:
+            self._all.add(slot)
+        return slot
+
+    async def _launch(self) -> Slot:
+        driver = await self._living_driver()
+        folder = tempfile.mkdtemp(prefix="srl-")  # short: the path of a socket in it has 108 characters at most
+        try:
+            browser = await driver.chromium.launch(
+                executable_path=self._executable,
+                args=list(_ARGUMENTS),
+                chromium_sandbox=not self._without_sandbox,
+                timeout=self._settings.launch_timeout_s * 1000,
+                # What Chromium leaves in the folder for temporary files when it is killed is removed with the folder.
+                env={**os.environ, "TMPDIR": folder},
+            )
+            session = await browser.new_browser_cdp_session()
+            processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+            await session.detach()
+        except Exception as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise EpisodeError(f"Chromium does not start: {_first_line(error)}") from error
+        return Slot(browser, next(int(p["id"]) for p in processes if p["type"] == "browser"), folder)
+
+    async def _living_driver(self) -> Any:
+        """Return the driver process that all browsers share; a new one where the last one died."""
+        assert self._driver_lock is not None, "the loop is running"
+        async with self._driver_lock:
+            if self._driver is not None:
+                try:
+                    await (await self._driver.request.new_context()).dispose()  # the least that it answers to
+                except Exception as error:
+                    log.warning("the browsers' driver died (%s); starting another", _first_line(error))
+                    self._driver = None
+            if self._driver is None:
+                self._driver = await self._api.async_playwright().start()
+            return self._driver
+
+    async def _begin(self, slot: Slot, url: str) -> None:
+        if slot.page is not None and slot.uses >= CONTEXT_USES:
+            await slot.page.context.close()
+            slot.page = None
+        if slot.page is None:
+            slot.page = await self._fresh_page(slot.browser)
+            slot.uses = 0
+        else:
+            await slot.page.forget(self._origin)
+        slot.uses += 1
+        await slot.page.go(url)
+
+    async def _fresh_page(self, browser: Any) -> Page:
+        context = await browser.new_context(accept_downloads=False, service_workers="block", locale="en-US")
+        context.set_default_timeout(self._settings.page_timeout_s * 1000)
+        await context.add_init_script(path=Path(__file__).with_name("page.js"))
+        if self._hidden:
+            await context.add_init_script(f"__steadyrl.state.hidden = {self._hidden!r}")
+        raw = await context.new_page()
+        page = Page(raw, await context.new_cdp_session(raw))
+        # The pattern is matched in the driver, so that requests of the origin do not pass through Python.
+        await context.route(re.compile(f"^(?!{re.escape(self._origin)}/)"), page.refuse)
+        context.on("page", page.refuse_popup)
+        return page
+
+    async def _end_all(self, slots: list[Slot]) -> None:
+        await asyncio.gather(*(_end(slot) for slot in slots))
+        if self._driver is not None:
+            with contextlib.suppress(Exception):  # a driver that died has nothing left to stop
+                await asyncio.wait_for(self._driver.stop(), _CLOSE_S)
+            self._driver = None
+
+
+class PageTab:
+    """See Tab: a page of Chromium on loan. After an error its browser is ended and it can only be closed."""
+
+    def __init__(self, chromium: Chromium, slot: Slot, leave: Callable[[], None]):
+        self._chromium, self._leave = chromium, leave
+        self._slot: Slot | None = slot
+        self.pid = slot.pid
+
+    def look(self) -> Snapshot:
+        """See Tab."""
+        return self.do(self._page().look())
+
+    def act(self, action: Click | Type | Select | Back) -> str:
+        """See Tab."""
+        return self.do(self._page().act(action))
+
+    def evaluate(self, script: str, argument: object = None) -> Any:
+        """Return what a script gives in the page, JSON-serialisable."""
+        return self.do(self._page().evaluate(script, argument))
+
+    def screenshot(self) -> bytes:
+        """Return a picture of the page, PNG."""
+        return self.do(self._page().screenshot())
+
+    def close(self) -> None:
+        """See Tab."""
+        if self._slot is not None:
+            self._chromium.give_back(self._slot)
+            self._slot = None
+        self._leave()
+
+    def do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine of the page; a browser in which one failed is ended, for nothing is known of its state."""
+        try:
+            return self._chromium.call(work)
+        except BaseException:  # an interrupted action leaves a page in any state as well
+            slot, self._slot = self._slot, None
+            if slot is not None:
+                self._chromium.discard(slot)
+            raise
+
+    def _page(self) -> Page:
+        if self._slot is None or self._slot.page is None:
+            raise EpisodeError("the page was closed before")
+        return self._slot.page
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.set_exception_handler(_report)
+    loop.run_forever()
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what no one waits for: the ends of calls to a browser that died meanwhile."""
+    log.debug("%s: %s", context.get("message"), context.get("exception"))
+
+
+async def _end(slot: Slot) -> None:
+    try:
+        await asyncio.wait_for(slot.browser.close(), _CLOSE_S)
+    except Exception as error:  # it hangs or is dead; both end in the same way
+        log.debug("closing a browser: %s", error)
+        if slot.browser.is_connected():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(slot.pid, signal.SIGKILL)
+    shutil.rmtree(slot.folder, ignore_errors=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,135 @@
+"""A page as lines of text with numbered elements: what a policy sees of it, whatever shows the page.
+
+A real browser and the site run in-process both end in a ``Snapshot``; everything after it (numbers, the part of the
+page that is shown, the text) is the same code for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from steadyrl.browser.actions import Back, Click, Select, Type
+
+LONGEST_NAME = 60  # characters of a name, a value or a piece of text; the rest is cut
+
+
+@dataclass(frozen=True)
+class Element:
+    """Something that can be acted on.
+
+    Attributes:
+        kind: "link", "button", "textbox", "checkbox", "radio", "select" or "item" (anything else that can be clicked).
+        name: What a reader would call it.
+        value: What stands in a textbox or is chosen of a list; "on" for a checked box; else "".
+        options: The texts of a list's options.
+    """
+
+    kind: str
+    name: str
+    value: str = ""
+    options: tuple[str, ...] = ()
+
+
+Piece = str | Element
+Line = tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a page shows.
+
+    Attributes:
+        lines: From top to bottom; elements are numbered from 0 in this order.
+        fresh: True if the page was loaded since the last snapshot.
+    """
+
+    lines: tuple[Line, ...]
+    fresh: bool = True
+
+    def elements(self) -> list[Element]:
+        """Return the elements in the order of their numbers."""
+        return [piece for line in self.lines for piece in line if isinstance(piece, Element)]
+
+
+class Tab(Protocol):
+    """A page that can be looked at and acted on. Every method may raise EpisodeError where its world broke."""
+
+    def look(self) -> Snapshot:
+        """Return what the page shows now."""
+
+    def act(self, action: Click | Type | Select | Back) -> str:
+        """Act on the page as last looked at; return why that is impossible, "" where it was done."""
+
+    def close(self) -> None:
+        """Leave the page for good."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The lines of a page that fit into an observation, beginning with the one of number ``first``."""
+
+    lines: tuple[str, ...]
+    numbers: frozenset[int]
+    has_before: bool
+    has_after: bool
+
+    def text(self) -> str:
+        """Return the window with a word on what lies outside."""
+        before = ("more above",) if self.has_before else ()
+        after = ("more below",) if self.has_after else ()
+        return "\n".join([*before, *self.lines, *after])
+
+
+def windows(snapshot: Snapshot, characters: int) -> list[Window]:
+    """Cut a page into windows of at most so many characters, at least one line each; one at least."""
+    cuts: list[list[tuple[str, list[int]]]] = [[]]
+    size, number = 0, 0
+    for line in snapshot.lines:
+        text, numbers = _line_text(line, number)
+        number += len(numbers)
+        if cuts[-1] and size + len(text) > characters:
+            cuts.append([])
+            size = 0
+        cuts[-1].append((text, numbers))
+        size += len(text) + 1
+    return [
+        Window(
+            tuple(text for text, _ in cut),
+            frozenset(n for _, numbers in cut for n in numbers),
+            has_before=i > 0,
+            has_after=i + 1 < len(cuts),
+        )
+        for i, cut in enumerate(cuts)
+    ]
+
+
+def element_text(number: int, element: Element) -> str:
+    """Return an element as a policy sees it, such as ``[3] textbox name = red``."""
+    text = f"[{number}] {element.kind}"
+    if element.name:
+        text += f" {shorten(element.name)}"
+    if element.value:
+        text += f" = {shorten(element.value)}"
+    if element.options:
+        text += " of " + " / ".join(shorten(option) for option in element.options)
+    return text
+
+
+def shorten(text: str) -> str:
+    """Return a text on one line, single-spaced, cut after LONGEST_NAME characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3].rstrip() + "..."
+
+
+def _line_text(line: Sequence[Piece], number: int) -> tuple[str, list[int]]:
+    texts: list[str] = []
+    numbers: list[int] = []
+    for piece in line:
+        if isinstance(piece, Element):
+            texts.append(element_text(number + len(numbers), piece))
+            numbers.append(number + len(numbers))
+        else:
+            texts.append(shorten(piece))
+    return " | ".join(texts), numbers

@@ -1,0 +1,72 @@
+"""An attempt at a problem of the site, in Chromium or in-process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from steadyrl.browser.actions import Stop, parse
+from steadyrl.browser.snapshot import Tab
+from steadyrl.episode import Turn
+from steadyrl.tasks.browse.expert import advise
+from steadyrl.tasks.browse.quest import Quest
+from steadyrl.tasks.browse.view import View, error
+
+
+class SiteEpisode:
+    """See Episode."""
+
+    def __init__(self, quest: Quest, show: Callable[[Quest], Tab], characters: int):
+        """Prepare an attempt.
+
+        Args:
+            quest: With a world of its own.
+            show: Opens the quest's start in a tab.
+            characters: Of an observation.
+        """
+        self._quest, self._show, self._characters = quest, show, characters
+        self._tab: Tab | None = None
+        self._view: View | None = None
+        self._start = 0.0
+        self._turns = self._invalid = 0
+
+    def open(self) -> str:
+        """See Episode."""
+        self._tab = self._show(self._quest)
+        self._view = View(self._tab, self._characters)
+        seen = self._view.first()
+        self._start = self._quest.potential()
+        return seen
+
+    def step(self, text: str) -> Turn:
+        """See Episode."""
+        assert self._view is not None, "an episode is opened before its first step"
+        self._turns += 1
+        action = parse(text)
+        if isinstance(action, str):
+            self._invalid += 1
+            return Turn(error(action), False)
+        if isinstance(action, Stop):
+            self._quest.world.answer = action.answer
+            return Turn("", True)
+        seen, possible = self._view.take(action)
+        self._invalid += not possible
+        return Turn("", True) if self._quest.over(self._quest.world) else Turn(seen, False)
+
+    def expert(self) -> str | None:
+        """See Episode."""
+        assert self._view is not None, "an episode is opened before its expert is asked"
+        return advise(self._quest, self._view.snapshot, self._view.window)
+
+    def close(self) -> Mapping[str, Any]:
+        """See Episode."""
+        if self._tab is not None:
+            self._tab.close()
+        solved = bool(self._quest.solved(self._quest.world))
+        return {
+            "success": float(solved),
+            "raw": float(solved),
+            "progress": self._quest.potential() - self._start,
+            "turns": self._turns,
+            "invalid": self._invalid,
+        }
