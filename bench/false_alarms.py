@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.doctor.jumps import jumps
 from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.signals import bursts, spikes, trend
@@ -24,13 +25,13 @@ KINDS = {
 
 def main() -> None:
     """Print one row per kind of noise."""
-    print("| noise | line through steps | line through block means | levels | 3 sigma, per 1000 | z > 6 | burst |")
-    print("|---|---|---|---|---|---|---|")
+    names = ("noise", "line through steps", "line through block means", "levels", "3 sigma, per 1000", "z > 6")
+    print(f"| {' | '.join((*names, 'burst', 'jump'))} |\n{'|---' * 8}|")
     for name, (memory, heavy) in KINDS.items():
         rng = np.random.default_rng(0)
         counts = np.mean([alarms(noise(rng, memory, heavy)) for _ in range(RUNS)], axis=0)
-        line, blocks, levels, sigma, far, several = counts
-        cells = f"{line:.2f} | {blocks:.2f} | {levels:.4f} | {sigma:.1f} | {far:.2f} | {several:.4f}"
+        line, blocks, levels, sigma, far, several, jump = counts
+        cells = f"{line:.2f} | {blocks:.2f} | {levels:.4f} | {sigma:.1f} | {far:.2f} | {several:.4f} | {jump:.4f}"
         print(f"| {name} | {cells} |")
 
 
@@ -58,6 +59,7 @@ def alarms(x: np.ndarray) -> list[float]:
         1000 * np.mean(rolling),
         1000 * len(spikes(series)) / len(x),
         len(bursts(series, 3.0)) > 0,
+        len(jumps(series)) > 0,
     ]
 
 

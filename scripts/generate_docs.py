@@ -149,7 +149,7 @@ def _rewards() -> str:
     return (
         "## [rewards]\n\nA weight for every reward by name: a reward of the task (search: `retrieval`, `recall`, "
         "`precision`, `bits`,\n`structure`, `parseable`; code: `tests`, `compiles`, `quality`, `brevity`), a built-in "
-        "(`length`, `boolean_format`), or an import path "
+        "(`length`, `boolean_format`, `judge`), or an import path "
         'in quotes (`"my_rewards:brevity" = 0.5`).\nThe total is the weighted sum. A reward that cannot be had leaves '
         "the rollout unscored. The task's own metric is\nmeasured even where it has no weight.\n"
     )

@@ -34,15 +34,19 @@ def main() -> None:
     """Evaluate and write."""
     args = arguments()
     corpora = {"steadyrl": args.data, TRL: args.data / TRL}
-    judged = {name: [judge(folder, label) for label in labels(folder)] for name, folder in corpora.items()}
+    judged = {name: [judge(folder, label) for label in labels(folder, args.split)] for name, folder in corpora.items()}
     report: dict[str, Any] = {
         "date": date.today().isoformat(),
-        "command": "python bench/doctor/evaluate.py" + (" --rlwatch <a python that has it>" if args.rlwatch else ""),
+        "command": "python bench/doctor/evaluate.py"
+        + (" --rlwatch <a python that has it>" if args.rlwatch else "")
+        + (f" --split {args.split}" if args.split else ""),
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "doctor": {name: figures(runs, RIGHT) for name, runs in judged.items() if runs},
     }
     if args.rlwatch:
-        theirs = {name: by_rlwatch(args.rlwatch, folder) for name, folder in corpora.items() if judged[name]}
+        theirs = {
+            name: by_rlwatch(args.rlwatch, folder, args.split) for name, folder in corpora.items() if judged[name]
+        }
         right = {fault: tuple((detector, "*") for detector in names) for fault, names in RLWATCH_FITS.items()}
         version = "from importlib.metadata import version; print(version('rlwatch'))"
         report["rlwatch_version"] = subprocess.check_output([args.rlwatch, "-c", version], text=True).strip()
@@ -54,9 +58,10 @@ def main() -> None:
     print(tables.short(report))
 
 
-def labels(folder: Path) -> list[Label]:
-    """Return the labels of a folder of stored runs; none where there are none yet."""
-    return store.read_labels(folder) if (folder / store.LABELS).is_file() else []
+def labels(folder: Path, split: str = "") -> list[Label]:
+    """Return the labels of a folder of stored runs, of one half if named; none where there are none yet."""
+    found = store.read_labels(folder) if (folder / store.LABELS).is_file() else []
+    return [label for label in found if split in ("", label["split"])]
 
 
 def judge(folder: Path, label: Label) -> Judged:
@@ -82,7 +87,7 @@ def alarms(path: Path) -> tuple[Alarm, ...]:
     return tuple(Alarm(f.check, f.cause, f.severity, f.since_step) for f in findings if f.severity != "info")
 
 
-def by_rlwatch(python: str, folder: Path) -> list[Judged]:
+def by_rlwatch(python: str, folder: Path, split: str = "") -> list[Judged]:
     """Return what rlwatch says of the same logs, step after step, in its own environment."""
     script = Path(__file__).with_name("rlwatch_alerts.py")
     done = subprocess.run([python, str(script), str(folder)], capture_output=True, text=True, check=False)
@@ -93,7 +98,7 @@ def by_rlwatch(python: str, folder: Path) -> list[Judged]:
         alert = json.loads(line)
         alarm = Alarm(alert["detector"], "", alert["severity"], alert["step"])
         found.setdefault(alert["run"], []).append(alarm)
-    return list(_judged_live(labels(folder), found))
+    return list(_judged_live(labels(folder, split), found))
 
 
 def _judged_live(every: Sequence[Label], found: dict[str, list[Alarm]]) -> Iterator[Judged]:
@@ -124,6 +129,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=store.DATA)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--split", choices=("tune", "heldout"), default="", help="one half only")
     parser.add_argument("--rlwatch", metavar="PYTHON", help="an interpreter that has rlwatch; see the report")
     return parser.parse_args()
 

@@ -9,8 +9,14 @@ from scoring import HEALTHY, Judged, Right, confusion, fault_row, first_said, he
 
 HALVES = {"tune": "half that thresholds may be tuned on", "heldout": "held-out half"}
 NOT_COMPARED = (
-    "microsoft/post-training-toolkit is not compared: its name on PyPI is an empty placeholder, so that it cannot be "
-    "installed from there, and its rules written anew by us would not be its own."
+    "microsoft/post-training-toolkit is not compared: under its name PyPI has one version, 0.0.1, whose only module is "
+    "22 bytes long, so that it cannot be installed from there, and its rules written anew by us would not be its own."
+)
+HOW = (
+    "Runs are split by whole tasks. The doctor's rules were written and its thresholds set with one half in sight: its "
+    "figures there are those of the runs that taught it. The held-out half was examined once, after the last change. "
+    "The machine was shared with other work: times are left out of the logs, and throughput is not judged. rlwatch was "
+    "run as it is; neither half taught it."
 )
 MAPPING = (
     "rlwatch {version} was given, step after step: entropy = `entropy` (exact, nats per token), kl_divergence = "
@@ -40,6 +46,7 @@ def document(report: Mapping[str, Any]) -> str:
     parts = [
         "# Faults injected into real runs: what the doctor says",
         f"{report['date']}, {where}; `{report['command']}`",
+        HOW,
         _legend(),
     ]
     for who, corpora in (("The doctor", report["doctor"]), ("rlwatch", report.get("rlwatch", {}))):

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from steadyrl.backends.torch_local import TorchBackend
+from steadyrl.backends.torch_reader import Reader
 from steadyrl.rewards.combine import BatchReward, Term
 from steadyrl.types import Completion, Group, Problem, Rollout, Sampling, Score
 
@@ -75,7 +76,7 @@ def _cut(completion: Completion) -> Completion:
 def dropout_in_policy(inner: TorchBackend) -> Altered:
     """Return a backend whose trainer leaves the policy's dropout on, in scoring and in training; not the sampler."""
     active = {"now": True}
-    for block in _blocks(inner.model):
+    for block in _blocks(_by_modules(inner._read)):
         block.register_forward_hook(_drop(active))
 
     def generate(prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
@@ -90,7 +91,7 @@ def dropout_in_policy(inner: TorchBackend) -> Altered:
 
 def dropout_in_reference(inner: TorchBackend) -> TorchBackend:
     """Leave the reference's dropout on."""
-    for block in _blocks(_reference(inner)):
+    for block in _blocks(_by_modules(_reference(inner))):
         block.register_forward_hook(_drop({"now": True}))
     return inner
 
@@ -99,7 +100,7 @@ def other_reference(inner: TorchBackend, share: float, seed: int) -> TorchBacken
     """Move the reference's weights by normal noise, a share of each matrix's own spread: another checkpoint."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weight in _reference(inner).parameters():
+        for weight in _by_modules(_reference(inner)).parameters():
             if weight.ndim == 2:
                 weight += share * weight.std() * torch.randn(weight.shape, generator=generator)
     return inner
@@ -166,9 +167,15 @@ def _drop(active: dict[str, bool]) -> Callable[..., torch.Tensor | None]:
     return hook
 
 
-def _reference(inner: TorchBackend) -> nn.Module:
+def _reference(inner: TorchBackend) -> Reader:
     assert inner._reference is not None, "the algorithm needs a reference"
     return inner._reference[0]
+
+
+def _by_modules(reader: Reader) -> nn.Module:
+    """Make a reader call the model's own modules, hooks among them, and return these; packed reading does not."""
+    reader._plan = None
+    return reader._body
 
 
 @contextmanager

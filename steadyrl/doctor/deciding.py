@@ -16,6 +16,8 @@ from steadyrl.types import Finding
 DECIDING: Mapping[str, tuple[str, ...]] = {
     "warped_sampling": ("entropy", "sampler_gap"),
     "kl_controller": ("kl_ref", "kl_coef"),
+    "kl_penalty_off": ("kl_coef", "loss", "kl_ref"),
+    "reward_jump": ("reward", "reward_std"),
     "learning_rate_too_low": ("kl_ref", "kl_old"),
     "grad_norm": ("grad_norm",),
     "reward_hacking": ("heldout/", "reward"),

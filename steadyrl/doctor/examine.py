@@ -14,8 +14,10 @@ from steadyrl.doctor.check import Check, Unclear
 from steadyrl.doctor.checks.entropy import entropy_collapse, entropy_explosion, entropy_is_a_sum
 from steadyrl.doctor.checks.gradient import grad_norm
 from steadyrl.doctor.checks.hacking import over_training, reward_hacking
+from steadyrl.doctor.checks.jump import reward_jump, value_jump
 from steadyrl.doctor.checks.kl import kl_runaway, kl_zero
 from steadyrl.doctor.checks.kl_control import kl_controller, kl_unit_clash
+from steadyrl.doctor.checks.kl_penalty import kl_penalty_off
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_high, learning_rate_too_low
 from steadyrl.doctor.checks.length import (
     empty_completions,
@@ -42,7 +44,7 @@ from steadyrl.types import Finding
 # By what a report has a section about; in each, what brings others about comes first.
 TOPICS: Mapping[str, tuple[Check, ...]] = {
     "Sampling and numbers": (warped_sampling, sampler_mismatch, non_finite),
-    "KL": (kl_unit_clash, negative_kl, kl_controller, kl_zero, kl_runaway),
+    "KL": (kl_unit_clash, negative_kl, kl_controller, kl_penalty_off, kl_zero, kl_runaway),
     "Policy": (
         learning_rate_too_high,
         learning_rate_too_low,
@@ -52,11 +54,12 @@ TOPICS: Mapping[str, tuple[Check, ...]] = {
         grad_norm,
         loss_reading,
     ),
-    "Value": (value_loss_spikes, explained_variance_low, advantage_off),
+    "Value": (value_jump, value_loss_spikes, explained_variance_low, advantage_off),
     "Entropy": (entropy_is_a_sum, entropy_collapse, entropy_explosion),
     "Reward": (
         reward_constant,
         reward_unscored,
+        reward_jump,
         no_signal_groups,
         reward_scale,
         reward_flat,
@@ -70,10 +73,15 @@ TOPICS: Mapping[str, tuple[Check, ...]] = {
 }
 CHECKS: tuple[Check, ...] = tuple(check for checks in TOPICS.values() for check in checks)
 RANKS = {check.name: rank for rank, check in enumerate(CHECKS)}
-# What does not apply says nothing: that a run without a value head logs no value loss is no gap in its log.
-WITHOUT = {
-    **dict.fromkeys((value_loss_spikes.name, explained_variance_low.name), GROUPED),
-    no_signal_groups.name: ("ppo",),
+_VALUES = (value_jump, value_loss_spikes, explained_variance_low)
+# By algorithm. What does not apply says nothing: that a run without a value head logs no value loss is no gap in its log.
+WITHOUT: Mapping[str, tuple[Check, ...]] = {
+    **dict.fromkeys((*GROUPED, "rlaif", "rwr"), _VALUES),
+    "ppo": (no_signal_groups,),
+    # Of what was sampled only the best is in the batch, and that is likelier than the rest.
+    "raft": (*_VALUES, warped_sampling),
+    # Nothing was sampled: texts and rewards are those of good answers, and the policy is to become sure of them.
+    "sft": (*_VALUES, *TOPICS["Reward"], warped_sampling, sampler_mismatch, advantage_off, entropy_collapse),
 }
 
 
@@ -113,7 +121,7 @@ def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:
 
 def applies(check: Check, run: Run) -> bool:
     """Return False where an algorithm has nothing that a check could be about."""
-    return run.algorithm not in WITHOUT.get(check.name, ())
+    return check not in WITHOUT.get(run.algorithm, ())
 
 
 def diagnose(path: Path | str, settings: Mapping[str, Any] | None = None) -> list[Diagnosis]:

@@ -114,17 +114,34 @@ def _about_line(x: np.ndarray) -> float:
 
 def _within(rows: np.ndarray) -> float:
     """Return the standard error of a mean of ``rows`` [count, size], AR(1) noise assumed."""
-    errors = rows - rows.mean(axis=1, keepdims=True)
-    power = (errors * errors).sum(axis=1)  # [count]
-    if len(rows) > 3:
-        errors = errors[power <= MOVING * np.median(power)]
+    errors = _calm(rows)
     count, size = errors.shape
+    fewer = per_independent(rows)
+    total = float((errors * errors).sum())
+    variance = total / (count * (size - 1)) / max(1.0 - fewer / size, 0.5)  # what the blocks' own means took away
+    return float(np.sqrt(variance * fewer / size))
+
+
+def per_independent(rows: np.ndarray) -> float:
+    """Return how many neighbouring steps tell as much as one independent step, AR(1) noise assumed: 1 to 19.
+
+    Args:
+        rows: [count, size >= 5], successive values in blocks.
+    """
+    errors = _calm(rows)
+    size = errors.shape[1]
     total = float((errors * errors).sum())
     if total == 0.0:
-        return 0.0
+        return 1.0
     alike = float((errors[:, 1:] * errors[:, :-1]).sum()) / total
     # Taking out each block's own mean lowers the correlation by about (1 + 4 alike) / size.
     alike = min(max((size * alike + 1.0) / (size - 4.0), 0.0), MOST_ALIKE)
-    fewer = (1.0 + alike) / (1.0 - alike)  # so many steps tell as much as one independent one
-    variance = total / (count * (size - 1)) / max(1.0 - fewer / size, 0.5)  # what the blocks' own means took away
-    return float(np.sqrt(variance * fewer / size))
+    return float((1.0 + alike) / (1.0 - alike))
+
+
+def _calm(rows: np.ndarray) -> np.ndarray:
+    """Return the distances from the means of the blocks in which the level does not jump or climb, [count', size]."""
+    errors = rows - rows.mean(axis=1, keepdims=True)
+    power = (errors * errors).sum(axis=1)  # [count]
+    calm: np.ndarray = errors[power <= MOVING * np.median(power)] if len(rows) > 3 else errors
+    return calm

@@ -381,3 +381,18 @@ def test_an_unsound_task_exits_with_1_and_says_where(steadyrl, here):
     code, stdout, stderr = steadyrl("task", "check", "config.toml")  # by the length reward silence is best
     assert (code, stderr) == (1, "")
     assert "FAIL  empty answer: mean reward 2.000, expected at most 0.05" in stdout
+
+
+def test_a_run_that_counts_epochs_is_trained_longer_by_epochs(steadyrl, refused, here):
+    write_config(here)
+    assert steadyrl("train", "config.toml", "run.epochs=1")[0] == 0
+    (run,) = (here / "runs").iterdir()
+    resolved = json.loads((run / "resolved.json").read_text())["run"]
+    steps = resolved["steps"]
+    assert resolved["epochs"] == 1
+    assert refused("train", "--resume", run, "run.steps=50").startswith("run.epochs = 1 sets the steps")
+    assert f"is finished: {steps} of {steps} steps; add run.epochs=N" in refused("train", "--resume", run)
+    assert steadyrl("train", "--resume", run, "run.epochs=2")[0] == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["data_epoch"] >= 2
+    assert len(lines) >= 2 * steps - 1

@@ -68,6 +68,27 @@ def test_what_an_algorithm_does_not_have_is_no_gap():
     assert "no_signal_groups" in gaps["grpo"] and "no_signal_groups" not in gaps["ppo"]
 
 
+def test_imitation_of_good_answers_is_no_reward_that_broke_and_no_warped_sampling():
+    """Rewards all 1, an entropy that falls to a tenth, and texts that the policy would hardly have written."""
+    steps = np.arange(60)
+    fell = 0.2 + 3.0 * np.exp(-steps / 10) + 0.001 * (steps % 3)
+    logged = {
+        "reward": [1.0] * 60, "reward_std": [0.0] * 60, "entropy": fell.tolist(), "loss": (2 * fell).tolist(),
+        "loss_nll": (2 * fell).tolist(),
+    }  # fmt: skip
+    sampled = Series("entropy", "nats/token", "sampled", "entropy_sampled", steps, 2 * fell)
+
+    def names(algorithm):
+        run = run_of(algorithm, **logged)
+        exact = [replace(series, unit="nats/token", estimator="exact") for series in run.series["entropy"]]
+        run = replace(run, series={**run.series, "entropy": (*exact, sampled)})
+        return {finding.check for finding in examine(run).findings if finding.severity != "info"}
+
+    assert {"reward_constant", "entropy_collapse", "warped_sampling"} <= names("reinforce")
+    assert names("sft") == set()
+    assert names("raft") == {"reward_constant", "entropy_collapse"}
+
+
 def test_settings_given_beside_a_log_count_where_it_has_none(tmp_path):
     log = logs.write(tmp_path / "metrics.jsonl", logs.healthy(50))
     (diagnosis,) = diagnose(log, {"sampling.temperature": 0.7, "update.epochs": 3})

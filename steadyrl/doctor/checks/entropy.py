@@ -27,6 +27,8 @@ from steadyrl.types import Finding
 # elsewhere). A healthy run was seen at 0.28 while its reward rose by 60 %.
 FALLEN, COLLAPSED = 0.3, 0.1
 RISEN, RISEN_BY = 2.5, 0.5  # times the start, and nats per token
+OPENING = 3  # steps
+NO_END = 0.8  # share of completions that are cut off
 NEAR_UNIFORM = 0.8  # of ln V
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 SMALL_VOCABULARY = 1000  # a toy that starts uniform is in order, a language model that does is not
@@ -150,7 +152,8 @@ def entropy_explosion(run: Run) -> Finding | Unclear | None:
 
     Symptom:
         The entropy rose to more than 2.5 times its start (by half a nat at least), or to 0.8 of ln V, the entropy of
-        tokens drawn blindly. Some rise is healthy; this much ends in noise.
+        tokens drawn blindly. Some rise is healthy; this much ends in noise. Where the reward rises all the same it is
+        told as information only, unless tokens are drawn blindly or completions no longer end.
 
     Causes and what tells them apart:
         - "warped_sampling": tokens are drawn from a sharper distribution than the one that trains, which flattens
@@ -172,7 +175,8 @@ def entropy_explosion(run: Run) -> Finding | Unclear | None:
         return Unclear("entropy_explosion", "the entropy is not known per token", ("entropy (exact)", "length"))
     if len(entropy) < MIN_STEPS:
         return None
-    start, end = head(entropy), tail(entropy)
+    # Of the first steps only: an explosion can be over within the first tenth of a run.
+    start, end = head(entropy, 0.03, OPENING), tail(entropy)
     vocabulary = setting(run, "vocabulary")
     uniform = float(np.log(vocabulary)) if vocabulary else None
     blind = uniform is not None and end > NEAR_UNIFORM * uniform >= start
@@ -182,7 +186,7 @@ def entropy_explosion(run: Run) -> Finding | Unclear | None:
     cause, because, rises = *_explosion_cause(run, since), reward_rises(run)
     return Finding(
         check="entropy_explosion",
-        severity="info" if rises else ("critical" if blind and rises is False else "warning"),
+        severity=_explosion_severity(run, blind, rises),
         since_step=since,
         cause=cause,
         message=f"The entropy rose from {number(start)} to {number(end)} nats/token"
@@ -193,6 +197,15 @@ def entropy_explosion(run: Run) -> Finding | Unclear | None:
         source="verl#781 (entropy bonus), trl#235 (sampling)",
         follows={"learning_rate": "learning_rate_too_high", "warped_sampling": "warped_sampling"}.get(cause, ""),
     )
+
+
+def _explosion_severity(run: Run, blind: bool, rises: bool | None) -> Literal["critical", "warning", "info"]:
+    cut = run.get("truncated")
+    # Blind tokens and texts without an end are lost language, whatever the reward does.
+    speechless = blind or (cut is not None and tail(cut) > NO_END >= head(cut))
+    if rises:
+        return "warning" if speechless else "info"
+    return "critical" if blind and rises is False else "warning"
 
 
 def _explosion_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:

@@ -13,6 +13,7 @@ from steadyrl.doctor.checks.measures import setting
 from steadyrl.doctor.checks.readings import (
     direction,
     large_updates,
+    learns,
     levels,
     nothing_to_learn,
     number,
@@ -92,7 +93,7 @@ def kl_runaway(run: Run) -> Finding | Unclear | None:
     rising = _rises_late(high.kl)
     cause, because = _runaway_cause(run, high)
     severity = _severity(run, rising)
-    if severity == "warning" and cause == "controller_absent" and reward_rises(run):
+    if severity == "warning" and cause == "controller_absent" and learns(run):
         severity = "info"  # a policy that learns moves away from its reference: that is what the reward is paid for
     return Finding(
         check="kl_runaway",

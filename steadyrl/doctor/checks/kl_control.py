@@ -20,6 +20,9 @@ OFF_TARGET = 3.0  # times; half or double a target is the controller at work
 CLASH = 5.0  # times off target in the controller's unit
 CLASH_NEAR = 2.0  # within so many times of the target in the other unit
 CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near to tell
+LEAST_TARGET = 0.5  # nats per sequence: sqrt(2 x 0.5) = one standard deviation of the reward
+HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer
+DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
 SATURATED = 0.02  # relative spread of the moves: the published controllers clip the error at 0.2, so moves repeat
 LARGEST_ERROR = 0.2  # Ziegler et al.: the relative error is clipped to it
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
@@ -97,12 +100,17 @@ def kl_unit_clash(run: Run) -> Finding | Unclear | None:
     Symptom:
         The KL is many times off its target, above or below, while the same KL in the other unit (per token instead of
         per sequence, or the reverse) is close to it. The controller then drives the coefficient to where it should
-        not be: a per-token target of 0.1 held against a sum over 200 tokens sees 200 times too much.
+        not be: a per-token target of 0.1 held against a sum over 200 tokens sees 200 times too much. Or: the target
+        is below half a nat per sequence, and the coefficient is being driven up although the KL is no runaway. A
+        policy at K nats from where it began can have moved a roughly normal reward by sqrt(2 K) of its standard
+        deviations at most: such a target leaves less than one.
 
     Causes and what tells them apart:
-        - "target_per_token": the controller compares sums over a sequence, and the target fits a mean per token.
+        - "target_per_token": the controller compares sums over a sequence, and the target fits a mean per token, or
+          nothing that a policy that learns could keep.
         - "target_per_sequence": the controller compares means per token, and the target fits a sum.
-        A true runaway is off in both units.
+        A true runaway is off in both units. A coefficient that hardly moves does no harm by its target: see
+        kl_controller.
 
     Remedy:
         Give the target in the controller's unit: per token times the mean length is per sequence.
@@ -120,13 +128,14 @@ def kl_unit_clash(run: Run) -> Finding | Unclear | None:
     per_token, per_sequence = find(run, "kl_ref", TOKEN, ESTIMATORS), find(run, "kl_ref", SEQUENCE, ESTIMATORS)
     if per_token is None or per_sequence is None:
         return Unclear("kl_unit_clash", "the KL is known in one unit only, and lengths are not", ("length", "kl_ref"))
-    if length is None or tail(length) < CLASH_LENGTH:
+    if length is None:
         return None
     compared = {TOKEN: per_token, SEQUENCE: per_sequence}[unit or _logged_unit(run)]
     other = per_sequence if compared is per_token else per_token
     level, meant = float(np.median(compared.values[1:])), float(np.median(other.values[1:]))
     off, near = level / target, meant / target
-    if 1 / CLASH < off < CLASH or not 1 / CLASH_NEAR <= near <= CLASH_NEAR:
+    fits = not 1 / CLASH < off < CLASH and 1 / CLASH_NEAR <= near <= CLASH_NEAR and tail(length) >= CLASH_LENGTH
+    if not fits and not (compared is per_sequence and off >= CLASH and _cannot_be_kept(run, target, level)):
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
     return Finding(
@@ -134,7 +143,8 @@ def kl_unit_clash(run: Run) -> Finding | Unclear | None:
         severity="warning",
         since_step=None,
         cause="target_per_token" if compared is per_sequence else "target_per_sequence",
-        message=f"The KL's target {target:g} is compared with {compared.unit}, but fits {other.unit}.",
+        message=f"The KL's target {target:g} is compared with {compared.unit}, but fits {other.unit}"
+        + ("." if fits else " if anything: so near to where it began no policy has learned much."),
         evidence=(
             f"the KL is {number(level)} {compared.unit} and {number(meant)} {other.unit} (medians)",
             f"completions have {number(tail(length))} tokens",
@@ -143,6 +153,14 @@ def kl_unit_clash(run: Run) -> Finding | Unclear | None:
         overrides=(f"algorithm.args.kl_target={target * (tail(length) if other is per_token else 1.0):.2g}",),
         source="TRL 0.11: target 6 per sequence; verl: target_kl 0.1 per token",
     )
+
+
+def _cannot_be_kept(run: Run, target: float, level: float) -> bool:
+    """Return True if a target per sequence drives the coefficient up against a KL that any policy that learns has."""
+    moves = coefficient_moves(run)
+    coef = run.get("kl_coef")
+    driven = moves is not None and coef is not None and moves.last > DRIVEN * float(coef.values[0])
+    return driven and target < LEAST_TARGET and level <= HEALTHY_SEQUENCE
 
 
 def _logged_unit(run: Run) -> str:

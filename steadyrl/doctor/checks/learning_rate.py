@@ -30,23 +30,26 @@ ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
 GONE = 0.1  # of its start: an entropy below is not coming back by itself
 LOST_UPDATE = 1.0  # nats per token in one step: nothing of the old policy remains
-UPDATE_NONE = 1e-6  # nats per token
-UPDATE_SOME = 1e-5  # nats per token: a policy that moves so much per step gets somewhere in a run
+LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
+UPDATE_NONE = 1e-5  # nats per token; healthy steps have 1e-3 to 0.05, and at a hundredth of their rate 1e-7 to 5e-6
 KL_REF_NONE = 1e-3  # nats per token at the end; healthy runs with a penalty have 1e-3 to 1
+KL_REF_LITTLE = 0.05  # nats per token, where the steps themselves are known to be small
 CLIP_NONE = 1e-5
 ENTROPY_STILL = 0.02  # relative change that counts as none
 LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
 SHOWN = 2  # signs that have to agree
 
 
-@check(needs=("kl_old|clip_fraction",))
+@check(needs=("kl_old|clip_fraction|kl_ref",))
 def learning_rate_too_high(run: Run) -> Finding | None:
     """Single steps move the policy too far.
 
     Symptom:
         At least two of these from one step on: the KL of one step's updates above 0.1 nats per token (healthy: 0.001
-        to 0.05), a clip fraction above 0.4, an entropy that doubles or halves at once, a KL to the reference that grows
-        tenfold at once, a mean ratio outside 0.5 to 2, a falling reward. One of the first two has to be among them.
+        to 0.05), a single step that takes the policy from its reference to 1 nat per token from it, a clip fraction
+        above 0.4, an entropy that doubles or halves at once, a KL to the reference that grows tenfold at once, a mean
+        ratio outside 0.5 to 2, a falling reward. One of the first three has to be among them, in five steps in a row; a
+        single step counts where its KL is above 1 nat per token, which leaves nothing of the policy before.
 
     Causes and what tells them apart:
         - "epochs": more than two passes over each batch, each of which adds to the step.
@@ -95,16 +98,41 @@ def _large(run: Run) -> tuple[tuple[str, ...], int | None]:
     """Return the direct signs of large updates and the first step at which one of them shows."""
     signs, starts = [], []
     clipped = None if clips_by_design(run) else run.get("clip_fraction")
-    for name, series, limit in (
-        ("the KL of one step's updates", update_size(run), KL_OLD_LARGE),
-        ("the clip fraction", clipped, CLIP_MUCH),
+    for name, series, limit, lasting in (
+        ("the KL of one step's updates", update_size(run), KL_OLD_LARGE, LASTING),
+        ("the KL of one step's updates", update_size(run), LOST_UPDATE, 1),
+        ("the clip fraction", clipped, CLIP_MUCH, LASTING),
     ):
-        since = None if series is None else first_lasting(series, series.values > limit, LASTING)
+        since = None if series is None else first_lasting(series, series.values > limit, lasting)
         if series is not None and since is not None:
             level = number(float(np.median(series.values[series.values > limit])))
             signs.append(f"{name} is above {limit} from step {since} on (median of such steps: {level})")
             starts.append(since)
+    leap = _leap(run)
+    if leap is not None:
+        signs.append(leap[1])
+        starts.append(leap[0])
     return tuple(signs), min(starts, default=None)
+
+
+def _leap(run: Run) -> tuple[int, str] | None:
+    """Return the step that took the policy away from its reference, and a sentence; None where no single one did.
+
+    A policy that was near its reference and is far from it a step later was moved so far by that step's updates, which
+    tells their size where it is not logged.
+    """
+    kl = find(run, "kl_ref", TOKEN, ESTIMATORS)
+    if kl is None or len(kl) <= LASTING:
+        return None
+    near, far = kl.values[:-3] < LEAP_FROM * kl.values[1:-2], kl.values[1:-2] > LOST_UPDATE
+    stays = np.minimum(kl.values[2:-1], kl.values[3:]) > LOST_UPDATE / 2.0  # an estimate of one step may be one token's
+    leaps = np.flatnonzero(near & far & stays & (np.diff(kl.steps)[:-2] == 1))
+    if not len(leaps):
+        return None
+    at = int(leaps[0])
+    old, new = number(float(kl.values[at])), number(float(kl.values[at + 1]))
+    since = int(kl.steps[at])  # measured before the step's updates: those of this step did it
+    return since, f"the KL to the reference went from {old} to {new} nats/token in the one step {since}"
 
 
 def _consequences(run: Run, since: int) -> tuple[tuple[str, ...], bool]:
@@ -150,8 +178,10 @@ def learning_rate_too_low(run: Run) -> Finding | Unclear | None:
 
     Symptom:
         The reward is flat, the KL to the reference stays below 0.001 nats per token, and at least one more of: the KL
-        of one step's updates below 1e-6, no clipping although there are several updates per batch, an entropy that
-        does not change. A KL that is exactly 0 is another fault (see kl_zero), as are rewards that never differ.
+        of one step's updates below 1e-5 (a hundredth of the least that is usual), no clipping although there are
+        several updates per batch, an entropy that does not change. Where such updates and the missing clipping show it
+        directly, the KL to the reference may reach 0.05, which many small steps add up to. A KL that is exactly 0 is
+        another fault (see kl_zero), as are rewards that never differ.
 
     Causes and what tells them apart:
         - "lora": an adapter is trained at a learning rate for full weights; it needs 10 times as much or more.
@@ -200,15 +230,11 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
     several = updates_per_step(run)
     signs, moving = [], False
     kl, size = find(run, "kl_ref", TOKEN, ESTIMATORS), update_size(run)
-    if kl is not None:
-        level = abs(tail(kl))
-        moving |= level > KL_REF_NONE or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
-        signs.append(f"the KL to the reference ends at {number(level)} nats/token")
     # With one update per batch both are measured before it, and are 0 by construction.
     if size is not None and several != 1 and size.values.any():
         level = float(np.median(size.values))
-        moving |= level > UPDATE_SOME
-        if level < UPDATE_NONE:
+        moving |= level > UPDATE_NONE
+        if level <= UPDATE_NONE:
             signs.append(f"the KL of one step's updates is {number(level)} nats/token (median)")
     clipped = None if clips_by_design(run) else run.get("clip_fraction")
     if clipped is not None and several is not None and several > 1:
@@ -216,6 +242,11 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
         moving |= share > 100 * CLIP_NONE
         if share < CLIP_NONE:
             signs.append("nothing is clipped although there are several updates per batch")
+    limit = KL_REF_LITTLE if len(signs) >= SHOWN else KL_REF_NONE
+    if kl is not None:
+        level = abs(tail(kl))
+        moving |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
+        signs.append(f"the KL to the reference ends at {number(level)} nats/token")
     entropy = find(run, "entropy", TOKEN, ("exact", "sampled", ""))
     if entropy is not None and direction(entropy) == 0 and abs(tail(entropy) / head(entropy) - 1) < ENTROPY_STILL:
         signs.append(levels("the entropy", entropy, "nats/token"))

@@ -6,10 +6,11 @@ import numpy as np
 
 from steadyrl.doctor.check import Result, Unclear, check
 from steadyrl.doctor.checks.measures import setting
-from steadyrl.doctor.checks.readings import number
+from steadyrl.doctor.checks.readings import learns, number
 from steadyrl.doctor.checks.units import together
+from steadyrl.doctor.jumps import WINDOW, jumps
 from steadyrl.doctor.levels import Levels, measure
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.types import Finding
 
@@ -21,6 +22,8 @@ BRIEF = ("length", "brevity", "short", "concise")
 CUT_OFF_FIRST = 0.3  # share cut off at the start, above which shortening is learning to stop
 TRUNCATED = 0.5  # more than every second text has no end
 EMPTY_WARN, EMPTY_CRITICAL = 0.01, 0.1
+AT_FIRST, FROM_START = 3, 0.5  # steps before much is learned; of the later share that has to be there already
+LOST_SHARE, STAYED = 0.1, 0.5  # growth of the share; part of the length that truly empty texts would take away
 REPEATS_MORE, REPEATS_ALWAYS = 0.2, 0.5  # growth of the share of repeated 3-grams; share from the start
 LATE = 0.2  # of the run: how it is now
 
@@ -202,7 +205,8 @@ def truncated(run: Run) -> Result:
     - never_ends: nearly all (90 %) from the first steps, with a mean length at the limit: the end token is not produced
       at all: wrong chat template, wrong end token, or a base model that was never taught to stop.
     - limit_too_low: more than half from the start, but not all: answers need more room.
-    - grew: few at first, most at the end: the policy learned to go on; see length_explosion and repetition.
+    - grew: few at first, most at the end: the policy learned to go on; see length_explosion and repetition. Worth
+      knowing only while the reward rises.
 
     Remedy: never_ends: check template and end token by sampling some texts. limit_too_low: twice the limit. grew: give
     no reward to texts without an end.
@@ -228,7 +232,7 @@ def truncated(run: Run) -> Result:
     longer = (f"sampling.max_new_tokens={2 * int(limit)}",) if limit and cause == "limit_too_low" else ()
     return Finding(
         check="truncated",
-        severity="warning",
+        severity="info" if cause == "grew" and learns(run) else "warning",
         since_step=first_lasting(share, share.values > TRUNCATED),
         cause=cause,
         message=f"{level:.0%} of the completions are cut off by the length limit: {told}",
@@ -249,10 +253,11 @@ def empty_completions(run: Run) -> Result:
     Symptom: in the last fifth of the run more than 1 % of the completions hold no visible text (critical above 10 %).
 
     Causes and what tells them apart:
-    - parser: texts have tokens (even the shortest of a step more than one) and are empty all the same: what reads them
-      throws the text away, or they consist of special tokens.
-    - template_or_eos: empty from the first steps: the prompt ends where the model believes the answer to be over.
-    - learned: none at first: the policy found that saying nothing avoids the KL penalty or a negative reward.
+    - parser: texts have tokens and are empty all the same: what reads them throws the text away, or they consist of
+      special tokens. Told by the shortest of a step, which has more than one token; or by a share that rises while the
+      mean length stays where it was, which it cannot if texts became empty.
+    - template_or_eos: as many from the first steps: the prompt ends where the model believes the answer to be over.
+    - learned: few or none at first: the policy found that saying nothing avoids the KL penalty or a negative reward.
 
     Remedy: template_or_eos: look at a prompt as the model gets it. learned: the least reward for empty texts; go back
     to a checkpoint before it began.
@@ -264,30 +269,62 @@ def empty_completions(run: Run) -> Result:
     if len(share) < MIN_STEPS:
         return Unclear("empty_completions", f"{len(share)} steps are too few")
     # Means, not medians: a small share is 0 in most steps of a small batch.
-    late, early = share.values[-max(10, len(share) // 5) :], share.values[: max(10, len(share) // 10)]
+    late, early = share.values[-max(10, len(share) // 5) :], share.values[:AT_FIRST]
     level = float(late.mean())
     if level <= EMPTY_WARN:
         return None
-    shortest = run.get("length_min")
-    if shortest is not None and tail(shortest, LATE) > 1.0:
-        cause, told = "parser", f"the shortest has {number(tail(shortest, LATE))} tokens all the same"
-        remedy = "Look at the raw tokens of an empty completion: its text is lost after sampling."
-    elif float(early.mean()) > EMPTY_WARN:
-        cause, told = "template_or_eos", "they are so from the first steps"
-        remedy = "Look at a prompt as the model gets it (template, end token), and at the first sampled token."
-    else:
-        cause, told = "learned", "there were none at first: saying nothing pays"
-        remedy = "Give empty texts the least reward, and go on from a checkpoint before they began."
+    cause, told = _empty_cause(run, share, level, float(early.mean()))
+    since = first_lasting(share, share.values > EMPTY_WARN)
     return Finding(
         check="empty_completions",
         severity="critical" if level > EMPTY_CRITICAL else "warning",
-        since_step=int(share.steps[np.argmax(share.values > EMPTY_WARN)]),
+        since_step=int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if since is None else since,
         cause=cause,
         message=f"{level:.1%} of the completions are empty: {told}",
         evidence=(f"mean share {number(float(early.mean()))} in the first steps, {number(level)} in the last fifth",),
-        remedy=remedy,
+        remedy=_EMPTY_REMEDIES[cause],
         source="microsoft/post-training-toolkit (limit of 10 %)",
     )
+
+
+_EMPTY_REMEDIES = {
+    "parser": "Look at the raw tokens of an empty completion: its text is lost after sampling.",
+    "template_or_eos": "Look at a prompt as the model gets it (template, end token), and at the first sampled token.",
+    "learned": "Give empty texts the least reward, and go on from a checkpoint before they began.",
+}
+
+
+def _empty_cause(run: Run, share: Series, level: float, early: float) -> tuple[str, str]:
+    shortest = run.get("length_min")
+    if shortest is not None and tail(shortest, LATE) > 1.0:
+        return "parser", f"the shortest has {number(tail(shortest, LATE))} tokens all the same"
+    if early > max(EMPTY_WARN, FROM_START * level):
+        return "template_or_eos", "they are so from the first steps"
+    if told := _length_stayed(run, share):
+        return "parser", told
+    return "learned", "there were hardly any at first: saying nothing pays"
+
+
+def _length_stayed(run: Run, share: Series) -> str:
+    """Return a sentence if the share of empty texts jumped and the length did not follow; else ""."""
+    length = run.get("length")
+    for jump in jumps(share) if length is not None else []:
+        assert length is not None, "asked before"
+        before, after = (
+            length.values[(length.steps >= jump.step + a) & (length.steps < jump.step + b)]
+            for a, b in ((-WINDOW, 0), (0, WINDOW))
+        )
+        if jump.change < LOST_SHARE or not len(before) or not len(after):
+            continue
+        # Texts that became empty have their end token only, and the others keep their length.
+        missing = float(before.mean()) - float(after.mean())
+        if missing < STAYED * jump.change * (float(before.mean()) - 1.0):
+            return (
+                f"their share went from {jump.before:.0%} to {jump.after:.0%} at step {jump.step}, and the mean length "
+                f"stayed ({number(float(before.mean()))} and {number(float(after.mean()))} tokens): texts are lost "
+                "after sampling"
+            )
+    return ""
 
 
 @check(needs=("repetition",))

@@ -27,6 +27,12 @@ def kl_coef(run: Run, like: Series) -> np.ndarray | None:
     return None if fixed is None else np.full(len(like), fixed)
 
 
+def reward_spread(run: Run) -> Series | None:
+    """Return the spread of a step's rewards: of all, of those of one prompt, or of the only part; or None."""
+    parts = list(run.parts("reward_part_std/").values())
+    return run.get("reward_std") or run.get("reward_std_within") or (parts[0] if len(parts) == 1 else None)
+
+
 def worth_having(run: Run, level: float) -> float:
     """Return the smallest change of the mean reward that matters, in units of the reward.
 

@@ -10,11 +10,12 @@ from steadyrl.doctor.checks.readings import number
 from steadyrl.doctor.checks.units import together
 from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, head, tail
+from steadyrl.doctor.signals import MIN_STEPS, head
 from steadyrl.types import Finding
 
 PAUSE_STEPS, PAUSE_SECONDS = 30.0, 600.0  # both have to be passed: long evaluations are no pause
 NEARLY = 0.98  # of the planned steps
+FASTEST = 0.2  # of the last steps: what slows the run itself slows these too
 SLOWER, MUCH_SLOWER = 1.3, 2.0  # times the first steps' time, per token where that is known
 
 
@@ -84,8 +85,10 @@ def _ended_early(run: Run, planned: float) -> Finding | None:
 def throughput_decay(run: Run) -> Result:
     """Steps take ever longer.
 
-    Symptom: at the end a token takes 1.3 times as long as at the start or more (a warning from 2 times on). A step's
-    time is divided by the mean length where both are logged, because longer texts take longer.
+    Symptom: at the end a token takes 1.3 times as long as at the start or more (a warning from 2 times on), in nearly
+    all steps: the fastest fifth of the last steps counts, against the median of the first ones, so that a machine that
+    was halted or lent to others in between raises nothing. A step's time is divided by the mean length where both are
+    logged, because longer texts take longer.
 
     Causes and what tells them apart:
     - longer_texts: the step takes longer, and a token does not: no fault, not reported.
@@ -100,7 +103,7 @@ def throughput_decay(run: Run) -> Result:
     levels = measure(series)
     if levels is None or len(series) < MIN_STEPS:
         return Unclear("throughput_decay", f"{len(series)} steps are too few")
-    start, end = head(series), tail(series)
+    start, end = head(series), float(np.quantile(series.values[-max(10, len(series) // 5) :], FASTEST))
     if not levels.rose or start <= 0 or end < SLOWER * start:
         return None
     return Finding(
@@ -109,7 +112,10 @@ def throughput_decay(run: Run) -> Result:
         since_step=int(levels.steps[np.argmax(levels.means > SLOWER * start)]),
         cause="slower",
         message=f"a token takes {number(end / start)} times as long at the end as at the start",
-        evidence=(f"{series.source}: medians of the first and last steps differ by a factor {number(end / start)}",),
+        evidence=(
+            f"{series.source}: the fastest fifth of the last steps and the median of the first ones differ by a factor "
+            f"{number(end / start)}",
+        ),
         remedy="Look at memory over time; go on from a checkpoint in a fresh process and see whether it is fast again.",
         source="steadyrl",
     )

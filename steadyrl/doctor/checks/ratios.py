@@ -20,7 +20,7 @@ from steadyrl.doctor.checks.readings import (
 )
 from steadyrl.doctor.checks.remedies import calmer, learning_rate, scaled_learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, SPIKE_WINDOW, SPIKE_Z, first_lasting
+from steadyrl.doctor.signals import MIN_STEPS, SPIKE_WINDOW, SPIKE_Z, first_lasting, tail
 from steadyrl.stats import MAD_TO_STD
 from steadyrl.types import Finding
 
@@ -130,7 +130,8 @@ def clip_fraction_high(run: Run) -> Finding | None:
     Symptom:
         The share of tokens whose ratio is clipped stays above 0.2 (above 0.1 for group-relative algorithms with one
         or two updates per batch). Clipped tokens give no gradient: the batch is used up before its passes end.
-        GSPO and CISPO clip most by design and are not judged.
+        GSPO and CISPO clip most by design and are not judged. Where it has fallen to half of that by the end it is
+        told as information.
 
     Causes and what tells them apart:
         - "old_logprobs": it clips although there is one update per batch, or already at the first steps of a
@@ -159,9 +160,10 @@ def clip_fraction_high(run: Run) -> Finding | None:
         return None
     cause, because = _clip_cause(run, clipped, limit, updates)
     level = float(np.median(within(clipped, since, int(clipped.steps[-1])).values))
+    over = tail(clipped) <= limit / 2.0 and cause not in ("old_logprobs", "epochs")
     return Finding(
         check="clip_fraction_high",
-        severity="warning",
+        severity="info" if over else "warning",
         since_step=since,
         cause=cause,
         message=f"{level:.0%} of the tokens are clipped: {cause.replace('_', ' ')}.",

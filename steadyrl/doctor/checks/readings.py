@@ -10,7 +10,7 @@ from steadyrl.doctor.checks.measures import setting
 from steadyrl.doctor.checks.units import TOKEN, find
 from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, block_medians, first_lasting, head, tail
+from steadyrl.doctor.signals import MIN_STEPS, block_medians, first_lasting, head, tail, trend
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
 KL_OLD_LARGE = 0.1
@@ -72,6 +72,18 @@ def reward_rises(run: Run) -> bool | None:
         return False
     start, best = head(reward, 0.03), float(block_medians(reward)[1].max())
     return tail(reward) >= start + 0.5 * (best - start)
+
+
+def learns(run: Run) -> bool:
+    """Return True if the reward shows any gain: a trend above 0, or a clear rise of its level.
+
+    Weaker than ``reward_rises``: enough to take harm out of a finding, not to claim success.
+    """
+    reward = run.get("reward")
+    if reward is None or len(reward) < MIN_STEPS:
+        return False
+    slope = trend(reward)
+    return direction(reward) > 0 or (slope is not None and slope.low > 0)
 
 
 def heldout_rises(run: Run) -> bool | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Result, Unclear, check
 from steadyrl.doctor.checks.measures import worth_having
-from steadyrl.doctor.checks.readings import number
+from steadyrl.doctor.checks.readings import number, update_size, updates_per_step
 from steadyrl.doctor.checks.remedies import learning_rate, scaled_learning_rate
 from steadyrl.doctor.checks.units import SEQUENCE, find
 from steadyrl.doctor.levels import measure
@@ -17,11 +17,12 @@ from steadyrl.types import Finding
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
 # standard deviations at most. For a quarter of one, the smallest gain worth having, K must reach 1/32.
 NOT_MOVED = 1 / 32
-NOT_MOVED_OLD = 1e-6  # nats per token and step: some hundred steps of it, all in one direction, are still nothing
+NOT_MOVED_OLD = 1e-5  # nats per token and step: a hundredth of the least that moves a run
 NO_SIGNAL = 0.8  # share of groups without any difference: a fifth of the batch, at most, teaches
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
 SAME = 1e-9  # relative difference that is rounding
+NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
 
 
@@ -70,7 +71,7 @@ def reward_flat(run: Run) -> Result:
     return Finding(
         check="reward_flat",
         severity="warning",
-        since_step=int(reward.steps[0]),
+        since_step=None,
         cause=cause,
         message=f"the reward does not rise: {told}",
         evidence=(
@@ -142,17 +143,18 @@ def _nothing_differs(run: Run) -> str:
 def _stands_still(run: Run) -> str | None:
     """Return a sentence if the policy does not move, "" if it does, None where the log does not tell."""
     kl = find(run, "kl_ref", SEQUENCE)
-    if kl is not None:
-        far = abs(tail(kl))
-        return f"the KL to the reference is still {number(far)} nats per sequence" if far < NOT_MOVED else ""
+    if kl is not None and abs(tail(kl)) < NOT_MOVED:
+        return f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence"
     rate = run.get("learning_rate")
     if rate is not None and not rate.values.any():
         return "the learning rate is 0 in every step"
-    step = run.get("kl_old")
-    if step is not None:
-        size = float(np.median(np.abs(step.values)))
-        return f"a step's updates change the policy by {number(size)} nats per token" if size < NOT_MOVED_OLD else ""
-    return None
+    step = update_size(run)
+    # With one update per batch it is measured before that update, and is 0 by construction.
+    if step is not None and step.values.any() and updates_per_step(run) != 1:
+        size = float(np.median(step.values))
+        if size < NOT_MOVED_OLD:
+            return f"a step's updates change the policy by {number(size)} nats per token"
+    return None if kl is None and step is None else ""
 
 
 @check(needs=("reward",))
@@ -164,9 +166,10 @@ def reward_constant(run: Run) -> Result:
 
     Causes and what tells them apart:
     - broken: constant from the first step: the judge, the parser or the tests give every text the same answer.
-    - broke: it varied, and since a step it does not, at a level that is not the best: an engine died, or the policy
-      writes the same text always (then the length is constant as well).
-    - solved: it became constant at its best level: there is nothing left to learn here.
+    - broke: it varied, and since a step it does not, at a level that is not the best, or further from the one before
+      than the completions' own spread: an engine died, or the policy writes the same text always (then the length is
+      constant as well).
+    - solved: it became constant at its best level, and had come near it before: there is nothing left to learn here.
     - normalised: the mean is constant while the spread is not 0: what is logged was centred before, and says nothing.
 
     Remedy: score a good and a bad answer by hand, outside training (``steadyrl task check``); train only when
@@ -186,7 +189,7 @@ def reward_constant(run: Run) -> Result:
     since = int(reward.steps[start])
     spread = run.get("reward_std")
     varies = spread is not None and bool((spread.values[spread.steps >= since] > SAME * max(abs(last), 1.0)).any())
-    cause = _constant_cause(reward.values[:start], last, varies)
+    cause = _constant_cause(reward.values[:start], last, varies, _spread_before(run, since))
     told, remedy = {
         "normalised": ("only its mean is: it was centred before it was logged", "Log the reward before centring it."),
         "solved": ("at the best level of the run: nothing is left to learn", "Stop here, or take harder problems."),
@@ -211,12 +214,21 @@ def reward_constant(run: Run) -> Result:
     )
 
 
-def _constant_cause(before: np.ndarray, level: float, varies: bool) -> str:
+def _constant_cause(before: np.ndarray, level: float, varies: bool, spread: float | None) -> str:
     if varies:
         return "normalised"
     if not len(before):
         return "broken"
-    return "solved" if level >= before.max() - SAME else "broke"
+    # What is learned comes near the best level first: completions that are all right were mostly right before.
+    near = spread is None or level - float(np.median(before[-NEAR_STEPS:])) <= max(spread, SAME)
+    return "solved" if level >= before.max() - SAME and near else "broke"
+
+
+def _spread_before(run: Run, since: int) -> float | None:
+    """Return the usual spread of a step's rewards before ``since``, or None where it is not logged."""
+    spread = run.get("reward_std")
+    known = np.zeros(0) if spread is None else spread.values[spread.steps < since]
+    return float(np.median(known)) if len(known) else None
 
 
 @check(needs=("reward",))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.doctor.check import Result, Unclear, check
-from steadyrl.doctor.checks.measures import setting
+from steadyrl.doctor.checks.measures import reward_spread, setting
 from steadyrl.doctor.checks.readings import number
 from steadyrl.doctor.checks.units import together
 from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.signals import MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.types import Finding
 
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
@@ -22,6 +22,7 @@ FEW_STEPS = 5
 OFFSET = 10.0  # standard deviations between the rewards' mean and 0
 OUTLIER = 10.0  # standard deviations above the usual greatest reward
 OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
+USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
 GROWN = 1.25  # spread at the end over spread at the start
 GAP_SHARE = 0.5  # of the level, from which the best of N is worth a mention
 # Expected greatest of N standard normal numbers.
@@ -147,7 +148,8 @@ def reward_scale(run: Run) -> list[Result]:
       starts near 0 and has to learn a large constant before its predictions tell anything; until then all advantages
       have one sign. A warning where the values are seen to be off by so much after 20 steps still, else worth knowing.
     - outliers: the greatest (or least) reward of single steps is more than 10 standard deviations beyond its usual
-      value, several times. One such completion outweighs its whole batch.
+      value, several times. One such completion outweighs its whole batch. Where neither is logged: the spread of single
+      steps is more than 10 times the usual one of those before, and steps between them are as usual.
 
     Rewards that are rarely won are no outliers: their greatest value is the usual one.
 
@@ -158,7 +160,7 @@ def reward_scale(run: Run) -> list[Result]:
 
     Source: Secrets of RLHF I (arXiv 2307.04964, abstract) on normalising and clipping scores; the rest is arithmetic.
     """
-    reward, spread = run.get("reward"), run.get("reward_std")
+    reward, spread = run.get("reward"), reward_spread(run)
     assert reward is not None, "a need"
     if spread is None:
         return [Unclear("reward_scale", "the log has no spread of the rewards", ("reward_std",))]
@@ -166,7 +168,7 @@ def reward_scale(run: Run) -> list[Result]:
 
 
 def _offset(run: Run) -> Result:
-    reward, spread = run.get("reward"), run.get("reward_std")
+    reward, spread = run.get("reward"), reward_spread(run)
     assert reward is not None and spread is not None, "asked before"
     start, width = head(reward), head(spread)
     if run.get("loss_value") is None or width <= 0 or abs(start) <= OFFSET * width:
@@ -192,6 +194,8 @@ def _offset(run: Run) -> Result:
 
 
 def _outliers(run: Run, width: float) -> Result:
+    if run.get("reward_max") is None and run.get("reward_min") is None:
+        return _outliers_by_spread(run)
     for quantity, sign in (("reward_max", 1.0), ("reward_min", -1.0)):
         series = run.get(quantity)
         if series is None or width <= 0 or len(series) < MIN_STEPS:
@@ -216,6 +220,39 @@ def _outliers(run: Run, width: float) -> Result:
             source="Secrets of RLHF I, arXiv 2307.04964 (abstract)",
         )
     return None
+
+
+def _outliers_by_spread(run: Run) -> Result:
+    """Tell outliers from the spread alone: one of n completions at a distance d makes it d over the root of n."""
+    spread = reward_spread(run)
+    assert spread is not None, "asked before"
+    several = bursts(spread, OUTLIER)
+    if len(several) < OUTLIER_STEPS:
+        return None
+    usual = float(np.median(spread.values[: several[0]]))
+    far = spread.values > OUTLIER * usual
+    at = np.flatnonzero(far)
+    if usual <= 0 or len(at) < OUTLIER_SHARE * len(spread):
+        return None
+    between = ~far[at[0] :]
+    if between.mean() < USUAL_BETWEEN:
+        return None  # the spread grew and stayed: see reward_jump
+    top = at[np.argmax(spread.values[at])]
+    return Finding(
+        check="reward_scale",
+        severity="warning",
+        since_step=int(spread.steps[at[0]]),
+        cause="outliers",
+        message=f"the rewards of {len(at)} steps scatter far more than usual, up to "
+        f"{number(float(spread.values[top]))}: single ones lie far beyond the others",
+        evidence=(
+            f"{spread.source or 'reward_std'} is {number(usual)} usually, {number(float(spread.values[top]))} at step "
+            f"{spread.steps[top]}; {between.mean():.0%} of the steps since step {spread.steps[at[0]]} are as usual",
+        ),
+        remedy="Log the greatest and the least reward, read these completions, and clip the reward to a few usual "
+        "standard deviations.",
+        source="Secrets of RLHF I, arXiv 2307.04964 (abstract)",
+    )
 
 
 @check(needs=("reward_std_within", "reward_std"))

@@ -43,7 +43,8 @@ class Gap:
     Attributes:
         gap, error: Nats per token, and the gap's standard error.
         entropy: Exact entropy there, nats per token.
-        since, until: First and last step of the window.
+        since: The first step that shows it.
+        until: The last step of the window.
     """
 
     gap: float
@@ -62,7 +63,7 @@ class Gap:
         """The measurement in words."""
         return (
             f"mean -log p of the sampled tokens less the exact entropy is {self.gap:+.3g} nats/token "
-            f"(standard error {number(self.error)}, entropy {number(self.entropy)}; steps {self.since} to {self.until})"
+            f"(standard error {number(self.error)}, entropy {number(self.entropy)}; from step {self.since} on)"
         )
 
 
@@ -82,10 +83,41 @@ def sampling_gap(run: Run) -> Gap | None:
     gap = sampled.values - exact.values
     windows = []
     for part in (slice(0, GAP_WINDOW), slice(-GAP_WINDOW, None)):
-        steps = exact.steps[part]
         level = float(exact.values[part].mean())
-        windows.append(Gap(float(gap[part].mean()), long_run_error(gap[part]), level, int(steps[0]), int(steps[-1])))
+        # A gap that closes or widens is no less of a gap: its trend is not noise.
+        error, size = long_run_error(_without_trend(gap[part])), float(gap[part].mean())
+        windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)]), int(exact.steps[part][-1])))
     return next((window for window in windows if window.sure), windows[0])
+
+
+def _begins(gap: np.ndarray, size: float) -> int:
+    """Return the index from which a gap [n] is there: the first that shows half of its size, and five that do."""
+    share = gap / size if size else np.ones(len(gap))
+    ahead = np.lib.stride_tricks.sliding_window_view(share, LASTING).mean(axis=1)
+    there = (ahead >= 0.5) & (share[: len(ahead)] >= 0.5)
+    return int(there.argmax())
+
+
+def _without_trend(values: np.ndarray) -> np.ndarray:
+    """Return values [n] less their straight line."""
+    at = np.arange(len(values)) - (len(values) - 1) / 2.0
+    level: np.ndarray = values - at * float(at @ values) / float(at @ at)
+    return level
+
+
+def noisy_policy(run: Run) -> str:
+    """Return a sentence if the trainer's own pass over the policy is noisy; else "".
+
+    Before any update policy and reference are equal, and so are sampler and trainer where they share weights: a KL to
+    the reference there, with a difference to the sampler of its size, is noise of the pass that both have in common.
+    """
+    kl, gap = find(run, "kl_ref", TOKEN, ("exact", "k3")), run.get("sampler_gap")
+    if run.trainer != "steadyrl" or kl is None or gap is None or kl.steps[0] != 0:
+        return ""
+    first = float(kl.values[0])
+    if first <= NOISE_AT_START or float(gap.values[0]) <= OWN_GAP:
+        return ""
+    return f"the KL to the reference is {number(first)} before any update"
 
 
 def warps_by_settings(run: Run) -> str:
@@ -147,6 +179,7 @@ def warped_sampling(run: Run) -> Finding | Unclear | None:
         - "high_temperature_or_stale_weights": the same where the temperature is not in the log.
         - "pad_leak": the gap is positive and larger than the entropy itself: tokens count that were never drawn, such
           as padding after the end.
+        Not judged where the trainer's own pass is noisy, with dropout left on: see sampler_mismatch.
 
     Remedy:
         Padding: mask everything after the end-of-sequence token. Otherwise sample at temperature 1 without top-k and
@@ -162,7 +195,7 @@ def warped_sampling(run: Run) -> Finding | Unclear | None:
     if gap is None and not stated:
         why = "it needs the exact entropy and the mean -log p of the sampled tokens, over the same tokens, of 8 steps"
         return Unclear("warped_sampling", why, ("entropy (exact)", "entropy (sampled)"))
-    if gap is not None and not gap.sure:
+    if gap is not None and (not gap.sure or noisy_policy(run)):
         return None
     cause = _warping(run, gap.gap if gap else (1.0 if flattening(run) else -1.0))
     if gap is not None and gap.gap > max(LEAK_NATS, gap.entropy):
@@ -289,9 +322,9 @@ def _mismatch(run: Run) -> _Mismatch | None:
 def _mismatch_cause(
     run: Run, found: _Mismatch
 ) -> tuple[Literal["warped_sampling", "stale_weights", "policy_noise", "precision", "unknown"], tuple[str, ...]]:
-    gap, kl = sampling_gap(run), find(run, "kl_ref", TOKEN, ("exact", "k3"))
-    if run.trainer == "steadyrl" and kl is not None and kl.steps[0] == 0 and kl.values[0] > NOISE_AT_START:
-        return "policy_noise", (f"the KL to the reference is {number(float(kl.values[0]))} before any update",)
+    gap, noisy = sampling_gap(run), noisy_policy(run)
+    if noisy:
+        return "policy_noise", (noisy,)
     if gap is not None and gap.sure:
         return "warped_sampling", (gap.sentence,)
     first, last = float(found.series.values[0]), tail(found.series)

@@ -8,10 +8,9 @@ import numpy as np
 
 from steadyrl.doctor.check import Result, Unclear, check
 from steadyrl.doctor.checks.measures import kl_coef, setting, share_with_spike
-from steadyrl.doctor.checks.readings import number
+from steadyrl.doctor.checks.readings import learns, number
 from steadyrl.doctor.checks.remedies import scaled_learning_rate
 from steadyrl.doctor.checks.units import SEQUENCE, TOKEN, find, together
-from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts, head
 from steadyrl.types import Finding
@@ -215,7 +214,7 @@ def explained_variance_low(run: Run) -> Result:
     }[cause]
     return Finding(
         check="explained_variance_low",
-        severity="info" if shown > EV_HARMS or (cause == "untrained_head" and _learns(run)) else "warning",
+        severity="info" if shown > EV_HARMS or (cause == "untrained_head" and learns(run)) else "warning",
         since_step=since if since is not None else since_raw,
         cause=cause,
         message=f"the value head explains returns worse than a constant: {told}",
@@ -225,13 +224,6 @@ def explained_variance_low(run: Run) -> Result:
         source="TRL v0.11.4 ppo_trainer.py; Stable-Baselines3, logger page",
         follows="reward_constant" if cause == "constant_returns" else "",
     )
-
-
-def _learns(run: Run) -> bool:
-    """Return True if the reward rose all the same: the head is worth mending, and the run worth keeping."""
-    reward = run.get("reward")
-    levels = None if reward is None else measure(reward)
-    return levels is not None and levels.rose
 
 
 def _bad_blocks(series: Series, warm: int) -> tuple[int | None, float]:

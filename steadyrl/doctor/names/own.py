@@ -17,6 +17,8 @@ NAMES = {
     "reward/unscored": Name("reward_unscored", "share"),
     "reward/*": Name("reward_part/*", "reward"),
     "groups/no_signal": Name("no_signal", "share"),
+    "groups/best": Name("reward_best", "reward"),
+    "groups/mean_std": Name("reward_std_between", "reward"),
     "kl_ref_exact": Name("kl_ref", TOKEN, "exact"),
     "kl_ref_exact_seq": Name("kl_ref", SEQUENCE, "exact"),
     "kl_ref_k3": Name("kl_ref", TOKEN, "k3"),
@@ -34,6 +36,8 @@ NAMES = {
     "clip_fraction_value": Name("clip_fraction_value", "share"),
     "loss/total": Name("loss"),
     "loss/policy": Name("loss_policy"),
+    "loss/kl": Name("loss_kl"),
+    "loss/nll": Name("loss_nll"),
     "loss/value": Name("loss_value"),
     "value/mean": Name("value_mean", "reward"),
     "value/explained_variance": Name("explained_variance", "", "centred"),
@@ -41,14 +45,17 @@ NAMES = {
     "return/std": Name("return_std", "reward"),
     "advantage/mean": Name("advantage_mean", "reward"),
     "advantage/std": Name("advantage_std", "reward"),
+    "advantage/used": Name("advantage_used", "share"),
     "grad_norm": Name("grad_norm"),
     "grad_clipped": Name("grad_clipped", "share"),
     "learning_rate": Name("learning_rate"),
     "epochs": Name("epochs"),
     "updates": Name("updates"),
+    "data_epoch": Name("data_epoch"),
     "algorithm/kl_coef": Name("kl_coef"),
     "autopilot/*": Name("autopilot/*"),
     "curriculum/*": Name("curriculum/*"),
+    "judge/*": Name("judge/*"),
     "completion/length": Name("length", "tokens"),
     "completion/truncated": Name("truncated", "share"),
     "completion/empty": Name("empty", "share"),
@@ -85,7 +92,7 @@ def settings(config: Config, log: RawLog) -> dict[str, Any]:
     )
     control, rank = first(config, "algorithm.args.kl_control"), number(config, "model.lora_rank")
     rows = product(number(config, "rollout.prompts_per_step"), number(config, "rollout.samples_per_prompt"))
-    places = {"ppo": "reward", "grpo": "loss"}
+    places = {"ppo": "reward", "grpo": "loss", "rlaif": "loss"}
     derived = {
         "batch_size": rows,
         "lora": None if rank is None else rank > 0,

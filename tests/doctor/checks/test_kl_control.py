@@ -24,6 +24,16 @@ def test_a_target_per_sequence_held_against_a_mean_is_a_clash(make, finding):
     assert finding(kl_unit_clash, made).cause == "target_per_sequence"
 
 
+def test_a_target_that_no_policy_keeps_is_a_clash_where_it_drives_the_coefficient(make, finding, silent):
+    made = make(4)
+    control(made, 0.1, "nats/sequence", 10.0)  # 0.5 per token: near neither
+    made.put("kl_coef", 0.01 * 1.01 ** np.arange(made.n))
+    found = finding(kl_unit_clash, made)
+    assert (found.cause, found.severity) == ("target_per_token", "warning")
+    made.put("kl_coef", 0.01 * 1.00001 ** np.arange(made.n))  # it has done nothing yet
+    silent(kl_unit_clash, made)
+
+
 @pytest.mark.parametrize(("target", "level"), [(6.0, 6.5), (6.0, 60.0), (0.1, 200.0)])
 def test_a_kl_near_its_target_or_off_in_both_units_is_no_clash(target, level, make):
     made = make(2)

@@ -82,6 +82,26 @@ def test_single_large_steps_are_healthy(make):
     assert learning_rate_too_high(made.run()) == []
 
 
+def test_a_single_step_of_more_than_a_nat_is_enough(make, finding):
+    made = make(5)
+    made.curves[("kl_old", "nats/token", "k3")][120] = 2.0
+    made.curves[("entropy", "nats/token", "exact")][121:] *= 0.01
+    found = finding(learning_rate_too_high, made)
+    assert (found.cause, found.since_step) == ("learning_rate", 120)
+
+
+def test_a_leap_away_from_the_reference_tells_the_step_that_is_not_logged(make, finding, silent):
+    made = make(6)
+    made.drop("kl_old", "clip_fraction", "ratio_mean")
+    made.kl(np.where(made.t < 0.01, 0.0, 80.0))  # 4 nats per token from step 2 on
+    made.curves[("entropy", "nats/token", "exact")][2:] *= 0.1
+    found = finding(learning_rate_too_high, made)
+    assert (found.cause, found.since_step) == ("learning_rate", 1)
+    assert "went from 0 to 4 nats/token in the one step 1" in found.evidence[0]
+    made.kl(np.where(np.arange(made.n) == 50, 80.0, 0.0))  # one estimate, and back
+    silent(learning_rate_too_high, made)
+
+
 def crawl(made):
     made.put("reward", 0.3 + 0.02 * made.noise())
     made.put("kl_old", 1e-8 * np.exp(made.noise()))
@@ -97,6 +117,14 @@ def test_nothing_moves_at_a_low_rate(seed, make, finding):
     found = finding(learning_rate_too_low, made)
     assert (found.cause, found.severity) == ("learning_rate", "warning")
     assert found.overrides == ("update.learning_rate=0.001",)
+
+
+def test_small_steps_that_clip_nothing_are_too_small_though_they_add_up(make, finding):
+    made = make(4)
+    crawl(made)
+    made.put("kl_old", 3e-6)
+    made.kl(0.4 * made.t)  # up to 0.02 nats per token
+    assert finding(learning_rate_too_low, made).cause == "learning_rate"
 
 
 @pytest.mark.parametrize(

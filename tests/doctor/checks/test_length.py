@@ -116,6 +116,13 @@ def test_a_share_that_grew_is_told_from_one_that_was_there():
     assert (found.cause, found.since_step) == ("grew", 100)
 
 
+def test_growing_texts_are_worth_knowing_only_while_the_reward_rises():
+    share = np.where(np.arange(N) < 100, 0.1, 0.8)
+    assert finding(truncated(healthy(n=N, truncated=share))).severity == "info"
+    flat = 0.5 + noise(rng(1), N, 0.03)
+    assert finding(truncated(healthy(n=N, truncated=share, reward=flat))).severity == "warning"
+
+
 # empty_completions
 
 
@@ -134,6 +141,24 @@ def test_empty_only_later_is_learned():
 def test_empty_texts_of_several_tokens_are_lost_in_parsing():
     run = healthy(n=N, empty=np.full(N, 0.2), length_min=np.full(N, 6.0))
     assert finding(empty_completions(run)).cause == "parser"
+
+
+def test_a_share_that_jumps_while_the_length_stays_is_lost_in_parsing():
+    share = np.where(np.arange(60) < 25, 0.0, 0.7) + np.abs(noise(rng(2), 60, 0.002))
+    length = 16.0 + noise(rng(3), 60, 0.5)
+    run = healthy(n=60, empty=share, length=length, without=["length_min"])
+    found = finding(empty_completions(run))
+    assert (found.cause, found.severity, found.since_step) == ("parser", "critical", 25)
+    # truly empty texts have their end token only: 0.3 x 16 + 0.7 x 1
+    shrunk = np.where(np.arange(60) < 25, length, 0.3 * length + 0.7)
+    assert finding(empty_completions(healthy(n=60, empty=share, length=shrunk, without=["length_min"]))).cause == (
+        "learned"
+    )
+
+
+def test_a_share_that_is_learned_within_ten_steps_is_no_template():
+    share = np.minimum(np.arange(N) / 10.0, 0.9)
+    assert finding(empty_completions(healthy(n=N, empty=share, length_min=np.ones(N)))).cause == "learned"
 
 
 def test_one_empty_text_in_five_hundred_is_silent():

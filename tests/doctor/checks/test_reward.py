@@ -29,6 +29,11 @@ def test_a_learning_rate_of_0_is_not_moving_where_no_kl_is_logged():
     assert "learning rate is 0" in found.message
 
 
+def test_steps_that_change_nothing_are_not_moving_however_far_the_kl_came():
+    run = healthy(n=N, reward=flat(), kl_ref=np.full(N, 0.2), kl_old=np.full(N, 2e-6))
+    assert finding(reward_flat(run)).cause == "not_moving"
+
+
 def test_groups_without_differences_are_no_signal():
     run = healthy(n=N, reward=flat(), no_signal=np.full(N, 0.95), kl_ref=np.full(N, 1e-4))
     found = finding(reward_flat(run))
@@ -78,6 +83,14 @@ def test_a_reward_that_stays_at_its_best_is_solved():
     reward = np.minimum(rise(100, 0.2, 1.3), 1.0)
     found = finding(reward_constant(healthy(n=100, reward=reward, without=["reward_std"])))
     assert (found.cause, found.severity) == ("solved", "info")
+
+
+def test_a_best_level_out_of_nowhere_is_no_success():
+    reward = np.where(np.arange(100) < 60, rise(100, 0.2, 0.5), 1.2)
+    spread = np.where(np.arange(100) < 60, 0.3, 0.0)
+    assert finding(reward_constant(healthy(n=100, reward=reward, reward_std=spread))).cause == "broke"
+    near = np.where(np.arange(100) < 60, rise(100, 0.2, 1.1), 1.2)
+    assert finding(reward_constant(healthy(n=100, reward=near, reward_std=spread))).cause == "solved"
 
 
 def test_a_mean_of_0_with_a_spread_was_centred_before_logging():

@@ -90,6 +90,16 @@ def test_single_rewards_of_a_thousand_are_outliers():
     assert (found.cause, found.since_step, found.severity) == ("outliers", 50, "warning")
 
 
+def test_outliers_show_in_the_spread_where_extremes_are_not_logged():
+    spread = 0.3 + noise(np.random.default_rng(1), N, 0.015)
+    spread[[50, 53, 54, 90]] = 140.0
+    without = ["reward_max", "reward_min"]
+    found = finding(reward_scale(healthy(n=N, reward_std=spread, without=without)))
+    assert (found.cause, found.since_step, found.severity) == ("outliers", 50, "warning")
+    spread[50:] = 140.0  # it stays: no single rewards
+    assert reward_scale(healthy(n=N, reward_std=spread, without=without)) == []
+
+
 def test_rare_successes_are_no_outliers():
     rng = np.random.default_rng(0)
     wins = rng.binomial(128, 0.01, N)
@@ -99,7 +109,8 @@ def test_rare_successes_are_no_outliers():
 
 
 def test_without_a_spread_the_scale_is_unclear():
-    assert unclear(reward_scale(healthy(n=N, without=["reward_std"]))).would_tell == ("reward_std",)
+    run = healthy(n=N, without=["reward_std", "reward_std_within"])
+    assert unclear(reward_scale(run)).would_tell == ("reward_std",)
 
 
 # reward_noise

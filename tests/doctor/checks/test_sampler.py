@@ -43,7 +43,7 @@ def test_the_gap_is_the_mean_difference(make):
     made.put("entropy", np.tile([1.4, 1.6], 100), "nats/token", "sampled")
     gap = sampling_gap(made.run())
     assert gap.gap == pytest.approx(-0.5)
-    assert gap.error == pytest.approx(0.1 / np.sqrt(49))
+    assert gap.error == pytest.approx(0.1 / np.sqrt(49), rel=1e-3)  # and a trace of a trend
     assert (gap.since, gap.until, gap.sure) == (0, 49, True)
 
 
@@ -150,3 +150,21 @@ def test_a_kl_before_any_update_beside_the_gap_is_noise_in_the_policys_own_pass(
     found = finding(sampler_mismatch, made)
     assert (found.cause, found.since_step) == ("policy_noise", 0)
     assert "0.2 before any update" in found.evidence[1]
+
+
+def test_a_gap_that_closes_is_a_gap(make, finding):
+    made = make(7, n=60)
+    made.put("entropy", 1.5 + 0.05 * made.noise(), "nats/token", "exact")
+    made.put("entropy", 1.5 + np.linspace(12.0, 1.0, 60) + 0.3 * made.noise(), "nats/token", "sampled")
+    found = finding(warped_sampling, made)
+    assert (found.cause, found.since_step) == ("pad_leak", 0)
+
+
+def test_a_gap_that_opens_is_dated(make, finding):
+    made = make(8)
+    made.settings["temperature"] = 1.0
+    sampled = made.curves[("entropy", "nats/token", "sampled")]
+    made.put("entropy", sampled + 0.4 * (np.arange(200) >= 100), "nats/token", "sampled")
+    found = finding(warped_sampling, made)
+    assert found.cause == "stale_weights"
+    assert 96 <= found.since_step <= 100

@@ -1,0 +1,220 @@
+"""What changes from one step to the next although the policy did not: the scorer, and the value head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.doctor.check import Result, Unclear, check
+from steadyrl.doctor.checks.measures import reward_spread
+from steadyrl.doctor.checks.readings import KL_OLD_LARGE, number, update_size, within
+from steadyrl.doctor.checks.units import TOKEN, find, together
+from steadyrl.doctor.jumps import Jump, jumps, jumps_at
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.signals import MIN_STEPS, SPIKE_WINDOW
+from steadyrl.stats import MAD_TO_STD
+from steadyrl.types import Finding
+
+SAME_TIME = 2  # steps: a jump is dated to within two
+GROWN = float(np.log(1.5))  # of the spread's logarithm: from half as much again on, the scores scatter more
+CONSTANT_SHIFT = 3.0  # spreads: other verdicts that differ by so much would scatter by about as much themselves
+MOST_CANDIDATES = 200  # steps whose surroundings are looked at
+HEAD_SETTLES = 10  # steps in which a fresh value head may move as it likes
+FAR_STEP = 8.0  # usual step-to-step changes of the mean prediction
+FAR_OFF = 1.0  # standard deviations of the returns, by which the prediction has to jump
+REWARD_STAYS = 4.0  # usual step-to-step changes of the reward
+NO_SPREAD = 1e-6  # of the spread before
+LOST = ("empty", "truncated", "reward_unscored")
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """A measurement of the reward that jumped."""
+
+    name: str
+    jump: Jump
+    spread: bool
+
+
+@check(needs=("reward",))
+def reward_jump(run: Run) -> Result:
+    """Rewards change from one step to the next, and the policy does not.
+
+    Symptom: the mean reward, one of its parts or the spread of the rewards has another level from some step on, by more
+    than 7 standard errors of ten steps, and the whole change is there within three steps. Length, entropy and KL to the
+    reference go on as before, and so do the shares of empty, cut off and unscored completions. A policy that learns by
+    small updates changes its rewards gradually; what changes them at once is what scores them.
+
+    Causes and what tells them apart:
+    - judge_noise: the spread of the rewards grew by half or more: verdicts became noisier. The policy cannot spread its
+      completions so in one step.
+    - reward_shift: the level moved by more than 3 spreads and the spread stayed: a constant was added or taken away, as
+      with another normalisation or version of the scorer. Advantages of a group baseline do not notice; a value head
+      does.
+    - judge_or_engine: the level moved by less and the spread stayed: another scorer, prompt of the judge or index; the
+      spread of the part that jumped would tell more.
+    - other_prompts: the prompts' length jumped at the same step: the problems changed (worth knowing only).
+
+    Not judged: a reward that became constant (reward_constant), and jumps that go with one of the policy.
+
+    Remedy: score some completions of the steps before with the scorer as it is now; they have to get the same rewards.
+    Go on from the step before the jump once they do.
+
+    Source: steadyrl's own rule; rates of false alarms in docs/doctor/statistics.md.
+    """
+    reward = run.get("reward")
+    assert reward is not None, "a need"
+    if len(reward) < MIN_STEPS:
+        return Unclear("reward_jump", f"{len(reward)} steps are too few to tell a jump from noise")
+    moved = sorted(_moved(run, reward), key=lambda m: m.jump.step)
+    for first in moved:
+        since = first.jump.step
+        if not _constant_after(run, since) and not _policy_jumps(run, since) and not _texts_lost(run, since):
+            together_with = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
+            return _finding(run, since, together_with)
+    return None
+
+
+def _moved(run: Run, reward: Series) -> Iterator[_Moved]:
+    spread = reward_spread(run)
+    if spread is not None:
+        yield from (_Moved("reward_std", jump, True) for jump in jumps(spread, logarithm=True) if jump.change > GROWN)
+    yield from (_Moved("reward", jump, False) for jump in jumps(reward))
+    for name, part in run.parts("reward_part/").items():
+        yield from (_Moved(f"the part {name}", jump, False) for jump in jumps(part))
+    for name, part in run.parts("reward_part_std/").items():
+        grown = (jump for jump in jumps(part, logarithm=True) if jump.change > GROWN)
+        yield from (_Moved(f"the spread of the part {name}", jump, True) for jump in grown)
+
+
+def _constant_after(run: Run, since: int) -> bool:
+    spread = reward_spread(run)
+    if spread is None:
+        return False
+    before, after = (np.median(spread.values[there]) for there in (spread.steps < since, spread.steps >= since))
+    return bool(after <= NO_SPREAD * before)
+
+
+def _policy_jumps(run: Run, since: int) -> bool:
+    """Return True if the policy changed as suddenly: by its own measurements, or by the size of the step."""
+    entropy, kl = find(run, "entropy", TOKEN), find(run, "kl_ref", TOKEN)
+    if jumps_at(run.get("length"), since, SAME_TIME, logarithm=True) or jumps_at(kl, since, SAME_TIME):
+        return True
+    size = update_size(run)
+    there = np.zeros(0) if size is None else within(size, since - SAME_TIME, since + 1).values
+    usual = 0.0 if size is None else float(np.median(size.values))
+    large = len(there) > 0 and float(there.max()) > max(KL_OLD_LARGE, 5.0 * usual)
+    return large or jumps_at(entropy, since, SAME_TIME, logarithm=True)
+
+
+def _texts_lost(run: Run, since: int) -> bool:
+    return any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST)
+
+
+def _finding(run: Run, since: int, moved: list[_Moved]) -> Finding:
+    cause, told = _cause(run, since, moved)
+    remedies = {
+        "judge_noise": "Score some completions twice: verdicts that differ have to be averaged, or the judge mended.",
+        "reward_shift": "Find what was added to the rewards and take it off again; go on from a checkpoint before.",
+        "judge_or_engine": "Score completions of the steps before with the scorer as it is now: the rewards have to be "
+        "the same. Log the spread of each part.",
+        "other_prompts": "Nothing, if the change of problems was meant.",
+    }
+    return Finding(
+        check="reward_jump",
+        severity="info" if cause == "other_prompts" else "warning",
+        since_step=since,
+        cause=cause,
+        message=f"the rewards changed at step {since} from one step to the next, and the policy did not: {told}",
+        evidence=tuple(map(_sentence, moved)),
+        remedy=remedies[cause],
+        source="docs/doctor/statistics.md",
+    )
+
+
+def _sentence(moved: _Moved) -> str:
+    before, after = moved.jump.before, moved.jump.after
+    if moved.spread:
+        before, after = float(np.exp(before)), float(np.exp(after))
+    return f"{moved.name} went from {number(before)} to {number(after)} at step {moved.jump.step} (means of ten steps)"
+
+
+def _cause(run: Run, since: int, moved: list[_Moved]) -> tuple[str, str]:
+    if jumps_at(run.get("length_prompt"), since, SAME_TIME, logarithm=True):
+        return "other_prompts", "the prompts' length changed with them"
+    if any(m.spread for m in moved):
+        return "judge_noise", "they scatter more, as verdicts of a noisier judge do"
+    spread = reward_spread(run)
+    usual = float(np.median(spread.values[spread.steps < since])) if spread is not None else 0.0
+    shift = max(abs(m.jump.change) for m in moved)
+    if usual > 0 and shift > CONSTANT_SHIFT * usual:
+        return "reward_shift", f"they moved by {number(shift / usual)} of their spreads and scatter as before"
+    return "judge_or_engine", "what scores them gives other verdicts"
+
+
+@check(needs=("value_mean", "reward"))
+def value_jump(run: Run) -> Result:
+    """Value head predicts something else from one step to the next, and the rewards do not change.
+
+    Symptom: the mean prediction moves in one step by more than 8 of its usual steps and by more than one standard
+    deviation of the returns, after the first ten steps, while the mean reward moves as always.
+
+    Causes and what tells them apart:
+    - value_reset: the head lost its weights, as when a run is resumed without them or with a fresh optimizer. Until it
+      has learned again, its advantages carry its own error: all have one sign, and the explained variance is far
+      below 0.
+
+    Where the reward jumps too, the prediction follows it, and reward_jump speaks of it. Nor is it judged where the
+    policy itself changes as suddenly.
+
+    Remedy: resume with the value head's weights and its optimizer state, from the checkpoint before the jump; or hold
+    the policy until the explained variance is back.
+
+    Source: steadyrl's own rule.
+    """
+    value, reward = run.get("value_mean"), run.get("reward")
+    assert value is not None and reward is not None, "needs"
+    value, reward = together(value, reward)
+    if len(value) < MIN_STEPS:
+        return Unclear("value_jump", f"{len(value)} steps are too few to tell what is usual")
+    spread = run.get("return_std") or reward_spread(run)
+    width = 0.0 if spread is None else float(np.median(spread.values))
+    moves, rewards = np.abs(np.diff(value.values)), np.abs(np.diff(reward.values))
+    for i in np.flatnonzero(moves > FAR_OFF * width)[:MOST_CANDIDATES]:
+        before = slice(max(0, i - SPIKE_WINDOW), i)
+        settled = moves[before][HEAD_SETTLES // 2 :] if i < SPIKE_WINDOW else moves[before]
+        if i < HEAD_SETTLES or moves[i] <= FAR_STEP * MAD_TO_STD * float(np.median(settled)):
+            continue
+        if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])):
+            continue
+        if not _policy_jumps(run, int(value.steps[i + 1])):
+            return _reset(run, value, int(i) + 1, width)
+    return None
+
+
+def _reset(run: Run, value: Series, at: int, width: float) -> Finding:
+    since, before, after = int(value.steps[at]), float(value.values[at - 1]), float(value.values[at])
+    explained = run.get("explained_variance")
+    there = None if explained is None else within(explained, since, since)
+    more = (
+        (f"the explained variance is {number(float(there.values[0]))} there",)
+        if there is not None and len(there)
+        else ()
+    )
+    return Finding(
+        check="value_jump",
+        severity="warning",
+        since_step=since,
+        cause="value_reset",
+        message=f"the mean prediction of the value head jumps at step {since} and the rewards do not: it lost its "
+        "weights",
+        evidence=(
+            f"mean prediction {number(before)} before, {number(after)} at step {since}; returns have a standard "
+            f"deviation of {number(width)}",
+            *more,
+        ),
+        remedy="Resume with the value head's weights and its optimizer state, from a checkpoint before the jump.",
+        source="steadyrl",
+    )

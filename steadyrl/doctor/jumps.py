@@ -1,0 +1,116 @@
+"""Levels that change from one step to the next: what a policy that learns by small updates does not do.
+
+A jump is told from learning by what happens next to it. Learning takes its time: of a change between two windows of ten
+points, the three points on either side of the middle show a third. A jump shows all of it there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.doctor.levels import per_independent
+from steadyrl.doctor.series import Series
+from steadyrl.stats import MAD_TO_STD
+
+WINDOW = 10  # points on either side
+NEAR = 3  # points on either side that have to show the change already
+AT_ONCE = (0.6, 1.7)  # of the change between the windows, shown by the nearest points
+# Healthy runs of the fault benchmark that thresholds may be tuned on: 4 at most for rewards, their parts and spread.
+BEYOND_NOISE = 7.0  # errors of the difference, from the scatter within the two windows
+BEYOND_DRIFT = 4.0  # usual differences between neighbouring windows elsewhere in the run: memory and drift
+MOST = 10  # jumps that are told of
+LONG = 1000  # points
+MOST_POINTS = 100_000  # more take longer than a check may
+ROUNDING = 1e-9  # relative: differences below it are no scatter
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A level that changed at once and stayed.
+
+    Attributes:
+        step: The first one at the new level.
+        before, after: Means of the ten points on either side; of logarithms, where those were taken.
+        noise: Standard deviation within the windows.
+    """
+
+    step: int
+    before: float
+    after: float
+    noise: float
+
+    @property
+    def change(self) -> float:
+        """After less before."""
+        return self.after - self.before
+
+
+def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
+    """Return the jumps of a series, the largest first, none within ten points of another.
+
+    Args:
+        series: Finite values; fewer than 25 show nothing, of more than 100,000 successive ones are averaged.
+        logarithm: Of the logarithm of the values; those at or below 0 count as the least one above.
+    """
+    x, steps = _logs(series.values) if logarithm else series.values, series.steps
+    if len(x) > MOST_POINTS:
+        every = -(-len(x) // MOST_POINTS)
+        whole = len(x) - len(x) % every
+        x, steps = x[:whole].reshape(-1, every).mean(axis=1), steps[:whole:every]
+    n = len(x)
+    if n < 2 * WINDOW + WINDOW // 2:
+        return []
+    at = np.arange(WINDOW, n - WINDOW + 1)  # first points of the later windows
+    means, spread = _windows(x)  # [n - 9] each
+    change = means[at] - means[at - WINDOW]
+    noise = np.sqrt((spread[at] + spread[at - WINDOW]) / 2.0)
+    floor = ROUNDING * np.maximum(np.abs(means[at]) + np.abs(means[at - WINDOW]), ROUNDING)
+    few = np.maximum(np.minimum(x[:-2], x[1:-1]), np.minimum(np.maximum(x[:-2], x[1:-1]), x[2:]))  # medians of three
+    near = few[at] - few[at - NEAR]
+    alike = per_independent(x[n % WINDOW :].reshape(-1, WINDOW))
+    clear = np.abs(change) > np.maximum(BEYOND_NOISE * noise * np.sqrt(2.0 * alike / WINDOW), floor)
+    shown = near / np.where(np.abs(change) > 0, change, np.inf)
+    open_ = clear & (shown >= AT_ONCE[0]) & (shown <= AT_ONCE[1])
+    left = np.flatnonzero(open_)
+    left = left[np.argsort(-np.abs(change[left]) / np.maximum(noise[left], floor[left]), kind="stable")]
+    if n >= LONG:  # a few windows more or less do not change what is usual: one answer for all
+        left = left[np.abs(change[left]) > BEYOND_DRIFT * _usual(change)]
+    found: list[Jump] = []
+    while len(left) and len(found) < MOST:
+        i = int(left[0])
+        others = slice(max(0, i - WINDOW + 1), i + WINDOW)
+        if n < LONG and abs(change[i]) <= BEYOND_DRIFT * _usual(np.delete(change, others)):
+            left = left[1:]
+            continue
+        before, after = float(means[at[i] - WINDOW]), float(means[at[i]])
+        found.append(Jump(int(steps[at[i]]), before, after, float(noise[i])))
+        left = left[np.abs(left - i) >= WINDOW]
+    return found
+
+
+def _windows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the variance of every ten successive values of x [n], by running sums."""
+    centre = x.mean()
+    sums, squares = (
+        np.concatenate([np.zeros(1), np.cumsum(values)]) for values in (x - centre, (x - centre) * (x - centre))
+    )
+    mean, square = ((total[WINDOW:] - total[:-WINDOW]) / WINDOW for total in (sums, squares))
+    return mean + centre, np.maximum(square - mean * mean, 0.0) * (WINDOW / (WINDOW - 1.0))
+
+
+def _usual(change: np.ndarray) -> float:
+    return MAD_TO_STD * float(np.median(np.abs(change))) if len(change) else 0.0
+
+
+def jumps_at(series: Series | None, step: int, within: int, logarithm: bool = False) -> bool:
+    """Return True if a series has a jump at most so many steps from ``step``; None has none."""
+    return series is not None and any(abs(jump.step - step) <= within for jump in jumps(series, logarithm))
+
+
+def _logs(values: np.ndarray) -> np.ndarray:
+    positive = values[values > 0]
+    least = float(positive.min()) if len(positive) else 1.0
+    logs: np.ndarray = np.log(np.maximum(values, least))
+    return logs
