@@ -24,6 +24,7 @@ from steadyrl.sandbox.pool import JailError
 from steadyrl.sections import Section
 from steadyrl.tasks.code.generated import generated_problems
 from steadyrl.tasks.code.judge_tests import Verdict, judge
+from steadyrl.tasks.code.lint import find_ruff, lint
 from steadyrl.tasks.code.problems import CodeProblem, program
 from steadyrl.tasks.code.published import load_problems
 from steadyrl.tasks.jsonl import held_out_ids
@@ -56,6 +57,9 @@ class CodeSettings(Section):
         "both", description="of all generated problems: none is in both 'a' and 'b', so that one can warm up the other"
     )
     all_or_nothing: bool = Field(False, description="tests is 1 if all pass, else 0; otherwise the share that passes")
+    lint: Literal["off", "ruff"] = Field(
+        "off", description="what objects for quality beside the syntax tree; 'ruff' needs that program (extra code)"
+    )
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings, description="where answers are run")
 
 
@@ -96,6 +100,8 @@ class CodeTask:
         self._sandbox, self._workers = open_sandbox(settings.sandbox), settings.sandbox.workers
         self._judged: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
         self._inspected: OrderedDict[str, tuple[list[str], int]] = OrderedDict()
+        self._ruff = find_ruff() if settings.lint == "ruff" else None
+        self._linted: OrderedDict[str, list[str]] = OrderedDict()
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """See Task."""
@@ -112,7 +118,8 @@ class CodeTask:
             "quality": self._quality,
             "brevity": self._brevity,
         }
-        return {name: CodeReward(measure, self._run_all) for name, measure in measures.items()}
+        prepared = {name: CodeReward(measure, self._run_all) for name, measure in measures.items()}
+        return prepared | {"quality": CodeReward(self._quality, self._lint_all)}
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: answers that must not score, or only by luck."""
@@ -132,7 +139,7 @@ class CodeTask:
 
     def show(self, answer: str) -> list[str]:
         """See Task: what a reader would object to in the answer."""
-        return self._inspect(answer)[0] or ["nothing to object to"]
+        return self._objections(answer) or ["nothing to object to"]
 
     def _tests(self, problem: Problem, rollout: Rollout) -> Score:
         verdict = self._verdict(problem, rollout.text)
@@ -155,7 +162,7 @@ class CodeTask:
         """Return 1 less a fifth per objection, not below 0, for a program that passes all tests; else 0."""
 
         def measure(code: str, known: CodeProblem) -> Score:
-            found, _ = self._inspect(code)
+            found = self._objections(code)
             return Score(max(0.0, 1.0 - _FINDING_COST * len(found)), note="; ".join(found))
 
         return self._of_passing(problem, rollout, measure)
@@ -195,6 +202,31 @@ class CodeTask:
             for key, verdict in zip(new, pool.map(self._judge, new), strict=True):
                 if verdict is not None:
                     _remember(self._judged, key, verdict)
+
+    def _lint_all(self, pairs: Pairs) -> None:
+        """Run all answers, and have those that pass looked at in one call."""
+        self._run_all(pairs)
+        if self._ruff is None:
+            return
+        passing = []
+        for problem, rollout in pairs:
+            verdict = self._verdict(problem, rollout.text)
+            if not isinstance(verdict, str) and verdict.passed == verdict.total:
+                passing.append(program(rollout.text, self._by_id[problem.id]))
+        new = [code for code in dict.fromkeys(passing) if code not in self._linted]
+        for code, found in zip(new, lint(self._ruff, new), strict=True):
+            _remember(self._linted, code, found)
+
+    def _objections(self, code: str) -> list[str]:
+        """Return what the syntax tree and ruff object to; of a line that both object to, what ruff says."""
+        found, _ = self._inspect(code)
+        if self._ruff is None:
+            return found
+        if code not in self._linted:
+            _remember(self._linted, code, lint(self._ruff, [code])[0])
+        said = self._linted[code]
+        lines = {line.partition(":")[0] for line in said}
+        return [*said, *(line for line in found if line.partition(":")[0] not in lines)]
 
     def _judge(self, key: tuple[str, str]) -> Verdict | None:
         known = self._by_id[key[0]]

@@ -219,3 +219,18 @@ def test_several_workers_run_the_answers_of_a_step_side_by_side():
     answers = [(p, text) for p in problems for text in (task.gold(p), wrong(p), task.gold(p))]
     found = [r.parts["passed_all"] for r in score_texts(answers, terms)]
     assert found == [1.0, 0.0, 1.0] * 3
+
+
+def test_ruff_objects_to_what_works_and_counts_once_a_line(own):
+    pytest.importorskip("ruff")
+    task = CodeTask(CodeSettings(lint="ruff"))
+    # Four statements for what is one; and an unused import, to which the syntax tree objects as well.
+    clumsy = "import os\n\n\ndef f(x):\n    if x:\n        return True\n    else:\n        return False\n"
+    assert len(own.show(clumsy)) == 1
+    assert [line.split()[:3] for line in task.show(clumsy)] == [["line", "1:", "F401"], ["line", "5:", "SIM103"]]
+    problem = next(p for p in both(own) if "os" not in own.gold(p))
+    answer = "import os\n" + own.gold(problem)
+    terms = make_terms({"tests": 1.0, "quality": 0.1}, task)
+    (plain, with_import) = score_texts([(problem, own.gold(problem)), (problem, answer)], terms)
+    assert with_import.parts["quality"] == pytest.approx(plain.parts["quality"] - 0.2)
+    assert "F401" in with_import.note
