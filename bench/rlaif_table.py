@@ -151,6 +151,7 @@ def summarise(arm: str, folders: Sequence[Path]) -> dict[str, Any]:
         "interval": [change.low, change.high],
         "relative": change.difference / change.mean_before,
         "passed_all": [mean([s["parts"]["passed_all"][when] for s in summaries]) for when in ("before", "after")],
+        "greedy_tests": [mean([s["greedy"][when] for s in summaries]) for when in ("before", "after")],
         "samples": samples(runs[0]),
         "gap": mean([row["gap"] for row in ends]),
         "variance": mean([row["variance"] for row in ends]),
@@ -193,9 +194,9 @@ def markdown(result: Mapping[str, Any]) -> str:
         "`python bench/rlaif_table.py`. Reward of one sampled answer to each held-out problem, before and after; the "
         "95 % interval is over problems. CPU seconds are those of all processes, jails and evaluations included.",
         "",
-        "| algorithm | seeds | samples | reward | difference [95 %] | relative | all tests pass | best of N - mean "
-        "| entropy | KL | spikes | doctor | minutes | CPU s |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|--:|--:|",
+        "| algorithm | seeds | samples | reward | difference [95 %] | relative | all tests pass | tests, greedy "
+        "| best of N - mean | entropy | KL | spikes | doctor | minutes | CPU s |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|--:|--:|",
     ]
     for row in sorted(result["rows"], key=lambda row: -row["after"]):
         low, high = row["interval"]
@@ -207,6 +208,7 @@ def markdown(result: Mapping[str, Any]) -> str:
             f"{row['difference']:+.3f} [{low:.3f}, {high:.3f}]",
             f"{row['relative']:+.0%}",
             f"{row['passed_all'][0]:.3f} → {row['passed_all'][1]:.3f}",
+            f"{row['greedy_tests'][0]:.3f} → {row['greedy_tests'][1]:.3f}",
             shown(row["gap"]),
             shown(row["entropy"]),
             shown(row["kl_ref_k3"]),

@@ -60,10 +60,12 @@ def completions(trial: Trial) -> Verdict:
     """Judge how completions end, and whether they say anything."""
     name, eos = "completions", trial.session.backend.tokenizer.eos_id
     rollouts = _rollouts(trial)
-    truncated = _share(r.stop_reason == "length" for r in rollouts)
+    ends = {id(r): _ends(r, eos) for r in rollouts}
+    # An episode that ran out of turns has stop_reason "length", though each of its turns may have ended as it should.
+    truncated = _share(r.stop_reason == "length" and not ends[id(r)] for r in rollouts)
     empty = _share(not r.text for r in rollouts)
-    ended = _share(bool(r.completion_ids[-1] == eos) for r in rollouts)
-    beyond = _share(bool((r.completion_ids[:-1] == eos).any()) for r in rollouts)
+    ended = _share(ends.values())
+    beyond = _share(_goes_on(r, eos) for r in rollouts)
     tokens = float(np.mean([len(r.completion_ids) for r in rollouts]))
     message = (
         f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by the "
@@ -78,7 +80,7 @@ def completions(trial: Trial) -> Verdict:
             "text_after_end",
             "stop each completion at the tokenizer's end-of-sequence token, and give the model the same one",
         )
-    if any(r.stop_reason == "stop" and r.completion_ids[-1] != eos for r in rollouts):
+    if any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
         return Verdict(
             name,
             False,
@@ -105,6 +107,17 @@ def completions(trial: Trial) -> Verdict:
             ("model.chat_template=auto",),
         )
     return Verdict(name, True, message)
+
+
+def _ends(rollout: Rollout, eos: int) -> bool:
+    """Return whether the policy's last token ends its text."""
+    return bool((rollout.completion_ids[rollout.completion_mask][-1:] == eos).any())
+
+
+def _goes_on(rollout: Rollout, eos: int) -> bool:
+    """Return whether the policy's own tokens stand behind an end of its text; what the world answers may."""
+    ids, mask = rollout.completion_ids, rollout.completion_mask
+    return bool(((ids[:-1] == eos) & mask[:-1] & mask[1:]).any())
 
 
 def rewards(trial: Trial) -> Verdict:

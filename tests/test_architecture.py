@@ -14,7 +14,19 @@ ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
     {"types", "episode", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
     # mathematics; the jail; the browser
-    {"advantages", "losses", "kl", "select", "batch", "curriculum", "level_replay", "bandit", "stats", "sandbox", "browser"},
+    {
+        "advantages",
+        "losses",
+        "kl",
+        "select",
+        "batch",
+        "curriculum",
+        "level_replay",
+        "bandit",
+        "stats",
+        "sandbox",
+        "browser",
+    },
     {"rewards", "backends", "doctor"},  # services
     {"tasks", "algorithms", "play", "rollout", "checkpoint", "control", "knobs", "autopilot"},  # composition
     {"train", "clock", "evaluate", "record", "trial", "parity", "rehearsal", "forecast", "preflight"},  # the loop

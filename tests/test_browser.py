@@ -99,6 +99,11 @@ PAGES = {
     "/memory": "<script>const seen = [document.cookie, localStorage.a, sessionStorage.a, window.name];"
     "document.cookie = localStorage.a = sessionStorage.a = window.name = 'a=1';"
     "document.write('<p>' + JSON.stringify(seen) + '</p>')</script>",
+    "/heap": "<style>button { position: absolute; left: 0; top: 0; width: 100px; height: 50px }</style>"
+    "<button onclick='document.title += 1'>under</button>"
+    "<button onclick='document.title += 2' style='left: 30px; width: 60px'>between</button>"
+    "<button onclick='document.title += 3' style='left: 90px'>over</button>"
+    "<button style='left: 200px'>hidden</button><button style='left: 200px'>last</button>",
     "/widgets": "<div onclick='x=1'>pressable</div><p>plain</p><p style='display:none'>hidden</p>"
     "<label>colour <input value='red'></label><input type='checkbox' checked aria-label='agree'>"
     "<textarea placeholder='words'></textarea><input type='radio' name='r' id='r1'><label for='r1'>left</label>"
@@ -211,6 +216,14 @@ def test_what_cannot_be_done_is_said_and_does_nothing(opened):
     assert tab.act(Select(1, "x")) == "element 1 is no list"
     assert tab.act(Click(6)) == "element 6 is disabled"
     assert tab.act(Back()) == "there is no page before"
+
+
+@pytest.mark.browser
+def test_what_lies_under_something_else_is_pressed_where_it_shows(opened):
+    tab = opened("/heap")
+    tab.look()
+    assert [tab.act(Click(n)) for n in range(4)] == ["", "", "", "element 3 is covered"]
+    assert tab.evaluate("() => document.title") == "123"
 
 
 @pytest.mark.browser

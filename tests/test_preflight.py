@@ -235,8 +235,14 @@ def test_the_shares_of_completions_are_counted(toy):
     trial = begin_trial(toy())
     eos = trial.session.backend.tokenizer.eos_id
     rollouts = [rollout for group in trial.groups for rollout in group.rollouts]
-    short = [replace(r, completion_ids=np.array([eos]), text="", stop_reason="stop") for r in rollouts[:6]]
-    cut = [replace(r, completion_ids=np.full(6, 1), text="b", stop_reason="length") for r in rollouts[6:]]
+    short = [
+        replace(r, completion_ids=np.array([eos]), completion_mask=np.ones(1, bool), text="", stop_reason="stop")
+        for r in rollouts[:6]
+    ]
+    cut = [
+        replace(r, completion_ids=np.full(6, 1), completion_mask=np.ones(6, bool), text="b", stop_reason="length")
+        for r in rollouts[6:]
+    ]
     group = replace(trial.groups[0], rollouts=(*short, *cut))
     verdict = completions(replace(trial, groups=[group]))
     assert verdict.passed
@@ -247,11 +253,18 @@ def test_text_after_the_end_and_a_missing_end_are_told(toy):
     trial = begin_trial(toy())
     eos = trial.session.backend.tokenizer.eos_id
 
-    def judged(ids, reason):
-        rollouts = tuple(replace(r, completion_ids=np.array(ids), stop_reason=reason) for r in trial.groups[0].rollouts)
-        return cause_of(completions(replace(trial, groups=[replace(trial.groups[0], rollouts=rollouts)])))
+    def judged(ids, reason, world=()):
+        """Return the cause for completions of these ids, of which the world answered those at the places named."""
+        mask = np.array([i not in world for i in range(len(ids))])
+        told = {"completion_ids": np.array(ids), "completion_mask": mask, "stop_reason": reason}
+        rollouts = tuple(replace(r, **told) for r in trial.groups[0].rollouts)
+        return completions(replace(trial, groups=[replace(trial.groups[0], rollouts=rollouts)])).cause
 
     assert judged([1, eos, 2, 3], "length") == "text_after_end"
+    # Of several turns each has its end, and running out of turns is no text cut off.
+    assert judged([1, eos, 4, 4, 2, eos], "length", world=(2, 3)) == ""
+    assert judged([1, eos, 4, 4, 2, 3], "length", world=(2, 3)) == "never_ends"
+    assert judged([1, eos, 2, 4, 2, eos], "stop", world=(3,)) == "text_after_end"
     assert judged([1, 2, 3], "stop") == "end_token_missing"
 
 

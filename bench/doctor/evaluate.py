@@ -1,7 +1,7 @@
 """Examine the stored runs and report what was found: python bench/doctor/evaluate.py [--rlwatch <its python>].
 
-Writes bench/results/doctor.md and doctor.json. Figures of the half that thresholds may be tuned on and of the held-out
-half stand apart; single runs are listed of the first half only. With --rlwatch the same logs are given to rlwatch.
+Writes bench/results/doctor.md and doctor.json. Figures of the parts (see ``settings.SPLIT``) stand apart; single runs
+are listed of the first only. With --rlwatch the same logs are given to rlwatch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def labels(folder: Path, split: str = "") -> list[Label]:
-    """Return the labels of a folder of stored runs, of one half if named; none where there are none yet."""
+    """Return the labels of a folder of stored runs, of one part if named; none where there are none yet."""
     found = store.read_labels(folder) if (folder / store.LABELS).is_file() else []
     return [label for label in found if split in ("", label["split"])]
 
@@ -110,12 +110,8 @@ def _judged_live(every: Sequence[Label], found: dict[str, list[Alarm]]) -> Itera
 
 
 def figures(runs: Sequence[Judged], right: Right) -> dict[str, Any]:
-    """Return all figures of both halves."""
-    halves: dict[str, Callable[[Judged], bool]] = {
-        "tune": lambda run: run.label["split"] == "tune",
-        "heldout": lambda run: run.label["split"] == "heldout",
-    }
-    return {name: tables.half([run for run in runs if wanted(run)], right) for name, wanted in halves.items()}
+    """Return all figures of every part."""
+    return {name: tables.half([run for run in runs if run.label["split"] == name], right) for name in tables.HALVES}
 
 
 def summary(run: Judged) -> dict[str, Any]:
@@ -129,7 +125,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=store.DATA)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--split", choices=("tune", "heldout"), default="", help="one half only")
+    parser.add_argument("--split", choices=tables.HALVES, default="", help="one part only")
     parser.add_argument("--rlwatch", metavar="PYTHON", help="an interpreter that has rlwatch; see the report")
     return parser.parse_args()
 

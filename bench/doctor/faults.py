@@ -276,6 +276,14 @@ FAULTS: Mapping[str, Fault] = {
 
 # Whose settings a seed takes: (task, algorithm), where the fault can occur in both algorithms and in PPO only.
 PLACES = {
-    BOTH: (("stdlib", "ppo"), ("format", "grpo"), ("generated", "ppo"), ("generated", "grpo"), ("words", "ppo")),
-    ("ppo",): (("stdlib", "ppo"), ("format", "ppo"), ("generated", "ppo"), ("words", "ppo"), ("words", "ppo")),
-}
+    BOTH: (
+        ("stdlib", "ppo"), ("format", "grpo"),
+        ("generated", "ppo"), ("generated", "grpo"), ("words", "ppo"),
+        ("operators", "ppo"), ("retrieval", "grpo"),
+    ),
+    ("ppo",): (
+        ("stdlib", "ppo"), ("format", "ppo"),
+        ("generated", "ppo"), ("words", "ppo"), ("words", "ppo"),
+        ("operators", "ppo"), ("retrieval", "ppo"),
+    ),
+}  # fmt: skip

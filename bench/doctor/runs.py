@@ -77,7 +77,7 @@ class Plan:
 
 
 def plans() -> Iterator[Plan]:
-    """Yield all runs: five of every fault, then the healthy ones."""
+    """Yield all runs: seven of every fault, then the healthy ones."""
     for name, fault in faults.FAULTS.items():
         for seed, (task, algorithm) in enumerate(faults.PLACES[fault.algorithms]):
             data = settings.put(fault.settings(settings.base(task, algorithm)), "run.seed", seed)
@@ -138,8 +138,9 @@ def main() -> None:
     args = arguments()
     wanted = [p for p in plans() if not args.only or p.fault in args.only or p.name in args.only]
     missing = [p for p in wanted if args.again or not path_of(p, args.out).is_file()]
-    # The half to tune on first, and in each the healthy runs: an unfinished set can be used already.
-    missing = sorted(missing, key=lambda p: (p.split != "tune", p.fault != HEALTHY))[: args.limit]
+    # The part to tune on first, and in each the healthy runs: an unfinished set can be used already.
+    order = tuple(dict.fromkeys(settings.SPLIT.values()))
+    missing = sorted(missing, key=lambda p: (order.index(p.split), p.fault != HEALTHY, p.seed))[: args.limit]
     if args.jobs > 1:
         share_out([plan.name for plan in missing], args)
     else:

@@ -14,6 +14,16 @@ def target_words(problem: Problem, rollout: Rollout) -> float:
     return words.near_length(rollout.text, TARGET_WORDS)
 
 
+def operators(problem: Problem, rollout: Rollout) -> float:
+    """Return a third for every AND, OR or NOT between two other words, 1 at the most."""
+    return words.operators(rollout.text)
+
+
+def ten_words(problem: Problem, rollout: Rollout) -> float:
+    """Return 1 for a text of ten words, less the further from it."""
+    return words.near_length(rollout.text, 10)
+
+
 def distinct_words(problem: Problem, rollout: Rollout) -> float:
     """Return the share of a text's words that are not repetitions."""
     return words.distinct(rollout.text)

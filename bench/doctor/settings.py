@@ -1,6 +1,4 @@
-"""The settings that runs are made with: four tasks, two algorithms, variants; and which of them thresholds may be
-tuned on.
-"""
+"""The settings that runs are made with: six tasks, two algorithms, variants; and what each task's runs are used for."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any, Literal
 
 Data = dict[str, Any]
 Change = Callable[[Data], Data]
-Split = Literal["tune", "heldout"]
+Split = Literal["tune", "checked", "heldout"]
 
 STEPS = 60
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -38,9 +36,27 @@ TASKS: Mapping[str, Data] = {
         "rewards": {"scores:target_words": 1.0, "scores:distinct_words": 0.5},
         "sampling": {"max_new_tokens": 24},
     },
+    "operators": {
+        "task": {"name": "prompts", "args": {"path": str(PROMPTS)}},
+        "rewards": {"scores:operators": 1.0, "scores:ten_words": 0.3},
+        "sampling": {"max_new_tokens": 20, "temperature": 0.9},
+    },
+    "retrieval": {
+        "task": {"name": "search", "args": {"corpus": "stdlib"}},
+        "rewards": {"retrieval": 1.0, "structure": 0.1, "parseable": 0.1},
+        "sampling": {"max_new_tokens": 16, "temperature": 1.0},
+    },
 }
-# Whole tasks, not runs: a threshold that fits one task has to hold on another.
-SPLIT: Mapping[str, Split] = {"stdlib": "tune", "format": "tune", "generated": "heldout", "words": "heldout"}
+# Whole tasks, not runs: a threshold that fits one task has to hold on another. "checked" was held out at first: it was
+# examined once, showed what was wrong, and taught the doctor then. "heldout" was made after the last change.
+SPLIT: Mapping[str, Split] = {
+    "stdlib": "tune",
+    "format": "tune",
+    "generated": "checked",
+    "words": "checked",
+    "operators": "heldout",
+    "retrieval": "heldout",
+}
 
 ALGORITHMS: Mapping[str, Data] = {
     "ppo": {

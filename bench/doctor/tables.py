@@ -7,16 +7,23 @@ from typing import Any
 
 from scoring import HEALTHY, Judged, Right, confusion, fault_row, first_said, healthy_row, totals
 
-HALVES = {"tune": "half that thresholds may be tuned on", "heldout": "held-out half"}
+HALVES = {
+    "heldout": "held out",
+    "checked": "held out at first, learned from after one look",
+    "tune": "what the rules were made with",
+}
 NOT_COMPARED = (
     "microsoft/post-training-toolkit is not compared: under its name PyPI has one version, 0.0.1, whose only module is "
     "22 bytes long, so that it cannot be installed from there, and its rules written anew by us would not be its own."
 )
 HOW = (
-    "Runs are split by whole tasks. The doctor's rules were written and its thresholds set with one half in sight: its "
-    "figures there are those of the runs that taught it. The held-out half was examined once, after the last change. "
-    "The machine was shared with other work: times are left out of the logs, and throughput is not judged. rlwatch was "
-    "run as it is; neither half taught it."
+    "Runs are split by whole tasks. The doctor's rules were written and its thresholds set with one part in sight: its "
+    "figures there are those of the runs that taught it. A second part was held out and examined once, with an earlier "
+    "version: 81 of its 84 faulty runs were named rightly, and its 18 healthy ones had 9 warnings and 2 critical "
+    "findings. What was wrong there was mended, so that this part has taught as well. The part that is called held out "
+    "was made after the last change, with other tasks and rewards, and examined once. Only its figures count; so do "
+    "those of TRL's held-out runs. The machine was shared with other work: times are left out of the logs, and "
+    "throughput is not judged. rlwatch was run as it is."
 )
 MAPPING = (
     "rlwatch {version} was given, step after step: entropy = `entropy` (exact, nats per token), kl_divergence = "
@@ -29,7 +36,7 @@ MAPPING = (
 
 
 def half(runs: Sequence[Judged], right: Right) -> dict[str, Any]:
-    """Return the figures of one half of the runs."""
+    """Return the figures of one part of the runs."""
     rows = [fault_row(fault, runs, right) for fault in sorted({run.fault for run in runs} - {HEALTHY})]
     return {
         "faults": rows,
@@ -53,14 +60,14 @@ def document(report: Mapping[str, Any]) -> str:
         if corpora:
             parts += [f"## {who}", *([MAPPING.format(version=report["rlwatch_version"])] if who == "rlwatch" else [])]
         for corpus, halves in corpora.items():
-            for name in ("heldout", "tune"):
+            for name in HALVES:
                 parts += _half(f"Logs of {corpus}, {HALVES[name]}", halves[name])
     parts += ["## Others", NOT_COMPARED, *_single_runs(report["runs"])]
     return "\n\n".join(parts) + "\n"
 
 
 def short(report: Mapping[str, Any]) -> str:
-    """Return the figures that count, a line for each half."""
+    """Return the figures that count, a line for each part."""
     lines = []
     for who in ("doctor", "rlwatch"):
         for corpus, halves in report.get(who, {}).items():
@@ -134,7 +141,7 @@ def _half(title: str, found: Mapping[str, Any]) -> list[str]:
 def _single_runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [[run["run"], run["onset"], run["steps"], "; ".join(run["alarms"]) or "-"] for run in runs]
     return [
-        "## Single runs of the half that thresholds may be tuned on",
+        "## Single runs that the rules were made with",
         "w: warning, c: critical; check/cause@step.",
         _table(["run", "onset", "steps", "alarms in order"], rows),
     ]

@@ -120,6 +120,9 @@
     return { leaving: false, fresh, lines };
   }
 
+  // Of an element's box, in the order in which they are tried: another element may cover its middle.
+  const POINTS = [[.5, .5], [.25, .5], [.75, .5], [.5, .25], [.5, .75], [.1, .1], [.9, .1], [.1, .9], [.9, .9]];
+
   // Where to press for an element: {x, y}, or {why}. Off-screen elements are scrolled to.
   function aim(number) {
     const element = state.elements[number];
@@ -128,10 +131,12 @@
     if (element.disabled) return { why: 'is disabled' };
     element.scrollIntoView({ block: 'nearest', inline: 'nearest' });
     for (const box of element.getClientRects()) {
-      const x = box.left + box.width / 2, y = box.top + box.height / 2;
-      const hit = document.elementFromPoint(x, y);
-      const label = hit && hit.closest('label');
-      if (hit && (element.contains(hit) || (label && label.control === element))) return { x, y };
+      for (const [right, down] of POINTS) {
+        const x = box.left + box.width * right, y = box.top + box.height * down;
+        const hit = document.elementFromPoint(x, y);
+        const label = hit && hit.closest('label');
+        if (hit && (element.contains(hit) || (label && label.control === element))) return { x, y };
+      }
     }
     return { why: 'is covered' };
   }

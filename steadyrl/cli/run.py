@@ -81,7 +81,7 @@ def sample_command(
     sampling = session.sampling
     if greedy:
         samples, sampling = 1, greedy_sampling(sampling)
-    (group,) = collect(session.backend, [problem], samples, sampling, (seed,))
+    (group,) = collect(session.backend, [problem], samples, sampling, (seed,), world=session.world)
     for rollout in group.rollouts:
         print(rollout.text or "(nothing)")
         for line in session.task.show(rollout.text):

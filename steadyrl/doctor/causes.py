@@ -75,6 +75,7 @@ BROUGHT_ABOUT_BY: Mapping[str, tuple[Link, ...]] = {
     ),
     "grad_norm": (
         ("warped_sampling", ("always_clipped", "exploding", "unknown")),
+        ("sampler_mismatch", ("always_clipped", "exploding", "unknown")),
         ("reward_jump", ("always_clipped", "exploding", "reward_outlier", "value_loss", "unknown")),
         ("value_jump", ("value_loss", "unknown")),
         ("value_loss_spikes", ("value_loss",)),
@@ -127,7 +128,11 @@ BROUGHT_ABOUT_BY: Mapping[str, tuple[Link, ...]] = {
     ),
     "reward_hacking": (("length_collapse", ()), ("length_explosion", ())),
     "over_training": (("reward_hacking", ()),),
-    "empty_completions": (("length_collapse", ("learned",)), ("reward_jump", ("learned",))),
+    "empty_completions": (
+        ("length_collapse", ("learned",)),
+        ("learning_rate_too_high", ("learned",)),
+        ("reward_jump", ("learned",)),
+    ),
     "length_explosion": (("repetition", ("repetition",)), ("entropy_explosion", ("no_end", "unknown"))),
     "truncated": (
         ("length_explosion", ("grew",)),

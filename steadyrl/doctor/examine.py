@@ -74,7 +74,7 @@ TOPICS: Mapping[str, tuple[Check, ...]] = {
 CHECKS: tuple[Check, ...] = tuple(check for checks in TOPICS.values() for check in checks)
 RANKS = {check.name: rank for rank, check in enumerate(CHECKS)}
 _VALUES = (value_jump, value_loss_spikes, explained_variance_low)
-# By algorithm. What does not apply says nothing: that a run without a value head logs no value loss is no gap in its log.
+# By algorithm. What does not apply says nothing: a run without a value head lacks no value loss in its log.
 WITHOUT: Mapping[str, tuple[Check, ...]] = {
     **dict.fromkeys((*GROUPED, "rlaif", "rwr"), _VALUES),
     "ppo": (no_signal_groups,),

@@ -22,7 +22,7 @@ BEYOND_NOISE = 7.0  # errors of the difference, from the scatter within the two 
 BEYOND_DRIFT = 4.0  # usual differences between neighbouring windows elsewhere in the run: memory and drift
 MOST = 10  # jumps that are told of
 LONG = 1000  # points
-MOST_POINTS = 100_000  # more take longer than a check may
+MOST_POINTS = 50_000  # more take longer than a check may
 ROUNDING = 1e-9  # relative: differences below it are no scatter
 
 
@@ -51,7 +51,7 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
     """Return the jumps of a series, the largest first, none within ten points of another.
 
     Args:
-        series: Finite values; fewer than 25 show nothing, of more than 100,000 successive ones are averaged.
+        series: Finite values; fewer than 25 show nothing, of more than 50,000 successive ones are averaged.
         logarithm: Of the logarithm of the values; those at or below 0 count as the least one above.
     """
     x, steps = _logs(series.values) if logarithm else series.values, series.steps
@@ -102,6 +102,22 @@ def _windows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _usual(change: np.ndarray) -> float:
     return MAD_TO_STD * float(np.median(np.abs(change))) if len(change) else 0.0
+
+
+def shows_at(series: Series, step: int) -> bool:
+    """Return True if a series has a step there that is a jump's by its form, and half as clear as one has to be.
+
+    Enough to confirm a jump of something that the series is made of, not to tell one alone.
+    """
+    at = int(np.searchsorted(series.steps, step))
+    before, after = series.values[max(0, at - WINDOW) : at], series.values[at : at + WINDOW]
+    if min(len(before), len(after)) < WINDOW:
+        return False
+    change = float(after.mean() - before.mean())
+    noise = float(np.sqrt((before.var(ddof=1) + after.var(ddof=1)) / 2.0))
+    near = float(np.median(after[:NEAR]) - np.median(before[-NEAR:]))
+    clear = abs(change) > BEYOND_NOISE / 2.0 * noise * np.sqrt(2.0 / WINDOW)
+    return clear and AT_ONCE[0] <= near / change <= AT_ONCE[1]
 
 
 def jumps_at(series: Series | None, step: int, within: int, logarithm: bool = False) -> bool:

@@ -16,6 +16,7 @@ QUANTITIES: dict[str, str] = {
     "reward_unscored": "Share of completions without a reward.",
     "reward_part/": "A reward's part or measurement, unweighted mean.",
     "reward_part_std/": "Standard deviation of a reward's part.",
+    "reward_share/": "Share of a reward part in the variance of the whole.",
     "no_signal": "Share of groups whose rewards are all equal.",
     "heldout/": "A measurement on held-out problems.",
     "kl_ref": "KL of the policy to the reference.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from steadyrl.doctor.check import Result, Unclear, check
@@ -15,6 +17,7 @@ from steadyrl.types import Finding
 NO_GOAL = (
     "length", "size", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std",
 )  # fmt: skip
+TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-out problems
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST = 6  # evaluations
 
@@ -29,8 +32,9 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     Causes and what tells them apart:
     - held_out_falls: the reward differs from the held-out measurement in something the policy has found: a judge that
       likes a phrase, a rule with a gap, or problems known by heart. Critical: every further step makes it worse.
-    - part_falls: no held-out measurement, but one part of the reward falls while the sum rises: parts compete. Worth
-      knowing; which of them counts is yours to say.
+    - part_falls: one part of the reward falls while the sum rises: parts compete. Told where the part falls in training
+      as well, or the held-out reward as a whole rises, or nothing is held out: what is rewarded is then not the gap.
+      Worth knowing; which of the parts counts is yours to say.
 
     Without held-out measurements and without parts this cannot be told: a reward curve alone never shows it.
 
@@ -55,7 +59,8 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     for name, series in heldout.items():
         levels = measure(series)
         if levels is not None and levels.fell:
-            found.append(_hacked(run, f"heldout/{name}", levels, rewards, critical=True))
+            gap = not _is_traded(name, heldout, parts)
+            found.append(_hacked(run, f"heldout/{name}", levels, rewards, critical=gap))
     if found or heldout:
         return found
     for name, series in parts.items():
@@ -63,6 +68,15 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         if levels is not None and levels.fell:
             found.append(_hacked(run, name, levels, rewards, critical=False))
     return found
+
+
+def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Series]) -> bool:
+    """Return True if a measurement is one that the reward itself gives away for others, in training as on the rest."""
+    same, whole = parts.get(name), next((heldout[total] for total in TOTALS if total in heldout), None)
+    levels, total = (None if series is None else measure(series) for series in (same, whole))
+    if name not in TOTALS and total is not None and total.end > total.first:
+        return True
+    return levels is not None and levels.fell
 
 
 def _goals(run: Run, family: str) -> dict[str, Series]:

@@ -11,7 +11,7 @@ from steadyrl.doctor.check import Result, Unclear, check
 from steadyrl.doctor.checks.measures import reward_spread
 from steadyrl.doctor.checks.readings import KL_OLD_LARGE, number, update_size, within
 from steadyrl.doctor.checks.units import TOKEN, find, together
-from steadyrl.doctor.jumps import Jump, jumps, jumps_at
+from steadyrl.doctor.jumps import Jump, jumps, jumps_at, shows_at
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.signals import MIN_STEPS, SPIKE_WINDOW
 from steadyrl.stats import MAD_TO_STD
@@ -57,7 +57,9 @@ def reward_jump(run: Run) -> Result:
       spread of the part that jumped would tell more.
     - other_prompts: the prompts' length jumped at the same step: the problems changed (worth knowing only).
 
-    Not judged: a reward that became constant (reward_constant), and jumps that go with one of the policy.
+    Not judged: a reward that became constant (reward_constant), jumps that go with one of the policy, and parts whose
+    jump does not show in the whole reward: a policy that learns gives one part away for another, and a measurement may
+    count for nothing.
 
     Remedy: score some completions of the steps before with the scorer as it is now; they have to get the same rewards.
     Go on from the step before the jump once they do.
@@ -83,7 +85,8 @@ def _moved(run: Run, reward: Series) -> Iterator[_Moved]:
         yield from (_Moved("reward_std", jump, True) for jump in jumps(spread, logarithm=True) if jump.change > GROWN)
     yield from (_Moved("reward", jump, False) for jump in jumps(reward))
     for name, part in run.parts("reward_part/").items():
-        yield from (_Moved(f"the part {name}", jump, False) for jump in jumps(part))
+        shown = (jump for jump in jumps(part) if shows_at(reward, jump.step))
+        yield from (_Moved(f"the part {name}", jump, False) for jump in shown)
     for name, part in run.parts("reward_part_std/").items():
         grown = (jump for jump in jumps(part, logarithm=True) if jump.change > GROWN)
         yield from (_Moved(f"the spread of the part {name}", jump, True) for jump in grown)

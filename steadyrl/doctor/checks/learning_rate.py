@@ -31,9 +31,9 @@ KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per
 GONE = 0.1  # of its start: an entropy below is not coming back by itself
 LOST_UPDATE = 1.0  # nats per token in one step: nothing of the old policy remains
 LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
-UPDATE_NONE = 1e-5  # nats per token; healthy steps have 1e-3 to 0.05, and at a hundredth of their rate 1e-7 to 5e-6
+UPDATE_NONE = 5e-5  # nats per token; healthy steps have 1e-3 to 0.05, at a hundredth of their rate 1e-6 to 3e-5
 KL_REF_NONE = 1e-3  # nats per token at the end; healthy runs with a penalty have 1e-3 to 1
-KL_REF_LITTLE = 0.05  # nats per token, where the steps themselves are known to be small
+KL_REF_LITTLE = 0.3  # nats per token, where the steps themselves are known to be small
 CLIP_NONE = 1e-5
 ENTROPY_STILL = 0.02  # relative change that counts as none
 LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
@@ -165,7 +165,9 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
     before, after = within(series, since - 10, since), within(series, since, since + 10 + (last - since) // 10)
     if not len(before) or len(after) < LASTING:
         return None
-    return float(np.median(before.values)), float(np.median(after.values[-LASTING:]))
+    # A KL to the reference begins at 0: what large steps made of it within the window is no level to compare with.
+    old = before.values.min() if series.quantity == "kl_ref" else np.median(before.values)
+    return float(old), float(np.median(after.values[-LASTING:]))
 
 
 def _last_step(run: Run) -> int:
@@ -178,9 +180,9 @@ def learning_rate_too_low(run: Run) -> Finding | Unclear | None:
 
     Symptom:
         The reward is flat, the KL to the reference stays below 0.001 nats per token, and at least one more of: the KL
-        of one step's updates below 1e-5 (a hundredth of the least that is usual), no clipping although there are
+        of one step's updates below 5e-5 (a twentieth of the least that is usual), no clipping although there are
         several updates per batch, an entropy that does not change. Where such updates and the missing clipping show it
-        directly, the KL to the reference may reach 0.05, which many small steps add up to. A KL that is exactly 0 is
+        directly, the KL to the reference may reach 0.3, which many small steps add up to. A KL that is exactly 0 is
         another fault (see kl_zero), as are rewards that never differ.
 
     Causes and what tells them apart:

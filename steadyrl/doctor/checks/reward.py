@@ -17,7 +17,7 @@ from steadyrl.types import Finding
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
 # standard deviations at most. For a quarter of one, the smallest gain worth having, K must reach 1/32.
 NOT_MOVED = 1 / 32
-NOT_MOVED_OLD = 1e-5  # nats per token and step: a hundredth of the least that moves a run
+NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that moves a run
 NO_SIGNAL = 0.8  # share of groups without any difference: a fifth of the batch, at most, teaches
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits

@@ -6,7 +6,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Result, Unclear, check
 from steadyrl.doctor.checks.measures import reward_spread, setting
-from steadyrl.doctor.checks.readings import number
+from steadyrl.doctor.checks.readings import learns, number
 from steadyrl.doctor.checks.units import together
 from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Run
@@ -35,7 +35,8 @@ def no_signal_groups(run: Run) -> Result:
 
     Symptom: in the last fifth of the run more than 70 % of the groups (the completions of one prompt) have rewards that
     are all the same. With a group baseline (GRPO, RLOO) their advantages are exactly 0: they cost time and give no
-    gradient. Chance alone gives 43 % where nine of ten answers are right and a group has eight.
+    gradient. Chance alone gives 43 % where nine of ten answers are right and a group has eight. Where the reward rose
+    while the share grew, the policy has become sure of its answers by learning: worth knowing only.
 
     Causes and what tells them apart:
     - too_easy: the mean reward lies near the greatest that occurs: all completions are right.
@@ -60,6 +61,7 @@ def no_signal_groups(run: Run) -> Result:
     since = first_lasting(share, share.values > LITTLE_SIGNAL)
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
     cause, told = _equal_cause(run)
+    learned = head(share) <= LITTLE_SIGNAL and learns(run) and cause in ("too_easy", "same_answers")
     samples = setting(run, "samples_per_prompt")
     more = (f"rollout.samples_per_prompt={2 * int(samples)}",) if samples else ()
     remedy, overrides = {
@@ -70,7 +72,7 @@ def no_signal_groups(run: Run) -> Result:
     }[cause]
     return Finding(
         check="no_signal_groups",
-        severity="critical" if nothing else "warning",
+        severity="critical" if nothing else "info" if learned else "warning",
         since_step=since,
         cause=cause,
         message=f"{level:.0%} of the groups have equal rewards: {told}",

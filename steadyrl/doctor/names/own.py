@@ -16,6 +16,7 @@ NAMES = {
     "reward/std_within": Name("reward_std_within", "reward", "rms"),
     "reward/unscored": Name("reward_unscored", "share"),
     "reward/*": Name("reward_part/*", "reward"),
+    "reward_share/*": Name("reward_share/*", "share"),
     "groups/no_signal": Name("no_signal", "share"),
     "groups/best": Name("reward_best", "reward"),
     "groups/mean_std": Name("reward_std_between", "reward"),

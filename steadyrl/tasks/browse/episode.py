@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,15 +17,19 @@ from steadyrl.tasks.browse.view import View, error
 class SiteEpisode:
     """See Episode."""
 
-    def __init__(self, quest: Quest, show: Callable[[Quest], Tab], characters: int):
+    def __init__(self, quest: Quest, show: Callable[[Quest], Tab], characters: int, slips: float = 0.0, seed: int = 0):
         """Prepare an attempt.
 
         Args:
             quest: With a world of its own.
             show: Opens the quest's start in a tab.
             characters: Of an observation.
+            slips: Share of the expert's turns in which it presses any element in view.
+            seed: Of these slips.
         """
-        self._quest, self._show, self._characters = quest, show, characters
+        self._quest, self._show, self._characters, self._slips = quest, show, characters, slips
+        self._generator = random.Random(seed)
+        self._pages = 0
         self._tab: Tab | None = None
         self._view: View | None = None
         self._start = 0.0
@@ -51,12 +56,16 @@ class SiteEpisode:
             return Turn("", True)
         seen, possible = self._view.take(action)
         self._invalid += not possible
+        self._pages += self._view.snapshot.fresh
         return Turn("", True) if self._quest.over(self._quest.world) else Turn(seen, False)
 
     def expert(self) -> str | None:
         """See Episode."""
         assert self._view is not None, "an episode is opened before its expert is asked"
-        return advise(self._quest, self._view.snapshot, self._view.window)
+        numbers = sorted(self._view.window.numbers)
+        if numbers and self._generator.random() < self._slips:
+            return f"click {self._generator.choice(numbers)}"
+        return advise(self._quest, self._view.snapshot, self._view.window, astray=self._pages > 0)
 
     def close(self) -> Mapping[str, Any]:
         """See Episode."""

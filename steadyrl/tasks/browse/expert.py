@@ -17,11 +17,17 @@ class Place:
     element: Element
 
 
-def advise(quest: Quest, snapshot: Snapshot, window: Window) -> str:
-    """Return the action that the expert would take, from what the page shows and nothing else.
+def advise(quest: Quest, snapshot: Snapshot, window: Window, astray: bool = False) -> str:
+    """Return the action that the expert would take, from what the page shows.
 
     It looks for the last due click of its plan whose element is on the page, after setting whatever the plan has set
-    just before. Where there is none it turns the page, or stops.
+    just before. Where there is none it turns the page, goes back, or stops.
+
+    Args:
+        quest: Whose plan it follows.
+        snapshot: The page.
+        window: What is in view of it.
+        astray: Whether there is a page to go back to.
     """
     before: list[Step] = []
     chosen: tuple[list[Step], Step] | None = None
@@ -35,14 +41,14 @@ def advise(quest: Quest, snapshot: Snapshot, window: Window) -> str:
             chosen = (before, step)
         before = []
     if chosen is None:
-        return _turn_page(snapshot, window)
+        return _turn_page(snapshot, window, astray)
     for step in (*chosen[0], chosen[1]):
         if step.verb == "stop":
             return f'stop "{step.name}"'
         place = _find(step, snapshot)
         if place is not None and not _is_set(step, place.element):
             return _say(step, place, window)
-    return _turn_page(snapshot, window)
+    return _turn_page(snapshot, window, astray)
 
 
 def _say(step: Step, place: Place, window: Window) -> str:
@@ -53,10 +59,10 @@ def _say(step: Step, place: Place, window: Window) -> str:
     return f"click {place.number}"
 
 
-def _turn_page(snapshot: Snapshot, window: Window) -> str:
+def _turn_page(snapshot: Snapshot, window: Window, astray: bool) -> str:
     place = _find(Step("click", "link", "next"), snapshot)
     if place is None:
-        return 'stop ""'
+        return "back" if astray else 'stop ""'
     return _say(Step("click", "link", "next"), place, window)
 
 

@@ -84,7 +84,7 @@ class MiniwobSuite:
         """See Suite: a page as it is; its goal cannot be changed."""
         return _problem((self._settings.kinds or KINDS)[0], 0)
 
-    def episode(self, problem: Problem) -> Episode:
+    def episode(self, problem: Problem, seed: int) -> Episode:
         """See Suite."""
         return MiniwobEpisode(self._show, problem.columns["kind"], problem.columns["seed"], self._settings)
 

@@ -41,6 +41,10 @@ def _quoted(goal: str) -> list[str]:
     return re.findall(r'"([^"]*)"', goal)
 
 
+def _first_quoted(goal: str) -> str:
+    return next(iter(_quoted(goal)), "")
+
+
 def _fill(snapshot: Snapshot, texts: list[str], *buttons: str) -> str:
     """Write one text after the other into the textboxes, then submit."""
     for (number, box), text in zip(_of_kind(snapshot, "textbox"), texts, strict=False):
@@ -58,7 +62,7 @@ def _click_test_2(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 def _click_quoted(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return _click(_number(snapshot, _quoted(goal)[0]))
+    return _click(_number(snapshot, _first_quoted(goal)))
 
 
 def _click_dialog(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -66,12 +70,13 @@ def _click_dialog(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 def _click_dialog_2(goal: str, snapshot: Snapshot, turn: int) -> str:
-    name = _quoted(goal)[0]
+    name = _first_quoted(goal)
     return _click(_number(snapshot, "Close" if name == "x" else name, "button"))
 
 
 def _click_sequence(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return _click(_number(snapshot, re.findall(r"button ([A-Z]+)", goal)[turn]))
+    names = re.findall(r"button ([A-Z]+)", goal)
+    return _click(_number(snapshot, names[turn]) if turn < len(names) else None)
 
 
 def _check(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -106,14 +111,16 @@ def _login(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 def _focus(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.search(r"the (\d)", goal)
-    return _click(_of_kind(snapshot, "textbox")[int(match[1]) - 1 if match else 0][0])
+    boxes = _of_kind(snapshot, "textbox")
+    place = int(match[1]) - 1 if match else 0
+    return _click(boxes[place][0] if place < len(boxes) else None)
 
 
 def _choose(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.match(r"Select (.*) from the list", goal)
-    ((number, box),) = _of_kind(snapshot, "select")
-    if match and box.value != match[1]:
-        return f'select {number} "{match[1]}"'
+    for number, box in _of_kind(snapshot, "select"):
+        if match and box.value != match[1]:
+            return f'select {number} "{match[1]}"'
     return _submit(snapshot)
 
 
@@ -135,7 +142,8 @@ def _arithmetic(goal: str, snapshot: Snapshot, turn: int) -> str:
 def _find_word(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.search(r"the (\d+)(?:st|nd|rd|th) word", goal)
     words = " ".join(piece for line in snapshot.lines for piece in line if isinstance(piece, str)).split()
-    return _fill(snapshot, [words[int(match[1]) - 1].strip(",.")] if match else [])
+    place = int(match[1]) - 1 if match else len(words)
+    return _fill(snapshot, [words[place].strip(",.")] if place < len(words) else [])
 
 
 EXPERTS: dict[str, Expert] = {

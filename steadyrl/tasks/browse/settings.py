@@ -31,6 +31,13 @@ class BrowseSettings(Section):
         description="what stands before the first page; {goal} stands for the goal. A model that was never shown the "
         "actions has to be told them here",
     )
+    slips: float = Field(
+        0.0,
+        ge=0,
+        le=0.9,
+        description="share of its turns in which the site's expert presses any element at all, so that who learns from "
+        "its demonstrations stays unsure and can be taught by rewards",
+    )
     max_turns: int = Field(10, ge=1, le=100, description="actions per episode, at most")
     workers: int = Field(4, ge=1, le=64, description="browsers at the same time; without one a single thread is enough")
     observation_characters: int = Field(

@@ -53,11 +53,11 @@ class SiteSuite:
         columns = {"kind": "buy", "level": 4, "seed": 0, "difficulty": 4}
         return Problem("asked", self._settings.prompt.replace("{goal}", text), columns)
 
-    def episode(self, problem: Problem) -> Episode:
+    def episode(self, problem: Problem, seed: int) -> Episode:
         """See Suite."""
         quest = make_quest(*(problem.columns[name] for name in ("kind", "level", "seed")))
         show = self._browser.show if self._browser else show_in_process
-        return SiteEpisode(quest, show, self._settings.observation_characters)
+        return SiteEpisode(quest, show, self._settings.observation_characters, self._settings.slips, seed)
 
     def close(self) -> None:
         """See Suite."""

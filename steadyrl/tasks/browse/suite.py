@@ -26,8 +26,8 @@ class Suite(Protocol):
     def ask(self, text: str) -> Problem:
         """Return a problem with the user's own words for a goal."""
 
-    def episode(self, problem: Problem) -> Episode:
-        """Return an attempt at a problem."""
+    def episode(self, problem: Problem, seed: int) -> Episode:
+        """Return an attempt at a problem; its world follows from the problem alone."""
 
     def close(self) -> None:
         """End browsers and servers."""

@@ -76,8 +76,8 @@ class BrowseTask:
         return self._suite.mutate(problem, generator)
 
     def episode(self, problem: Problem, seed: int) -> Episode:
-        """See Interactive; the world follows from the problem alone."""
-        return self._suite.episode(problem)
+        """See Interactive."""
+        return self._suite.episode(problem, seed)
 
     def close(self) -> None:
         """End browsers and servers; without it they end with the program."""

@@ -4,11 +4,23 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.check import Check, Unclear
-from steadyrl.doctor.checks import gradient, hacking, length, loss, non_finite, progress, reward, reward_signal, values
+from steadyrl.doctor.checks import (
+    gradient,
+    hacking,
+    jump,
+    kl_penalty,
+    length,
+    loss,
+    non_finite,
+    progress,
+    reward,
+    reward_signal,
+    values,
+)
 from steadyrl.doctor.series import Run
 from tests.doctor.checks.series_for_values import healthy, make_run, noise
 
-MODULES = (gradient, hacking, length, loss, non_finite, progress, reward, reward_signal, values)
+MODULES = (gradient, hacking, jump, kl_penalty, length, loss, non_finite, progress, reward, reward_signal, values)
 CHECKS = {name: c for module in MODULES for name, c in vars(module).items() if isinstance(c, Check)}
 WITHOUT_NEEDS = {"grad_norm", "non_finite", "stalled"}
 

@@ -37,9 +37,12 @@ def test_verdicts_that_scatter_more_are_a_noisy_judge():
 
 
 def test_a_part_that_moves_by_less_than_the_spread_is_another_scorer():
-    found = finding(reward_jump(steady(reward_part__retrieval=level(0.1, 0.02, 7) + 0.25 * LATER)))
+    part, shown = level(0.1, 0.02, 7) + 0.25 * LATER, level(0.6, 0.03, 1) + 0.08 * LATER
+    found = finding(reward_jump(steady(reward_part__retrieval=part, reward=shown)))
     assert (found.cause, found.since_step) == ("judge_or_engine", AT)
-    assert "the part retrieval" in found.evidence[0]
+    assert any("the part retrieval" in text for text in found.evidence)
+    # what does not show in the whole is given away for another part, or only measured
+    assert reward_jump(steady(reward_part__retrieval=part)) == []
 
 
 def test_other_prompts_are_worth_knowing_only():

@@ -158,7 +158,7 @@ def test_one_update_per_batch_measures_no_step(make, finding):
         lambda made: made.put("reward", np.linspace(0.2, 0.6, made.n)),
         lambda made: made.put("kl_old", 1e-3),
         lambda made: made.put("clip_fraction", 0.05),
-        lambda made: made.kl(np.linspace(0.0, 2.0, made.n)),
+        lambda made: made.kl(np.linspace(0.0, 10.0, made.n)),
         lambda made: made.kl(np.zeros(made.n)),
         lambda made: made.put("no_signal", 1.0),
     ],

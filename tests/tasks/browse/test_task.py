@@ -73,6 +73,35 @@ def test_an_episode_from_the_goal_to_the_order():
     assert episode.close() == {"success": 1.0, "raw": 1.0, "progress": 1.0, "turns": 5, "invalid": 3}
 
 
+def test_the_expert_finds_back_from_a_wrong_page():
+    quest = make_quest("close", 2, 0)
+    episode = SiteEpisode(quest, show_in_process, 600)
+    episode.open()
+    right = episode.expert()
+    wrong = "click 1" if right == "click 0" else "click 0"
+    assert episode.step(wrong).observation.startswith("heading ticket")
+    said = []
+    for _ in range(4):
+        said.append(episode.expert())
+        ended = episode.step(said[-1]).done
+    assert said[:2] == ["back", right]
+    assert ended and episode.close()["success"] == 1.0
+
+
+def test_slips_are_a_share_of_the_experts_turns_and_follow_from_the_seed():
+    def said(seed, slips):
+        """Return what the expert says first in 200 problems of two links each."""
+        quests = [make_quest("open", 1, i) for i in range(200)]
+        episodes = [SiteEpisode(q, show_in_process, 600, slips, seed + i) for i, q in enumerate(quests)]
+        return [episode.open() and episode.expert() for episode in episodes]
+
+    right = said(0, 0.0)
+    slipping = said(0, 0.6)
+    assert said(0, 0.6) == slipping != said(1000, 0.6)
+    # Of two links a slip hits the right one half the time: 30 % of 200 differ, give or take three deviations of 6.5.
+    assert 40 < sum(a != b for a, b in zip(right, slipping, strict=True)) < 80
+
+
 def test_where_little_changes_only_that_is_shown():
     episode = SiteEpisode(make_quest("fill", 3, 0), show_in_process, 600)
     first = episode.open().splitlines()
