@@ -31,6 +31,7 @@ CODE = "from steadyrl.cli.main import main; main()"
 FOUNDING = '{keep="above", reward_threshold=0.2, baseline="none", kl_coef=0.1}'
 ARMS: Mapping[str, Sequence[str]] = {
     "rlaif": (),
+    "rlaif, kl_coef = 0.004": ("algorithm.args.kl_coef=0.004",),
     "rlaif, keep = all": ("algorithm.args.keep=all",),
     "rlaif, keep = top_k": ("algorithm.args.keep=top_k",),
     "rlaif as founded": (f"algorithm.args={FOUNDING}",),
@@ -215,7 +216,7 @@ def markdown(result: Mapping[str, Any]) -> str:
             "none" if set(row["spikes"]) == {"pass"} else ", ".join(row["spikes"]),
             ", ".join(row["doctor"]) or "fine",
             f"{row['minutes']:.1f}",
-            f"{row['cpu_s']:.0f}",
+            "–" if row["cpu_s"] is None else f"{row['cpu_s']:.0f}",
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
