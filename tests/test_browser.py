@@ -351,7 +351,9 @@ def _settled(holds, seconds=20.0):
 @pytest.mark.parametrize("ending", ["exit", "interrupt"])
 def test_a_program_that_ends_takes_its_browsers_with_it(ending, servers, temporary):
     program = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        # Where the tests themselves run in the background, interrupts are ignored, and so they would be here.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from steadyrl.browser.chromium import Chromium\n"
         "from steadyrl.browser.settings import BrowserSettings\n"
         f"c = Chromium(BrowserSettings(), {servers[0].address!r})\n"
