@@ -1,7 +1,7 @@
 """Which rollouts train: functions from groups to groups, named in algorithms and configs.
 
-A group whose last rollout goes is dropped as well. Groups and rollouts that stay keep their order. Only
-``keep_all`` lets unscored rollouts pass.
+A group whose last rollout goes is dropped as well. Groups and rollouts that stay keep their order. None lets an
+unscored rollout pass.
 """
 
 from __future__ import annotations
@@ -10,11 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from steadyrl.types import Group, Rollout
-
-
-def keep_all(groups: Sequence[Group]) -> list[Group]:
-    """Return every group as it is, unscored rollouts included."""
-    return list(groups)
 
 
 def drop_unscored(groups: Sequence[Group]) -> list[Group]:

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyrl.select import best_of_n, drop_equal_rewards, drop_unscored, keep_all, prefer_signal
+from steadyrl.select import best_of_n, drop_equal_rewards, drop_unscored, prefer_signal
 from steadyrl.types import Group, Problem, Rollout
 
 REWARDS = st.lists(st.lists(st.sampled_from([None, -1.0, 0.0, 0.5, 2.0]), max_size=5), max_size=5)
@@ -30,17 +30,6 @@ def group(name, *rewards):
 def outline(groups):
     """What stayed: [(problem, [(place, reward), ...]), ...]."""
     return [(g.problem.id, [(int(r.text), r.reward) for r in g.rollouts]) for g in groups]
-
-
-def test_keep_all_keeps_unscored_rollouts_and_order():
-    groups = (group("b", None, 1.0), group("a"), group("c", None))
-    assert keep_all(groups) == list(groups)
-
-
-def test_keep_all_returns_a_list_of_its_own():
-    groups = [group("a", 1.0)]
-    keep_all(groups).clear()
-    assert len(groups) == 1
 
 
 def test_drop_unscored_drops_rollouts_without_reward_and_groups_left_empty():
@@ -121,5 +110,5 @@ def test_what_drop_equal_rewards_keeps_has_rewards_that_differ(rewards):
 
 
 def test_no_groups_give_no_groups():
-    for select in (keep_all, drop_unscored, drop_equal_rewards, best_of_n):
+    for select in (drop_unscored, drop_equal_rewards, best_of_n):
         assert select([]) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steadyrl.config import Section
 from steadyrl.losses import likelihood_loss
-from steadyrl.select import keep_all
+from steadyrl.select import drop_unscored
 from steadyrl.types import Algorithm
 
 
@@ -22,7 +22,7 @@ class SFT:
         """Return supervised fine-tuning as a record of functions."""
         return Algorithm(
             needs=frozenset(),
-            select=keep_all,
+            select=drop_unscored,
             prepare=lambda batch, numbers: batch,
             # Without a KL to the old policy: it did not write these tokens, so that no estimator holds.
             loss=likelihood_loss,

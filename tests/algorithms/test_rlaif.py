@@ -10,7 +10,7 @@ from steadyrl.config import validate
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, train
-from steadyrl.types import Batch, TokenScores
+from steadyrl.types import Batch, Score, TokenScores
 
 # Two groups of three rows; two completion tokens each, but the last row has one.
 MASK = np.array([[0, 1, 1]] * 5 + [[0, 1, 0]], bool)
@@ -217,6 +217,20 @@ def test_sft_learns_to_write_the_answers_and_to_end_them(with_answers, tmp_path)
     assert lines[0]["loss/nll"] > 3.0 > 1.2 > lines[-1]["loss/nll"]
     assert lines[-1]["heldout/reward"] > 0.6
     assert "kl_old_k3" not in lines[0]
+
+
+def test_an_answer_without_a_reward_is_left_out_and_the_run_goes_on(with_answers, tmp_path):
+    """As of a judge that could not be asked."""
+    session, run = with_answers("run.steps=2"), RunDir(tmp_path / "run")
+    lacking = {problem.id for problem in session.problems[::2]}
+    (term,) = session.terms
+
+    def score(missing):
+        return Score(None, unscored="no verdict") if missing else Score(1.0)
+
+    half = replace(term, reward=lambda pairs: [score(p.id in lacking) for p, _ in pairs])
+    assert train(replace(session, terms=[half]), run) == "finished"
+    assert all(0 < line["reward/unscored"] < 1 for line in run.metrics())
 
 
 def test_a_resumed_sft_equals_the_unbroken_one(with_answers, tmp_path):
