@@ -86,7 +86,10 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric("entropy", "nats/token", "", "Exact mean entropy of the distribution sampled from."),
     Metric(
-        "entropy_sampled", "nats/token", "", "Mean -log p of the sampled tokens; far from entropy, sampling is warped."
+        "entropy_sampled",
+        "nats/token",
+        "",
+        "Mean -log p of the sampled tokens; far from entropy, sampling is warped. Absent where rewards choose the rows.",
     ),
     Metric("sampler_gap", "nats/token", "down", "Mean |log p of the sampler - log p of the trainer|; rounding only."),
     Metric(
@@ -164,7 +167,11 @@ def summarise(groups: Sequence[Group], batch: Batch, updates: Mapping[str, float
         batch: What trained, with ``old`` scores, advantages and returns.
         updates: Means over the step's updates (losses, gradient norm, ...).
     """
-    return {**reward_metrics(groups), **difficulty(groups), **batch_metrics(batch), **updates}
+    measured = batch_metrics(batch)
+    if len(batch.lengths) < sum(rollout.reward is not None for group in groups for rollout in group.rollouts):
+        # What was chosen by its reward is no fair sample: -log p of it is not the entropy, whoever drew it.
+        measured.pop("entropy_sampled", None)
+    return {**reward_metrics(groups), **difficulty(groups), **measured, **updates}
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:

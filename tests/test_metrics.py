@@ -181,6 +181,14 @@ def test_a_summary_holds_rewards_of_all_rollouts_and_the_updates():
     assert found["grad_norm"] == 2.5
 
 
+def test_the_surprise_of_rows_that_rewards_chose_is_not_logged():
+    """Such rows are no fair sample of the policy, so that the gap to its entropy says nothing of the sampler."""
+    rollouts = [rollout for group in GROUPS for rollout in group.rollouts if rollout.reward is not None]
+    both = [replace(GROUPS[0], rollouts=tuple(rollouts[:2]))]
+    assert "entropy_sampled" in summarise(both, measured_batch(), {})
+    assert "entropy_sampled" not in summarise(GROUPS, measured_batch(), {})
+
+
 def test_names_of_the_catalogue_are_unique():
     names = [metric.name for metric in CATALOGUE]
     assert len(set(names)) == len(names)
