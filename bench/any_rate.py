@@ -33,10 +33,10 @@ sys.path.insert(0, str(HERE / "doctor"))  # the reward and the prompts of its wo
 RESULTS = HERE / "results" / "any_rate.jsonl"
 STEPS, LOOKS, COOLDOWN = 80, 10, 20  # steps of a run, between examinations, before a move is judged
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-TUNED = (1e-4, 2e-4, 4e-4, 8e-4)
+TUNED = (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)
 SEEDS = (0, 1, 2)
 ARMS = ("act", "off", "random")
-ANSWERS = 250  # held-out answers per run, over several draws where there are fewer problems
+ANSWERS = 500  # held-out answers per run, over several draws where there are fewer problems
 CLOSE = 0.9  # of the mark, from the untrained policy up
 REWARDS: Mapping[str, dict[str, Any]] = {
     "length": {
@@ -79,7 +79,7 @@ def settings(plan: Plan) -> config.Config:
         "backend": {"device": "cpu", "threads": 1},
         "rollout": {"prompts_per_step": 64, "samples_per_prompt": 1},
         "algorithm": {"name": "ppo", "args": {"kl_coef": 0.004, "value_coef": 1.0, "entropy_coef": 0.005}},
-        "update": {"learning_rate": plan.rate, "warmup_steps": 3, "epochs": 2, "minibatches": 2},
+        "update": {"learning_rate": plan.rate, "warmup_steps": 3, "schedule": "linear", "epochs": 2, "minibatches": 2},
         "autopilot": {"mode": "act" if plan.arm == "act" else "off", "cooldown": COOLDOWN},
     }
     return config.resolve(data)

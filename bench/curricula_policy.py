@@ -1,9 +1,9 @@
 """How many rollouts a curriculum needs with a real policy: python bench/curricula_policy.py CONFIG --name N --target P.
 
 Trains the same config with each curriculum and seed, and measures success on one fixed set every few steps: the
-same training levels for all, several draws each. Reported: rollouts until the mean success reaches --target, the mean
-at the end, and CVaR, the mean over the worst levels of that set (their order from one half of the draws, their success
-from the other). One line of bench/results/curricula_<name>.jsonl per finished run: stopped, it goes on where it was.
+same held-out problems for all, drawn uniformly, several answers each. Reported: rollouts until the mean success reaches
+--target, the mean at the end, and CVaR, the mean over the worst half of that set (their order from one half of the
+answers, their success from the other). One line of bench/results/curricula_<name>.jsonl per finished run: stopped, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from steadyrl.types import Problem
 
 RESULTS = Path(__file__).parent / "results"
 CURRICULA = ("uniform", "learnability", "plr")
-WORST = 0.2  # of the levels
+WORST = 0.5  # of the problems; where most of a pool is dead, the worst few are 0 whatever is done
 _KEY = 2**31 + 5  # draws of this measurement
 
 
@@ -58,7 +58,7 @@ def measure(args: argparse.Namespace, curriculum: str, seed: int) -> dict[str, A
     overrides = [*args.overrides, f"curriculum.name={curriculum}", f"run.seed={seed}", f"run.steps={args.steps}"]
     session, state = open_session(config.load(args.config, overrides)), State()
     metric = args.metric or session.task.metric
-    fixed, began, rollouts, curve = levels(session.problems, args.levels), time.process_time(), 0, []
+    fixed, began, rollouts, curve = levels(session.heldout, args.levels), time.process_time(), 0, []
     for step in range(args.steps + 1):
         if step % args.every == 0:
             found = success(session, fixed, args.draws, metric)
@@ -117,7 +117,7 @@ def table(lines: Sequence[dict[str, Any]], target: float) -> str:
         [
             *rows,
             "",
-            f"{first['levels']} levels, the same for all; before training {first['mastered_at_start']:.0%} of them "
+            f"{first['levels']} held-out problems, the same for all; before training {first['mastered_at_start']:.0%} of them "
             f"were mastered (above 0.9), {first['dead_at_start']:.0%} dead (never solved in the draws). Means over "
             "seeds with 95 % bootstrap intervals.",
         ]
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--metric", default="")
     parser.add_argument("--target", type=float, required=True)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     path = RESULTS / f"curricula_{args.name}.jsonl"
     lines = list(read_lines(path)) if path.is_file() else []
     for seed in args.seeds:

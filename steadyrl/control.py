@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-LEAP = 7.0  # times the band's upper end, about 1 nat/token: nothing of the old policy remains
+LEAP = 3.5  # times the band's upper end, about 1 nat/token: nothing of the old policy remains
 SLOWER, FASTER = 0.5, 1.3  # bounds of the factor per step; what is too high does harm, what is too low costs time
 SEARCH = 10.0  # the same while the right rate is being looked for
 CREEP = 3.0  # times the rate that was found: a policy that is done moves little, and must not be driven on for that

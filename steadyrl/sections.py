@@ -142,8 +142,8 @@ class AutopilotSection(Section):
     """What may act on a run while it goes on (see autopilot.md)."""
 
     mode: Literal["off", "advise", "act"] = Field("off", description="'advise' writes actions.jsonl, 'act' acts too")
-    kl_low: float = Field(0.03, gt=0, description="least KL of a step (kl_step_k3) at the full learning rate")
-    kl_high: float = Field(0.15, gt=0, description="greatest KL of a step: the learning rate is moved to stay between")
+    kl_low: float = Field(0.06, gt=0, description="least KL of a step (kl_step_k3) at the full learning rate")
+    kl_high: float = Field(0.3, gt=0, description="greatest KL of a step: the learning rate is moved to stay between")
     kl_ref_target: float = Field(
         0.0, ge=0, description="nats per sequence, to hold the KL to the reference at by its coefficient; 0 for none"
     )

@@ -336,7 +336,7 @@ def test_an_old_checkpoint_without_the_autopilot_is_read(toy, tmp_path):
 @pytest.mark.parametrize(("overrides", "message"), [
     (["autopilot.mode=on"], "autopilot.mode: got 'on'; expected 'off', 'advise' or 'act'"),
     (["autopilot.kl_low=0"], "autopilot.kl_low: got 0"),
-    (["autopilot.kl_low=0.2"], "autopilot.kl_low is 0.2; expected less than autopilot.kl_high = 0.15"),
+    (["autopilot.kl_low=0.4"], "autopilot.kl_low is 0.4; expected less than autopilot.kl_high = 0.3"),
     (["autopilot.cooldown=3"], "autopilot.cooldown: got 3; expected a number greater than or equal to 20"),
     (["autopilot.kl_hihg=1"], "autopilot.kl_hihg: unknown setting; did you mean 'kl_high'?"),
     (["update.learning_rate=0"], "update.learning_rate is 0"),
