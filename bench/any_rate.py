@@ -37,7 +37,7 @@ TUNED = (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)
 SEEDS = (0, 1, 2)
 ARMS = ("act", "off", "random")
 ANSWERS = 500  # held-out answers per run, over several draws where there are fewer problems
-CLOSE = 0.9  # of the mark, from the untrained policy up
+CLOSE = 0.9  # of the mark; and, harder, of what it has over the untrained policy
 REWARDS: Mapping[str, dict[str, Any]] = {
     "length": {
         "task": {"name": "prompts", "args": {"path": str(HERE / "doctor" / "prompts.jsonl")}},
@@ -163,15 +163,20 @@ def table(lines: list[dict[str, Any]]) -> str:
         best = max(tuned, key=lambda rate: np.mean(tuned[rate]))
         mark, start = float(np.mean(tuned[best])), float(np.mean([line["before"] for line in own]))
         out += [f"{reward}: untrained {start:.3f}; the mark, tuned to {best:g}: {mark:.3f}", ""]
-        out += ["| arm | " + " | ".join(f"{rate:g}" for rate in RATES) + " | close to the mark | lost |"]
-        out += ["|---" * (len(RATES) + 3) + "|"]
+        out += [
+            "| arm | "
+            + " | ".join(f"{rate:g}" for rate in RATES)
+            + " | within 10 % of the mark | nine tenths of its gain | lost |"
+        ]
+        out += ["|---" * (len(RATES) + 4) + "|"]
         for arm in ARMS:
             found = {rate: values(own, arm, rate) for rate in RATES}
             every = [value for several in found.values() for value in several]
-            close = sum(value >= start + CLOSE * (mark - start) for value in every)
+            near = sum(value >= CLOSE * mark for value in every)
+            gained = sum(value >= start + CLOSE * (mark - start) for value in every)
             lost = sum(1 for line in own if line["arm"] == arm and (line["error"] or line["after"] is None))
             cells = [f"{np.mean(several):.3f}" if several else "" for several in found.values()]
-            out.append(f"| {arm} | " + " | ".join(cells) + f" | {close} of {len(every)} | {lost} |")
+            out.append(f"| {arm} | " + " | ".join(cells) + f" | {near} of {len(every)} | {gained} | {lost} |")
         out.append("")
     return "\n".join(out)
 

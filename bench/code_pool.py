@@ -1,7 +1,7 @@
 """Write a pool of code problems of three kinds: python bench/code_pool.py FILE [--each 60].
 
-One-step problems, which the warm start of examples/rlaif-code.toml mostly solves, two-step ones, which it can learn, and
-functions of our own set, which are beyond it. In the format that ``task.args.problems`` reads.
+One-step problems, which the warm start of examples/rlaif-code.toml often solves, two-step ones, which it can learn,
+and functions of our own set, which are beyond it. In the format that ``task.args.problems`` reads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ def line(problem: CodeProblem) -> str:
     """Return a problem as a line of JSON."""
     tests = [[list(case.arguments), case.expected] for case in problem.cases]
     found = {"id": problem.id, "prompt": problem.prompt, "entry_point": problem.entry_point, "tests": tests}
-    return json.dumps(
-        found | {"starter_code": problem.starter_code, "canonical_solution": problem.canonical_solution}
-    )
+    return json.dumps(found | {"starter_code": problem.starter_code, "canonical_solution": problem.canonical_solution})
 
 
 def main() -> None:
@@ -32,7 +30,9 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--each", type=int, default=60)
     args = parser.parse_args()
-    kinds = [generated_problems(4 * args.each, 5, steps, "b") for steps in ("one", "two")] + [read_problems(OWN_PROBLEMS)]
+    kinds = [generated_problems(4 * args.each, 5, steps, "b") for steps in ("one", "two")] + [
+        read_problems(OWN_PROBLEMS)
+    ]
     chosen = []
     for kind in kinds:
         order = np.random.default_rng(5).permutation(len(kind))[: args.each]

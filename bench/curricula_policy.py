@@ -3,7 +3,8 @@
 Trains the same config with each curriculum and seed, and measures success on one fixed set every few steps: the
 same held-out problems for all, drawn uniformly, several answers each. Reported: rollouts until the mean success reaches
 --target, the mean at the end, and CVaR, the mean over the worst half of that set (their order from one half of the
-answers, their success from the other). One line of bench/results/curricula_<name>.jsonl per finished run: stopped, it goes on where it was.
+answers, their success from the other). One line of bench/results/curricula_<name>.jsonl per finished run: stopped, it
+goes on where it was.
 """
 
 from __future__ import annotations
@@ -113,13 +114,14 @@ def table(lines: Sequence[dict[str, Any]], target: float) -> str:
                 f"{interval([e['mean'] for e in ends])} | {interval([e['cvar'] for e in ends])} |"
             )
     first = lines[0]
+    mastered, dead = first["mastered_at_start"], first["dead_at_start"]
     return "\n".join(
         [
             *rows,
             "",
-            f"{first['levels']} held-out problems, the same for all; before training {first['mastered_at_start']:.0%} of them "
-            f"were mastered (above 0.9), {first['dead_at_start']:.0%} dead (never solved in the draws). Means over "
-            "seeds with 95 % bootstrap intervals.",
+            f"{first['levels']} held-out problems, the same for all; before training {mastered:.0%} of them were "
+            f"mastered (above 0.9), {dead:.0%} dead (never solved in the draws). Means over seeds with 95 % bootstrap "
+            "intervals.",
         ]
     )
 

@@ -89,7 +89,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "entropy_sampled",
         "nats/token",
         "",
-        "Mean -log p of the sampled tokens; far from entropy, sampling is warped. Absent where rewards choose the rows.",
+        "Mean -log p of the sampled tokens; far from entropy, sampling is warped. Absent where rewards choose rows.",
     ),
     Metric("sampler_gap", "nats/token", "down", "Mean |log p of the sampler - log p of the trainer|; rounding only."),
     Metric(

@@ -190,13 +190,32 @@ def test_what_a_checkpoint_loses_is_told(toy, backend, cause):
 class Reorders(Noisy):
     """Updates whose last digits change, as on a GPU that adds up in another order every time."""
 
-    size = 1e-4
+    size = 1e-3
 
 
 def test_digits_that_change_without_loading_are_no_fault_of_it(toy):
     found = verdicts(replace(toy(), backend=Reorders()))["continuation"]
     assert found.passed
     assert "repeated without loading" in found.message
+
+
+class Rounds(ToyBackend):
+    """What was loaded differs in its last digits from what was saved, as a product of two threads does."""
+
+    size = 1e-7
+
+    def load(self, folder):
+        super().load(folder)
+        self.parameters["logits"] = self.parameters["logits"] * (1 + self.size)
+
+
+class LosesDigits(Rounds):
+    size = 1e-4
+
+
+@pytest.mark.parametrize(("backend", "passed"), [(Rounds, True), (LosesDigits, False)])
+def test_rounding_is_told_from_what_a_checkpoint_loses(toy, backend, passed):
+    assert verdicts(replace(toy(), backend=backend()))["continuation"].passed is passed
 
 
 def test_the_state_is_as_it_was_even_if_an_update_fails(toy):
