@@ -22,7 +22,7 @@ _FEW = 20  # problems, below which the intervals are too narrow
 
 
 def judge_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file with a [judge] section")],
+    config: Annotated[Path, typer.Argument(help="a TOML file whose section judge says whom to ask")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
     problems: Annotated[int, typer.Option(min=1, help="how many training problems to use, spread over all")] = 40,
     repeats: Annotated[int, typer.Option(min=1, help="how often everything is asked")] = 3,
