@@ -278,7 +278,7 @@ def reward_noise(run: Run) -> list[Result]:
 
     Source: analysis of variance; expected maxima of normal samples.
     """
-    within, total, reward = run.get("reward_std_within"), run.get("reward_std"), run.get("reward")
+    within, total = run.get("reward_std_within"), run.get("reward_std")
     assert within is not None and total is not None, "needs"
     levels, inside = measure(total), measure(within)
     if levels is None or inside is None:
@@ -301,21 +301,29 @@ def reward_noise(run: Run) -> list[Result]:
                 source="analysis of variance",
             )
         )
-    samples = setting(run, "samples_per_prompt")
-    gap = inside.end * BEST_OF.get(int(samples), 0.0) if samples else 0.0
-    if reward is not None and gap > GAP_SHARE * abs(tail(reward)):
-        found.append(
-            Finding(
-                check="reward_noise",
-                severity="info",
-                since_step=None,
-                cause="headroom",
-                message=f"the best of {int(samples or 0)} completions scores about {number(gap)} above the mean",
-                evidence=(
-                    f"spread within prompts {number(inside.end)}, mean reward {number(tail(reward))} at the end",
-                ),
-                remedy="None: this is what is left to gain without new abilities.",
-                source="expected maximum of normal samples",
-            )
+    return found + _headroom(run, inside.end)
+
+
+def _headroom(run: Run, inside: float) -> list[Result]:
+    """Return what the best of a prompt's completions scores above their mean, where that is much.
+
+    Args:
+        run: What is examined.
+        inside: Spread of the rewards within prompts at the end.
+    """
+    reward, samples = run.get("reward"), setting(run, "samples_per_prompt")
+    gap = inside * BEST_OF.get(int(samples), 0.0) if samples else 0.0
+    if reward is None or gap <= GAP_SHARE * abs(tail(reward)):
+        return []
+    return [
+        Finding(
+            check="reward_noise",
+            severity="info",
+            since_step=None,
+            cause="headroom",
+            message=f"the best of {int(samples or 0)} completions scores about {number(gap)} above the mean",
+            evidence=(f"spread within prompts {number(inside)}, mean reward {number(tail(reward))} at the end",),
+            remedy="None: this is what is left to gain without new abilities.",
+            source="expected maximum of normal samples",
         )
-    return found
+    ]
