@@ -17,7 +17,17 @@ from steadyrl import checkpoint, kl
 from steadyrl.batch import take_rows
 from steadyrl.checkpoint import State
 from steadyrl.config import Config, dump
-from steadyrl.control import LEAP, LEAST_SHARE, Band, coefficient_after, rate_factor, scale_after
+from steadyrl.control import (
+    LEAP,
+    LEAST_SHARE,
+    WINDOW,
+    Band,
+    clearly_rising,
+    coefficient_after,
+    hold_factor,
+    scale_after,
+    search_factor,
+)
 from steadyrl.doctor.live import LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DivergedError
@@ -30,9 +40,10 @@ MEASURED_ROWS = 64  # rollouts on which the KL of a step is measured: some hundr
 SEARCH_STEPS, INSIDE = 20, 3  # the search for a rate ends after so many steps, or so many in a row inside the band
 TAKEN_BACK_AT_MOST = 6  # steps of the search: each divides the rate by up to 10
 ROLLBACKS_AT_MOST = 2  # of the run: a third says that the autopilot does not know what is wrong
-WORTH_SAYING = 1.5  # a factor: smaller moves of the rate are in the metrics only
+WORTH_SAYING = 1.5  # a factor since the last line: smaller moves of the rate are in the metrics only
 OUTSIDE = 5  # steps in a row outside the band before an advice
 FOUND, INSIDE_SO_FAR, TAKEN_BACK, ROLLBACKS, SINCE = "found", "inside", "taken_back", "rollbacks", "since"
+SAID = "said"  # the scale of the rate that the last line about it ended with
 ACTED = ("acted_at", "acted_check", "acted_cause", "acted_move", "acted_knob", "acted_before")
 
 Line = dict[str, Any]
@@ -85,6 +96,7 @@ class Autopilot:
     backend: Backend
     tell: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
     _outside: int = 0
+    _rewards: dict[int, float] | None = None  # by step, the last few; None until they are read
 
     @property
     def acts(self) -> bool:
@@ -129,10 +141,11 @@ class Autopilot:
         if not self.acts or not steps or not (searching or self._may_go_back(state)):
             raise error
         scale = float(state.autopilot.get(SCALE, 1.0))
-        factor = rate_factor(math.inf, self._band, searching)
-        changes = {SCALE: scale_after(scale, factor, None), **self._counted(state, searching)}
+        factor = _factor(math.inf, self._band, None, searching)
+        after = scale_after(scale, factor, None)
+        changes = {SCALE: after, SAID: after, **self._counted(state, searching)}
         evidence = [str(error).partition(";")[0]]
-        line = self._rate_line(state, "rollback", scale, changes[SCALE], "a gradient is not finite", evidence)
+        line = self._rate_line(state, "rollback", scale, after, "a gradient is not finite", evidence)
         return self._go_back(state, steps[-1], changes, line)
 
     @property
@@ -152,20 +165,36 @@ class Autopilot:
             earlier = self._take_back(state, measured, band, searching)
             if earlier is not None:
                 return earlier
-        factor = rate_factor(measured, band, searching)
+        rising = self._rising(state, record)
+        aim = None if rising is None else self._band.aim(share, ease, rising)
+        factor = _factor(measured, band, aim, searching)
         # Without a difference in reward a small step says nothing of the rate, and a larger one leads nowhere.
         dull = factor > 1.0 and not record.get("reward/std")
         if dull or share < LEAST_SHARE:
             factor = 1.0
-        after = scale_after(scale, factor, None if found is None else float(found))
+        after = scale_after(scale, factor, None if found is None else float(found), bool(rising))
         inside = int(numbers.get(INSIDE_SO_FAR, 0)) + 1 if band.low <= measured <= band.high else 0
         numbers |= {SCALE: after, INSIDE_SO_FAR: inside}
         if searching and (inside >= INSIDE or state.step >= SEARCH_STEPS):
             numbers[FOUND] = after
-        if abs(math.log(after / scale)) >= math.log(WORTH_SAYING):
-            evidence = [_kl_sentence(record, band)]
-            self._say(self._rate_line(state, "rate", scale, after, "KL of a step", evidence))
+        said = float(numbers.get(SAID, 1.0))
+        if abs(math.log(after / said)) >= math.log(WORTH_SAYING):
+            why = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
+            self._say(self._rate_line(state, "rate", said, after, why, [_kl_sentence(record, band)]))
+            numbers[SAID] = after
         return None
+
+    def _rising(self, state: State, record: Mapping[str, Any]) -> bool | None:
+        """Return whether the reward clearly rose in the last steps, this one included; None where they are too few.
+
+        With a target for the KL to the reference it never does: longer steps would leave it.
+        """
+        if self._rewards is None:
+            self._rewards = {row["step"]: row["reward/mean"] for row in self._rows(state)[-WINDOW:]}
+        self._rewards[state.step - 1] = record["reward/mean"]
+        last = (self._rewards.get(step) for step in range(state.step - WINDOW, state.step))
+        rising = clearly_rising([reward for reward in last if reward is not None])
+        return rising and not self.config.autopilot.kl_ref_target
 
     def _take_back(self, state: State, measured: float, band: Band, searching: bool) -> State | None:
         """Go back to before a step that left the policy it started from; None where that may not be."""
@@ -174,12 +203,10 @@ class Autopilot:
         steps = [step for step in self.run.checkpoints() if step < state.step]
         if not steps or not (searching or self._may_go_back(state)):
             return None
-        changes = {
-            SCALE: scale_after(scale, rate_factor(measured, band, searching), None),
-            **self._counted(state, searching),
-        }
+        after = scale_after(scale, _factor(measured, band, None, searching), None)
+        changes = {SCALE: after, SAID: after, **self._counted(state, searching)}
         evidence = [f"step {state.step - 1} moved the policy by {measured:.3g} nats/token, {LEAP:g} times what may be"]
-        line = self._rate_line(state, "rollback", scale, changes[SCALE], "KL of a step", evidence)
+        line = self._rate_line(state, "rollback", scale, after, "KL of a step", evidence)
         return self._go_back(state, steps[-1], changes, line)
 
     def _hold_kl_ref(self, state: State, record: Mapping[str, Any]) -> None:
@@ -236,6 +263,7 @@ class Autopilot:
 
         The problems drawn since are not drawn again where the run went wrong on them for reasons unknown.
         """
+        self._rewards = None
         earlier = checkpoint.load(self.run, self.backend, step)
         assert earlier is not None, f"checkpoint {step} is complete"
         earlier.autopilot = {**state.autopilot, **changes}
@@ -267,7 +295,7 @@ class Autopilot:
         measured, band = record.get(KL_STEP), self._band
         if measured is not None:
             band = band.at(record["learning_rate"] / self.config.update.learning_rate, ease=1.0)
-            factor = rate_factor(measured, band, searching=True)
+            factor = search_factor(measured, band)
             self._outside = 0 if factor == 1.0 else self._outside + 1
             if self._outside >= OUTSIDE:
                 why = f"KL of a step {'below' if factor > 1.0 else 'above'} its band"
@@ -309,6 +337,10 @@ def _line(
         "evidence": list(evidence),
         "done": True,
     }
+
+
+def _factor(measured: float, band: Band, aim: float | None, searching: bool) -> float:
+    return search_factor(measured, band) if searching else hold_factor(measured, band, aim)
 
 
 def _kl_sentence(record: Mapping[str, Any], band: Band) -> str:

@@ -6,12 +6,19 @@ Numbers in, a factor out; ``steadyrl.autopilot`` measures and acts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from steadyrl.stats import block_mean_slope
 
 LEAP = 3.5  # times the band's upper end, about 1 nat/token: nothing of the old policy remains
 SLOWER, FASTER = 0.5, 1.3  # bounds of the factor per step; what is too high does harm, what is too low costs time
+SETTLE = 1.1  # the same within the band
+WINDOW, AT_LEAST = 16, 8  # steps by whose rewards a rise is told
+SURE = 0.999  # how surely: t above 4.1 with 16 steps, 6.0 with 8
 SEARCH = 10.0  # the same while the right rate is being looked for
 CREEP = 3.0  # times the rate that was found: a policy that is done moves little, and must not be driven on for that
+CLIMB = 10.0  # the same while the reward clearly rises, which says that it is not done
 SCALE_LOW, SCALE_HIGH = 1e-6, 1e6  # of the configured rate
 LEAST_SHARE = 0.1  # of the rate, by warm-up and schedule: below, a step moves too little to be measured
 GAIN, COEF_STEP = 0.3, 1.25  # of the KL coefficient: answer, factor per step
@@ -40,38 +47,82 @@ class Band:
         """
         return Band(self.low * (share * ease) ** 2, self.high * ease**2)
 
+    def aim(self, share: float, ease: float, rising: bool) -> float:
+        """Return the KL to settle at within the band.
 
-def rate_factor(kl: float, band: Band, searching: bool) -> float:
-    """Return the factor for the learning rate that brings the KL of a step to the middle of its band.
+        Args:
+            share: See ``at``.
+            ease: See ``at``.
+            rising: Whether the reward clearly rises. Then a step is more signal than noise, and a larger one gains
+                more: three quarters of the way to the band's end, in log space. Else its lower end.
+        """
+        full = self.low**0.25 * self.high**0.75 if rising else self.low
+        return full * (share * ease) ** 2
 
-        factor = sqrt(middle / kl), 1 within the band
 
-    The KL of a small step grows with the square of its length, and Adam's steps are as long as its rate says.
+def search_factor(kl: float, band: Band) -> float:
+    """Return the factor for the learning rate that brings the KL of a step to the middle of its band at once.
+
+        factor = sqrt(middle / kl), within a tenth and ten; 1 within the band
+
+    The KL of a small step grows with the square of its length, and Adam's steps are as long as its rate says. For the
+    start of a run, while the rate may be anything.
 
     Args:
         kl: Of the step to the policy before it, k3, nats per token, >= 0; infinite or NaN where the step overflowed.
         band: Of this step, see ``Band.at``.
-        searching: True at the start of a run, while no step has been inside the band: moves may be larger.
     """
-    lower, upper = (1.0 / SEARCH, SEARCH) if searching else (SLOWER, FASTER)
+    return 1.0 if band.low <= kl <= band.high else _factor(kl, band.middle, 0.5, 1.0 / SEARCH, SEARCH)
+
+
+def hold_factor(kl: float, band: Band, aim: float | None = None) -> float:
+    """Return the factor for the learning rate that keeps the KL of a step in its band and leads it to an aim there.
+
+        factor = sqrt(aim / kl), from 0.5 to 1.3; within the band (aim / kl)^(1/4), within a tenth
+
+    The fourth root is half of the way in log space: it averages over the noise of a few steps.
+
+    Args:
+        kl: See ``search_factor``.
+        band: Of this step, see ``Band.at``.
+        aim: See ``Band.aim``; None for none: the factor is 1 within the band, and leads to its middle from outside.
+    """
+    if not band.low <= kl <= band.high:
+        return _factor(kl, band.middle if aim is None else aim, 0.5, SLOWER, FASTER)
+    return 1.0 if aim is None else _factor(kl, aim, 0.25, 1.0 / SETTLE, SETTLE)
+
+
+def _factor(kl: float, aim: float, power: float, lower: float, upper: float) -> float:
     if not math.isfinite(kl):
         return lower
-    if band.low <= kl <= band.high:
-        return 1.0
     if kl <= 0.0:
         return upper
-    return min(max(math.sqrt(band.middle / kl), lower), upper)
+    return min(max(math.pow(aim / kl, power), lower), upper)
 
 
-def scale_after(scale: float, factor: float, found: float | None) -> float:
+def clearly_rising(rewards: Sequence[float]) -> bool | None:
+    """Return whether the rewards of the last 16 steps rise beyond doubt; None with fewer than 8.
+
+    Args:
+        rewards: Mean rewards of the steps so far, the newest last.
+    """
+    if len(rewards) < AT_LEAST:
+        return None
+    slope = block_mean_slope(rewards[-WINDOW:], WINDOW, SURE)
+    return slope is not None and slope.low > 0.0
+
+
+def scale_after(scale: float, factor: float, found: float | None, rising: bool = False) -> float:
     """Return the next scale of the learning rate.
 
     Args:
         scale: The present one, > 0.
-        factor: See ``rate_factor``.
-        found: The scale at the end of the search, or None while it lasts.
+        factor: See ``search_factor`` and ``hold_factor``.
+        found: The scale at the end of the search, or None while it lasts. It rises to three times that at most, to ten
+            times while the reward clearly rises, and comes down from there as its factors say.
+        rising: See ``clearly_rising``.
     """
-    ceiling = SCALE_HIGH if found is None else min(SCALE_HIGH, CREEP * found)
+    ceiling = SCALE_HIGH if found is None else max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found))
     return min(max(scale * factor, SCALE_LOW), ceiling)
 
 

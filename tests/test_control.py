@@ -2,15 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from steadyrl.control import Band, coefficient_after, rate_factor, scale_after
+from steadyrl.control import Band, clearly_rising, coefficient_after, hold_factor, scale_after, search_factor
 
 BAND = Band(0.01, 0.16)  # middle 0.04
 
 
-def test_inside_the_band_the_rate_stays():
-    assert [rate_factor(kl, BAND, searching) for kl in (0.01, 0.04, 0.16) for searching in (True, False)] == [1.0] * 6
+def test_the_search_leaves_a_rate_inside_the_band_alone():
+    assert [search_factor(kl, BAND) for kl in (0.01, 0.04, 0.16)] == [1.0] * 3
 
 
 @pytest.mark.parametrize(("kl", "searching", "factor"), [
@@ -26,13 +27,55 @@ def test_inside_the_band_the_rate_stays():
     (math.nan, False, 0.5),
 ])  # fmt: skip
 def test_outside_the_factor_brings_the_kl_to_the_middle_within_bounds(kl, searching, factor):
-    assert rate_factor(kl, BAND, searching) == pytest.approx(factor)
+    assert (search_factor(kl, BAND) if searching else hold_factor(kl, BAND, 0.04)) == pytest.approx(factor)
 
 
 def test_where_the_kl_follows_the_square_of_the_rate_one_factor_is_enough():
-    rate, kl = 3e-4, 2e-3
-    factor = rate_factor(kl, BAND, searching=True)
-    assert kl * (rate * factor / rate) ** 2 == pytest.approx(0.04)
+    kl = 2e-3
+    assert kl * search_factor(kl, BAND) ** 2 == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize(("kl", "factor"), [
+    (0.04, 1.0),  # at the aim
+    (0.035, (0.04 / 0.035) ** 0.25),  # slowly towards it
+    (0.16, 1 / 1.1),  # a tenth a step at most
+    (0.01, 1.1),
+])  # fmt: skip
+def test_inside_the_band_the_rate_settles_slowly(kl, factor):
+    assert hold_factor(kl, BAND, 0.04) == pytest.approx(factor)
+
+
+def test_without_an_aim_the_rate_stays_inside_the_band():
+    assert [hold_factor(kl, BAND) for kl in (0.01, 0.04, 0.16)] == [1.0] * 3
+
+
+def test_settling_ends_at_the_aim_where_the_kl_follows_the_square_of_the_rate():
+    rate = 1.0
+    for _ in range(60):
+        rate *= hold_factor(0.15 * rate**2, BAND, 0.02)
+    assert 0.15 * rate**2 == pytest.approx(0.02, rel=1e-3)
+
+
+def test_a_reward_that_rises_is_worth_longer_steps_and_a_schedule_shortens_both():
+    assert BAND.aim(1.0, 1.0, rising=False) == BAND.low
+    assert BAND.aim(1.0, 1.0, rising=True) == pytest.approx(0.08)  # 0.01 to 0.16: doubled three times of four
+    assert BAND.aim(0.5, 1.0, rising=True) == pytest.approx(0.02)
+    assert BAND.aim(0.5, 0.5, rising=False) == BAND.at(0.5, 0.5).low
+
+
+def test_only_a_rise_that_stands_out_from_the_noise_is_one():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(2000, 16))
+    slow, steep = 0.02 * np.arange(16), 0.5 * np.arange(16)  # of a standard deviation per step
+
+    def share(lines):
+        return np.mean([clearly_rising(list(line)) for line in lines])
+
+    assert share(noise) < 0.003
+    assert share(noise + slow) < 0.02
+    assert share(noise + steep) > 0.99
+    assert share(noise - steep) == 0.0
+    assert [clearly_rising(list(steep[:count])) for count in (7, 8)] == [None, True]
 
 
 def test_warm_up_and_schedule_lower_the_lower_end_only_and_ease_lowers_both():
@@ -45,6 +88,13 @@ def test_the_scale_stays_within_a_million_and_three_times_what_was_found():
     assert scale_after(5e-6, 0.1, None) == 1e-6
     assert scale_after(25.0, 1.3, 10.0) == 30.0
     assert scale_after(25.0, 0.5, 10.0) == 12.5
+
+
+def test_while_the_reward_rises_the_scale_may_go_to_ten_times_and_comes_down_by_its_factors():
+    assert scale_after(25.0, 1.3, 10.0, rising=True) == 32.5
+    assert scale_after(99.0, 1.3, 10.0, rising=True) == 100.0
+    assert scale_after(99.0, 1.3, 10.0) == 99.0
+    assert scale_after(99.0, 0.9, 10.0) == pytest.approx(89.1)
 
 
 def test_a_coefficient_doubles_within_four_steps_at_twice_its_target():
