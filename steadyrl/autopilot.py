@@ -95,7 +95,7 @@ class Autopilot:
     run: RunDir
     backend: Backend
     tell: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
-    _outside: int = 0
+    _outside: int = 0  # steps in a row outside the band, above 0 where it lies higher
     _rewards: dict[int, float] | None = None  # by step, the last few; None until they are read
 
     @property
@@ -292,18 +292,32 @@ class Autopilot:
         return doctor.findings
 
     def _advise(self, state: State, record: Mapping[str, Any], findings: Sequence[Finding]) -> None:
-        measured, band = record.get(KL_STEP), self._band
-        if measured is not None:
-            band = band.at(record["learning_rate"] / self.config.update.learning_rate, ease=1.0)
-            factor = search_factor(measured, band)
-            self._outside = 0 if factor == 1.0 else self._outside + 1
-            if self._outside >= OUTSIDE:
-                why = f"KL of a step {'below' if factor > 1.0 else 'above'} its band"
-                self._say_once(self._rate_line(state, "rate", 1.0, factor, why, [_kl_sentence(record, band)]))
+        if record.get(KL_STEP) is not None:
+            self._advise_rate(state, record)
         turn = choose(self.config, state, findings, self._rows(state)) if findings else None
         if turn is not None:
             line = _line(state, "move", turn.knob, turn.before, turn.after, turn.finding.message, turn.finding.evidence)
             self._say_once({**line, "check": turn.finding.check, "cause": turn.finding.cause})
+
+    def _advise_rate(self, state: State, record: Mapping[str, Any]) -> None:
+        """Say what the rate should be: of a step that would be taken back at once, else after some outside the band."""
+        measured, share = record[KL_STEP], record["learning_rate"] / self.config.update.learning_rate
+        band = self._band.at(share, ease=1.0)
+        leaps = not measured <= LEAP * self._band.high  # NaN too
+        factor = search_factor(measured, band) if leaps or share >= LEAST_SHARE else 1.0
+        side = (factor > 1.0) - (factor < 1.0)
+        self._outside = self._outside + side if side * self._outside > 0 else side
+        if leaps:
+            why = "the step left the policy that it started from and would be taken back"
+        elif abs(self._outside) >= OUTSIDE:
+            why = f"KL of a step {'below' if side > 0 else 'above'} its band"
+        else:
+            return
+        # A policy that is gone moves no more, and neither does one without a difference in reward: no faster then.
+        lowered = any(line["kind"] == "rate" and line["after"] < line["before"] for line in self.run.actions())
+        if side > 0 and (lowered or not record.get("reward/std")):
+            return
+        self._say_once(self._rate_line(state, "rate", 1.0, factor, why, [_kl_sentence(record, band)]))
 
     def _rate_line(
         self, state: State, kind: str, scale: float, after: float, why: str, evidence: Sequence[str]

@@ -11,7 +11,8 @@ pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate
 
 import torch  # noqa: E402
 
-from steadyrl.integrations.trl import DoctorCallback, passes_agree, vocabulary_size  # noqa: E402
+from steadyrl.errors import ConfigError  # noqa: E402
+from steadyrl.integrations.trl import DoctorCallback, passes_agree, read_batch, vocabulary_size  # noqa: E402
 
 TOKENS, STEPS = 50, 40
 
@@ -151,6 +152,92 @@ def test_two_passes_without_dropout_agree_and_leave_no_trace():
     assert passes_agree(policy, TOKENS) == ()
     assert torch.equal(torch.random.get_rng_state(), before)
     assert policy.transformer.h[0].training and not policy.lm_head.training
+
+
+def drawn(policy, temperature=1.0, top_k=0, rows=64, tokens=6, reference=None):
+    """Return a batch as TRL's GRPO hands it to compute_loss: prompts padded left, completions right."""
+    prompts = torch.tensor([[0, 3, 4], [1, 2, 5]]).repeat(rows // 2, 1)
+    prompt_mask = torch.tensor([[0, 1, 1], [1, 1, 1]]).repeat(rows // 2, 1)
+    ids, mask = prompts, prompt_mask
+    for _ in range(tokens):
+        logits = policy(input_ids=ids, attention_mask=mask).logits[:, -1] / temperature
+        if top_k:
+            logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
+        ids = torch.cat([ids, logits.softmax(-1).multinomial(1)], dim=1)
+        mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+    lengths = torch.arange(rows)[:, None] % tokens + 1
+    batch = {
+        "prompt_ids": prompts,
+        "prompt_mask": prompt_mask,
+        "completion_ids": ids[:, 3:],
+        "completion_mask": (torch.arange(tokens)[None] < lengths).long(),
+    }
+    return batch if reference is None else {**batch, "ref_per_token_logps": reference}
+
+
+class BatchTrainer(LoggingTrainer):
+    """Trains on made batches as TRL's GRPO trainer does: compute_loss gets what was sampled."""
+
+    batch = staticmethod(dict)
+
+    def get_train_dataloader(self):
+        return torch.utils.data.DataLoader([{"x": 0}] * 8, batch_size=1)
+
+    def _prepare_inputs(self, inputs):
+        return self.batch()
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return model(input_ids=inputs["prompt_ids"], labels=inputs["prompt_ids"]).loss
+
+
+def watched(folder, batch, **settings):
+    callback = DoctorCallback(every=10)
+    arguments = OnlineArguments(
+        output_dir=str(folder), max_steps=30, logging_steps=1, report_to=[], use_cpu=True, save_strategy="no",
+        disable_tqdm=True, dataloader_pin_memory=False, learning_rate=1e-9, **settings,
+    )  # fmt: skip
+    policy = model()
+    with torch.no_grad():
+        policy.lm_head.weight.mul_(25.0)  # a policy with preferences; it is the embedding too
+    trainer = BatchTrainer(model=policy, args=arguments, train_dataset=[{"x": 0}] * 8)
+    trainer.batch, trainer.made = torch.no_grad()(lambda: batch(policy)), learning
+    callback.watch(trainer)
+    trainer.train()
+    return {(finding.check, finding.cause) for finding in callback.findings if finding.severity != "info"}
+
+
+def test_tokens_that_were_drawn_from_another_distribution_are_found_on_the_trainers_batches(tmp_path):
+    assert watched(tmp_path / "fair", drawn) == set()
+    assert ("warped_sampling", "temperature_or_truncation") in watched(tmp_path / "k", lambda p: drawn(p, top_k=4))
+    assert watched(tmp_path / "tempered", lambda p: drawn(p, temperature=0.7), temperature=0.7) == set()
+
+
+def test_a_reference_that_is_another_model_is_found_before_the_first_update(tmp_path):
+    other = torch.full((64, 6), -3.0)
+    assert ("passes_differ", "reference") in watched(tmp_path, lambda p: drawn(p, reference=other))
+
+
+def test_a_batch_is_read_as_by_hand():
+    policy = model().eval()
+    batch = drawn(policy, rows=2, tokens=3)
+    batch["ref_per_token_logps"] = torch.zeros(2, 3)
+    found = read_batch(policy, batch, temperature=2.0)
+    values = []
+    for row, count in ((0, 1), (1, 2)):  # completions of one and of two tokens
+        ids = torch.cat([batch["prompt_ids"][row], batch["completion_ids"][row]])[None]
+        mask = torch.cat([batch["prompt_mask"][row], batch["completion_mask"][row]])[None]
+        probs = (policy(input_ids=ids, attention_mask=mask).logits[0] / 2.0).softmax(-1).detach()
+        values += [(probs[2 + i, ids[0, 3 + i]].log(), torch.special.entr(probs[2 + i]).sum()) for i in range(count)]
+    logps, entropies = (torch.stack(list(column)) for column in zip(*values, strict=True))
+    assert found.sampled == pytest.approx(-float(logps.mean()), rel=1e-4)
+    assert found.exact == pytest.approx(float(entropies.mean()), rel=1e-4)
+    assert found.reference == pytest.approx(float(logps.abs().mean()), rel=1e-4)
+    assert read_batch(policy, {**batch, "completion_mask": torch.zeros(2, 3).long()}, 1.0) is None
+
+
+def test_only_what_computes_a_loss_can_be_watched():
+    with pytest.raises(ConfigError, match="object has no compute_loss"):
+        DoctorCallback().watch(object())
 
 
 def test_only_causal_models_are_measured():

@@ -1,9 +1,13 @@
-"""One run of TRL's newest GRPOTrainer: <its python> bench/doctor/trl_grpo_run.py <case> <trainer_state.json>."""
+"""One run of TRL's newest GRPOTrainer: <its python> bench/doctor/trl_grpo_run.py <case> <trainer_state.json> [live].
+
+With "live" the doctor goes along and prints what it finds; that needs numpy, scipy and pydantic beside TRL.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +35,19 @@ def main() -> None:
             train_dataset=Dataset.from_dict({"prompt": prompts()}),
         )
         trainer.remove_callback(PrinterCallback)
+        findings = watched(trainer) if sys.argv[3:] == ["live"] else tuple
         trainer.train()
         trainer.state.save_to_json(str(path))
+        for finding in findings():
+            print(finding.severity, finding.check, finding.cause, *finding.evidence, sep="; ")
+
+
+def watched(trainer: GRPOTrainer) -> Callable[[], tuple[Any, ...]]:
+    """Let the doctor measure on the trainer's batches; return how to ask for what it found."""
+    from steadyrl.integrations.trl import DoctorCallback
+
+    callback = DoctorCallback().watch(trainer)
+    return lambda: callback.findings
 
 
 def config(case: Case, folder: str) -> GRPOConfig:

@@ -1,26 +1,29 @@
 """The doctor beside the trainers of TRL and transformers: ``trainer.add_callback(DoctorCallback())``.
 
-It sees what the trainer logs, and measures one thing that no log holds: whether two passes of the model over the same
-tokens agree, as ratios and KL estimates take for granted. What a callback cannot see it does not guess: the sampled
-tokens and their log-probs (mean -log p against exact entropy) and the reference model stay inside the trainer.
+It sees what the trainer logs, and measures what no log holds. As a callback alone: whether two passes of the model
+over the same tokens agree, as ratios and KL estimates take for granted. With ``DoctorCallback().watch(trainer)``, which
+hands it the batches of TRL's GRPO and RLOO trainers as well: the mean -log p of the sampled tokens against the exact
+entropy, which tells whether they were drawn from the policy that trains; and, before the first update, the distance to
+the reference, which should be none.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.errors import MissingExtraError
+from steadyrl.errors import ConfigError, MissingExtraError
 from steadyrl.rundir import append_line
 from steadyrl.types import Finding
 
 try:
     import torch
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise MissingExtraError(
         f"the package '{error.name}' is not installed but needed here; install it with: pip install 'steadyrl[torch]'"
@@ -31,6 +34,11 @@ log = logging.getLogger(__name__)
 EVERY = 10  # logs between examinations
 ROWS, LENGTH = 2, 16  # tokens of the two passes
 PASS_GAP = 1e-3  # nats per token; two passes of one model without dropout differ by nothing, or by rounding (1e-6)
+SAMPLED_EVERY, SAMPLED_ROWS = 2, 8  # steps between measurements on the trainer's batches, and rows of one
+BATCH = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")  # of TRL's GRPO and RLOO, since v0.14
+ROW = (*BATCH, "tool_mask", "ref_per_token_logps")
+CHUNK = 256  # tokens whose distributions are held at once
+IMAGES = ("pixel_values", "image_grid_thw", "token_type_ids")  # a pass over tokens alone is not the trainer's there
 LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 
 
@@ -50,6 +58,38 @@ class DoctorCallback(TrainerCallback):
         self._every = every
         self._doctor = LiveDoctor({}, every, format="trainer_state")
         self._at_start: tuple[Finding, ...] = ()
+        self._sampled: list[tuple[float, float]] = []  # (mean -log p, exact entropy) since the last log
+        self._measured_at: int | None = None
+
+    def watch(self, trainer: Trainer) -> DoctorCallback:
+        """Add the callback to a GRPO or RLOO trainer of TRL, and measure on its batches what its log lacks.
+
+        Every second step up to 8 completions of a batch are read once more, without gradients. Nothing in the
+        trainer changes but its attribute ``compute_loss``, which then measures before it does what it did.
+
+        Args:
+            trainer: Before ``train``.
+
+        Returns:
+            The callback itself.
+
+        Raises:
+            ConfigError: It has no ``compute_loss``, such as TRL's PPO.
+        """
+        compute: Callable[..., Any] | None = getattr(trainer, "compute_loss", None)
+        if compute is None:
+            raise ConfigError(
+                f"{type(trainer).__name__} has no compute_loss to measure at; expected TRL's GRPOTrainer or "
+                "RLOOTrainer. Use trainer.add_callback(DoctorCallback()), which reads what it logs"
+            )
+
+        def measured(model: torch.nn.Module, inputs: Mapping[str, Any], *rest: Any, **named: Any) -> Any:
+            self._measure(model, inputs, trainer.state.global_step, float(getattr(trainer.args, "temperature", 1.0)))
+            return compute(model, inputs, *rest, **named)
+
+        trainer.compute_loss = measured  # type: ignore[method-assign]  # of this trainer, not of its class
+        trainer.add_callback(self)
+        return self
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -87,7 +127,7 @@ class DoctorCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Take in a row, examine where its turn has come, and stop where that was asked for."""
-        changes = self._doctor.add(state.global_step, logs or {})
+        changes = self._doctor.add(state.global_step, {**(logs or {}), **self._drain()})
         if state.is_world_process_zero:
             self._tell(changes)
         critical = any(change.state == "raised" and change.finding.severity == "critical" for change in changes)
@@ -103,6 +143,33 @@ class DoctorCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._tell(changes)
 
+    def _measure(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int, temperature: float) -> None:
+        """Measure on the first batch of a step whose turn has come."""
+        due = self._measured_at is None or step >= self._measured_at + SAMPLED_EVERY
+        if not (due and model.training and set(BATCH) <= set(inputs)) or set(IMAGES) & set(inputs):
+            return
+        first, self._measured_at = self._measured_at is None, step
+        found = read_batch(model, inputs, temperature)
+        if found is None:
+            return
+        self._sampled.append((found.sampled, found.exact))
+        if first and step == 0 and found.reference is not None and found.reference > PASS_GAP:
+            finding = reference_differs(found.reference)
+            self._at_start = (*self._at_start, finding)
+            self._tell([Change(step, "raised", finding)])
+
+    def _drain(self) -> dict[str, float]:
+        """Return what was measured since the last log.
+
+        The exact entropy is that of the same tokens, in place of the trainer's own of all tokens, whose difference from
+        the sampled one would be noise of the rows.
+        """
+        if not self._sampled:
+            return {}
+        sampled, exact = (sum(values) / len(self._sampled) for values in zip(*self._sampled, strict=True))
+        self._sampled = []
+        return {"entropy": exact, "entropy_sampled": sampled}
+
     def _tell(self, changes: list[Change]) -> None:
         for change in changes:
             found = change.finding
@@ -114,6 +181,83 @@ class DoctorCallback(TrainerCallback):
                 )
             if self.findings_file is not None:
                 append_line(self.findings_file, change.record())
+
+
+@dataclass(frozen=True)
+class BatchReading:
+    """What one pass over a batch of the trainer says, nats per token.
+
+    Attributes:
+        sampled: Mean -log p of the completions' tokens.
+        exact: Mean entropy of the distributions that they are compared with.
+        reference: Mean absolute difference of log-probs to the reference's; None where the batch has none.
+    """
+
+    sampled: float
+    exact: float
+    reference: float | None
+
+
+@torch.no_grad()
+def read_batch(model: torch.nn.Module, inputs: Mapping[str, Any], temperature: float) -> BatchReading | None:
+    """Read some completions of a batch as the trainer reads them, one after the other, for the sake of memory.
+
+    Args:
+        model: A causal language model.
+        inputs: Of ``compute_loss``: prompt_ids [B, P], completion_ids [B, T] and their masks; ref_per_token_logps
+            [B, T] where the trainer has a reference.
+        temperature: By which the trainer divides logits.
+
+    Returns:
+        None where the rows have no token that counts.
+    """
+    count = len(inputs["completion_ids"])
+    rows = sorted({round(i * (count - 1) / max(1, SAMPLED_ROWS - 1)) for i in range(SAMPLED_ROWS)})
+    parts = [_read_row(model, {name: inputs[name][row] for name in ROW if name in inputs}, temperature) for row in rows]
+    sampled, exact, gap = (torch.cat(numbers) for numbers in zip(*parts, strict=True))  # [tokens that count]
+    if not len(sampled):
+        return None
+    return BatchReading(float(sampled.mean()), float(exact.mean()), float(gap.mean()) if len(gap) else None)
+
+
+def _read_row(
+    model: torch.nn.Module, row: Mapping[str, torch.Tensor], temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return -log p, entropy and distance to the reference of a completion's tokens that count."""
+    ids, mask = (torch.cat([row[f"prompt_{name}"], row[f"completion_{name}"]])[None] for name in ("ids", "mask"))
+    first, counted = len(row["prompt_ids"]), row["completion_mask"].bool()
+    counted = counted & row["tool_mask"].bool() if "tool_mask" in row else counted
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[0, first - 1 : -1][counted]  # [C, V]
+    tokens = row["completion_ids"][counted]  # [C]
+    sampled, exact = [], []
+    for chunk, chosen in zip(torch.split(logits, CHUNK), torch.split(tokens, CHUNK), strict=True):
+        logprobs = (chunk.float() / temperature).log_softmax(-1)
+        sampled.append(-logprobs.gather(-1, chosen[:, None])[:, 0])
+        exact.append(-(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1))  # 0 log 0 = 0
+    nothing = logits.new_zeros(0)
+    minus_logp = torch.cat([*sampled, nothing])
+    known = row.get("ref_per_token_logps")
+    gap = nothing if known is None else (minus_logp + known[counted]).abs()
+    return minus_logp, torch.cat([*exact, nothing]), gap
+
+
+def reference_differs(gap: float) -> Finding:
+    """Return the finding of a reference that is another model than the policy before any update.
+
+    Args:
+        gap: Mean absolute difference of their log-probs, nats per token.
+    """
+    return Finding(
+        check="passes_differ",
+        severity="warning",
+        since_step=0,
+        cause="reference",
+        message=f"Policy and reference differ by {gap:.2g} nats/token before any update; they should be one model.",
+        evidence=(f"mean |log p - log ref| of sampled tokens: {gap:.3g} nats/token at step 0",),
+        remedy="Load both from the same weights in the same precision, without dropout, and with any adapter that was "
+        "trained before in both: the KL penalty pulls towards another model otherwise.",
+        source="N Implementation Details of RLHF: with equal weights the first ratio is exactly 1, the first KL 0",
+    )
 
 
 def vocabulary_size(model: torch.nn.Module) -> int | None:

@@ -34,6 +34,7 @@ GRPO_NAMES = {
     "frac_reward_zero_std": Name("no_signal", "share"),
     "kl": Name("kl_ref", TOKEN, "k3"),
     "entropy": Name("entropy", TOKEN, "exact"),
+    "entropy_sampled": Name("entropy", TOKEN, "sampled"),  # not TRL's own: integrations/trl.py measures it
     "entropy_coef": Name("entropy_coef"),
     "policy_loss": Name("loss_policy"),
     "clip_ratio": Name("clip_fraction", "share"),  # v0.16, and with Liger kernels
