@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from steadyrl.tasks.code.generated import generated_problems
-from steadyrl.tasks.code.problems import CodeProblem, read_problems
+from steadyrl.tasks.code.problems import CodeProblem
+from steadyrl.tasks.code.published import load_problems
 from steadyrl.tasks.code.task import OWN_PROBLEMS
 
 
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=60)
     args = parser.parse_args()
     kinds = [generated_problems(4 * args.each, 5, steps, "b") for steps in ("one", "two")] + [
-        read_problems(OWN_PROBLEMS)
+        load_problems(OWN_PROBLEMS)
     ]
     chosen = []
     for kind in kinds:

@@ -2,13 +2,15 @@
 
 The toy backend answers letters; a letter is a problem, solved by answering "x". Of 36, four can be learned (solved
 10 % of the time at first), nine are mastered and 23 dead. Prints, by curriculum, the exact success rate on the four
-after 20, 40 and 60 steps of GRPO (mean over seeds, with a 95 % bootstrap interval), the share of draws that fell on
-them, and how many rollouts the run took.
+after 20, 40 and 60 steps of GRPO and on the worse two of them after 60 (mean over seeds, with a 95 % bootstrap
+interval), the rollouts until half of the answers to the four are right (median over seeds, with the least and the
+most), the share of draws that fell on the four, and how many rollouts the run took.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ LEARNABLE, MASTERED, DEAD = "abcd", "efghijklm", "nopqrstuvwxyz0123456789"
 LOGITS = {**dict.fromkeys(LEARNABLE, 1.6), **dict.fromkeys(MASTERED, 12.0)}
 KINDS = {**dict.fromkeys(LEARNABLE, 2), **dict.fromkeys(MASTERED, 1), **dict.fromkeys(DEAD, 3)}
 MEASURED_AT = (20, 40, 60)
+SAMPLES, TARGET = 8, 0.5
 CASES: Sequence[tuple[str, ...]] = (
     ("curriculum.name=uniform",),
     ("curriculum.name=uniform", "algorithm.args.groups=signal", "rollout.refill=3"),
@@ -45,14 +48,15 @@ def solved(problem, rollout):
 def open_graded(overrides: Sequence[str], seed: int, folder: Path) -> Session:
     """Return a session whose problems are the letters."""
     prompts = folder / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": letter}) + "\n" for letter in KINDS))
+    lines = (json.dumps({"prompt": letter, "difficulty": kind}) + "\n" for letter, kind in KINDS.items())
+    prompts.write_text("".join(lines))
     settings = {
         "run": {"steps": MEASURED_AT[-1], "seed": seed, "folder": str(folder)},
         "backend": {"name": "toy"},
         "task": {"name": "prompts", "args": {"path": str(prompts)}},
         "rewards": {f"{Path(__file__).stem}:solved": 1.0},
         "sampling": {"max_new_tokens": 1},
-        "rollout": {"prompts_per_step": 6, "samples_per_prompt": 8},
+        "rollout": {"prompts_per_step": 6, "samples_per_prompt": SAMPLES},
         "algorithm": {"name": "grpo", "args": {"kl_coef": 0.0}},
         "update": {"learning_rate": 0.1, "warmup_steps": 0, "epochs": 1, "minibatches": 1},
     }
@@ -64,22 +68,27 @@ def open_graded(overrides: Sequence[str], seed: int, folder: Path) -> Session:
     return replace(session, problems=problems, heldout=[])
 
 
-def success(session: Session) -> float:
-    """Return the exact mean success rate on the four."""
+def success(session: Session) -> np.ndarray:
+    """Return the exact success rates on the four, [4]."""
     logits, ids = session.backend.parameters["logits"], session.backend.tokenizer._ids
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return float(np.mean([p[ids[letter], ids["x"]] / p[ids[letter]].sum() for letter in LEARNABLE]))
+    return np.array([p[ids[letter], ids["x"]] / p[ids[letter]].sum() for letter in LEARNABLE])
 
 
 def measure(overrides: Sequence[str], seed: int, folder: Path) -> list[float]:
-    """Return the success rates, the share of draws on the four, and the rollouts that the run took."""
+    """Return the success rates, that of the worse two, the rollouts to the target (infinite where it was not reached),
+    the share of draws on the four, and the rollouts that the run took.
+    """
     session, state = open_graded(overrides, seed, folder), State()
-    rates, drawn = [], []
+    rates, drawn, until = [], [], math.inf
     for step in range(MEASURED_AT[-1]):
         groups, _ = one_step(session, state)
         drawn += [group.problem.id in LEARNABLE for group in groups]
-        rates += [success(session)] if step + 1 in MEASURED_AT else []
-    return [*rates, float(np.mean(drawn)), 8.0 * len(drawn)]
+        found = success(session)
+        until = min(until, float(SAMPLES * len(drawn))) if found.mean() >= TARGET else until
+        rates += [float(found.mean())] if step + 1 in MEASURED_AT else []
+    worse = float(np.sort(found)[: len(found) // 2].mean())
+    return [*rates, worse, until, float(np.mean(drawn)), float(SAMPLES * len(drawn))]
 
 
 def interval(values: np.ndarray) -> str:
@@ -88,16 +97,22 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():.2f} [{np.quantile(means, 0.025):.2f}, {np.quantile(means, 0.975):.2f}]"
 
 
+def median(values: np.ndarray) -> str:
+    """Return the median over seeds, the least and the most; a seed that never got there counts as infinitely many."""
+    return f"{np.median(values):.0f} ({values.min():.0f} to {values.max():.0f})"
+
+
 def main() -> None:
     """Measure and print all cases."""
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    print("| curriculum | " + " | ".join(f"{at} steps" for at in MEASURED_AT) + " | draws on the four | rollouts |")
-    print("|---|---|---|---|---|---|")
+    heads = [*(f"{at} steps" for at in MEASURED_AT), "the worse two", f"rollouts to {TARGET}", "draws on the four"]
+    print(f"| curriculum | {' | '.join(heads)} | rollouts |")
+    print("|---" * (len(heads) + 2) + "|")
     sys.path.insert(0, str(Path(__file__).parent))
     with tempfile.TemporaryDirectory() as folder:
         for overrides in CASES:
             found = np.array([measure(overrides, seed, Path(folder)) for seed in range(seeds)])
-            cells = [interval(column) for column in found.T[:-2]]
+            cells = [*(interval(column) for column in found.T[:-3]), median(found[:, -3])]
             name = ", ".join(f"`{o.removeprefix('curriculum.')}`" for o in overrides)
             print(
                 f"| {name} | {' | '.join(cells)} | {found[:, -2].mean():.0%} | {found[:, -1].mean():.0f} |", flush=True

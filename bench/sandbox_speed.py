@@ -3,11 +3,14 @@
     python bench/sandbox_speed.py            times; writes bench/results/sandbox_speed.json
     python bench/sandbox_speed.py 10000      and so many hostile and ordinary programs, then counts what is left
 
-The long run is over all jails that hold, one after the other.
+The long run is over all jails that hold, one after the other. What is left is looked for among all descendants of this
+process, which adopts those whose parents are gone, and among the names in its folder, /tmp, /var/tmp, /dev/shm and the
+home folder: nothing else should write there meanwhile. Linux only, as the jails are.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -24,17 +28,27 @@ import numpy as np
 from steadyrl.sandbox.choose import probe
 from steadyrl.sandbox.outcome import Returned
 from steadyrl.sandbox.pool import Limits, Sandbox
+from steadyrl.tasks.code.task import OWN_PROBLEMS
 
 ROOT = Path(__file__).parent.parent
 CHECKS, WORKERS = 500, (1, 2)
 CALLS = [(1, 2), (3, 4), (-5, 5)]
+WRITTEN = ("/tmp", "/var/tmp", "/dev/shm")
 ORDINARY = "def add(a, b):\n    return a + b\n"
 HOSTILE = (
     "import os\nos._exit(0)",
     "import os\ndef add(a, b):\n    return os.fork()",
     "import os\ndef add(a, b):\n    os.kill(os.getppid(), 9)",
     "import socket\ndef add(a, b):\n    return socket.create_connection(('127.0.0.1', 9))",
-    "def add(a, b):\n    return open('/tmp/left', 'w').write('x')",
+    "import os, time\ndef add(a, b):\n    if not os.fork():\n        os.setsid(), time.sleep(600)\n    return 0",
+    "import subprocess\ndef add(a, b):\n    subprocess.Popen(['sleep', '600'], start_new_session=True)\n    return 0",
+    *(f"def add(a, b):\n    return open('{folder}/left-{os.getpid()}', 'w').write('x')" for folder in WRITTEN),
+    f"def add(a, b):\n    return open({str(OWN_PROBLEMS)!r}).read()",
+    "import os\ndef add(a, b):\n    return os.listdir('/')",
+    "import os\ndef add(a, b):\n    return dict(os.environ)",
+    "print('passed')\ndef add(a, b):\n    print('passed')\n    return 'passed'",
+    "import builtins, unittest\nunittest.TestCase.assertEqual = lambda *_: None\n"
+    "builtins.all = builtins.any = lambda _: True\ndef add(a, b):\n    return 0",
     "def add(a, b):\n    return [0] * (1 << 40)",
     "def add(a, b):\n    return 'x' * 3_000_000",
     "def add(a, b):\n    return add(a, b)",
@@ -45,11 +59,30 @@ HOSTILE = (
 )
 HANGING = "def add(a, b):\n    while True: pass"
 HANGING_SHARE = 0.002
+_ADOPT = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
+_SETTLE_S = 1.0  # for what was killed last to be gone
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What programs could leave behind.
+
+    Attributes:
+        processes: Ids of the living descendants of this process.
+        descriptors, sockets: How many this process has open.
+        names: Paths in its folder, the home folder and those where anybody may write.
+    """
+
+    processes: frozenset[int]
+    descriptors: int
+    sockets: int
+    names: frozenset[str]
 
 
 def main() -> None:
     """Measure and write."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    adopt_orphans()
     jails = [jail for jail in ("bubblewrap", "landlock") if not probe(jail)]
     found = {
         "date": date.today().isoformat(),
@@ -109,20 +142,67 @@ def long_run(jail: str, runs: int) -> dict[str, int]:
             code = ORDINARY if ordinary else HANGING if draw < HANGING_SHARE else rng.choice(HOSTILE)
             good = pool.run(code, "add", CALLS).results == (Returned(3), Returned(7), Returned(0))
             honest, passed, fooled = honest + ordinary, passed + (good and ordinary), fooled + (good and not ordinary)
-    left = {f"{name}_left": leftovers()[name] - before[name] for name in before}
-    return {"runs": runs, "honest": honest, "honest_passed": passed, "hostile_passed": fooled, **left}
+    time.sleep(_SETTLE_S)
+    after = leftovers()
+    for name in sorted(after.names - before.names):
+        print(f"not there before the long run in {jail}: {name}", file=sys.stderr)
+    found = {"runs": runs, "honest": honest, "honest_passed": passed, "hostile_passed": fooled}
+    return found | left_since(before, after)
 
 
-def leftovers() -> dict[str, int]:
-    """Return how many descriptors and children this process has, and how many files lie in /tmp and in its folder."""
-    children = sum(len(p.read_text().split()) for p in Path("/proc/self/task").glob("*/children"))
-    sockets = sum(os.readlink(p).startswith("socket:") for p in Path("/proc/self/fd").iterdir() if p.is_symlink())
+def left_since(before: Surroundings, after: Surroundings) -> dict[str, int]:
+    """Return how much of each kind is there that was not there before."""
     return {
-        "processes": children,
-        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
-        "sockets": sockets,
-        "files": Path("/tmp/left").exists() + len(list(Path.cwd().iterdir())),
+        "processes_left": len(after.processes - before.processes),
+        "descriptors_left": after.descriptors - before.descriptors,
+        "sockets_left": after.sockets - before.sockets,
+        "files_left": len(after.names - before.names),
     }
+
+
+def adopt_orphans() -> None:
+    """Have descendants whose parents end become children of this process, and not of the first one of the machine.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_ADOPT, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "this process cannot adopt orphans")
+
+
+def leftovers() -> Surroundings:
+    """Return what is there now; see ``adopt_orphans``, without which orphans are not seen."""
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    folders = [folder for folder in (Path.cwd(), Path.home(), *map(Path, WRITTEN)) if folder.is_dir()]
+    return Surroundings(
+        processes=frozenset(descendants(os.getpid())),
+        descriptors=len(links),
+        sockets=sum(link.startswith("socket:") for link in links),
+        names=frozenset(str(path) for folder in folders for path in folder.iterdir()),
+    )
+
+
+def descendants(root: int) -> set[int]:
+    """Return the ids of all living descendants of a process.
+
+    The dead that nobody has waited for are left out: of adopted ones this process has some that the first process of
+    the machine would have waited for.
+    """
+    parents, dead = {}, set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        state, parent = text.rpartition(")")[2].split()[:2]  # a name may hold spaces and brackets
+        pid = int(path.parent.name)
+        parents[pid] = int(parent)
+        if state in "ZX":
+            dead.add(pid)
+    found, new = set(), {root}
+    while new := {pid for pid, parent in parents.items() if parent in new} - found:
+        found |= new
+    return found - dead
 
 
 if __name__ == "__main__":

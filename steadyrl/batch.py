@@ -145,10 +145,15 @@ def sum_of_tokens(mask: np.ndarray, limit: int) -> np.ndarray:
 def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
     """Cut a batch's rows into parts of at most ``tokens`` padded tokens each, rows of like length together.
 
+    A row without a completion token (an episode in which no turn fitted) has nothing to measure and is left out: a
+    part of such rows alone could not be computed.
+
     Returns:
-        Row indices per part; at least one row each, every row once.
+        Row indices per part; at least one row each, every row with a completion token once.
     """
     order = np.argsort(batch.lengths, kind="stable")
+    order = order[batch.completion_mask[order].any(axis=1)]
+    assert order.size, "a batch without a completion token must not reach a backend"
     parts: list[list[int]] = [[]]
     for row in order.tolist():
         if parts[-1] and (len(parts[-1]) + 1) * int(batch.lengths[row]) > tokens:

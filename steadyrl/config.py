@@ -89,7 +89,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
         _apply(merged, override)
     config = validate(Config, merged, "")
     problems = [*_reward_problems(config), *_size_problems(config), *_sampler_problems(config)]
-    problems += judge_problems(config.judge)
+    problems += [*judge_problems(config.judge), *_override_problems(config, overrides)]
     sections: dict[str, TaskSection | AlgorithmSection | CurriculumSection] = {}
     for kind, section in (("task", config.task), ("algorithm", config.algorithm), ("curriculum", config.curriculum)):
         try:
@@ -192,14 +192,7 @@ def _sampler_problems(config: Config) -> list[str]:
 
 def judge_problems(judge: JudgeSection) -> list[str]:
     """Return what is wrong with the settings of a judge; never what may be a key, which a config must not hold."""
-    found, url = [], urlsplit(judge.base_url)
-    if judge.base_url and (url.scheme not in ("http", "https") or not url.hostname):
-        found.append("judge.base_url: expected an address such as http://localhost:8000/v1")
-    if url.username or url.password or url.query or url.fragment:
-        found.append(
-            "judge.base_url has a user, a password or a query in it, which would be written into every run; expected "
-            "the plain address, and the key in the environment variable that judge.key_env names"
-        )
+    found = _address_problems(judge.base_url)
     if judge.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", judge.key_env):
         found.append(
             "judge.key_env: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; the key "
@@ -213,12 +206,42 @@ def judge_problems(judge: JudgeSection) -> list[str]:
     return found
 
 
+def _address_problems(address: str) -> list[str]:
+    if not address:
+        return []
+    expected = ["judge.base_url: expected an address such as http://localhost:8000/v1"]
+    if re.search(r"[\s\x00-\x1f]", address):
+        return expected  # urlsplit would drop some of it, and ask elsewhere than the text says
+    try:
+        url = urlsplit(address)
+        if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
+            return expected
+    except ValueError:  # half an IPv6 address, or a port that is no number up to 65535
+        return expected
+    if url.username or url.password or url.query or url.fragment:
+        return [
+            "judge.base_url has a user, a password or a query in it, which would be written into every run; expected "
+            "the plain address, and the key in the environment variable that judge.key_env names"
+        ]
+    return []
+
+
+def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
+    """Return what overrides ask for in vain; of a file alone it is no mistake, for saved configs hold every value."""
+    if not config.run.epochs or all(override.partition("=")[0].strip() != "run.steps" for override in overrides):
+        return []
+    return [
+        f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the run "
+        "is; set run.epochs=0 too"
+    ]
+
+
 def _autopilot_problems(config: Config) -> list[str]:
     pilot, args, found = config.autopilot, config.algorithm.args.model_dump(), []
-    if pilot.mode == "off":
-        return []
     if pilot.kl_low >= pilot.kl_high:
         found.append(f"autopilot.kl_low is {pilot.kl_low:g}; expected less than autopilot.kl_high = {pilot.kl_high:g}")
+    if pilot.mode == "off":
+        return found
     if not config.update.learning_rate:
         found.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
     if not config.run.doctor_every:

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from steadyrl.config import Config
+from steadyrl.errors import ConfigError
 from steadyrl.sections import Section
-from steadyrl.types import Group, Problem
+from steadyrl.types import Editable, Group, Problem, Task
 
 MOST_KNOWN = 20_000  # problems remembered, some 3 MB of a checkpoint; those not drawn for longest are forgotten
 PRIOR_ROLLOUTS = 2.0  # what is known before the first rollout weighs as much as two: a uniform prior of a success rate
@@ -103,6 +105,21 @@ class Curriculum:
     choose: Callable[[Request, Memory], Choice]
     observe: Callable[[Memory, Sequence[Group], int], Memory]
     edits: bool = False
+
+
+def require_choice(curriculum: Curriculum, config: Config, task: Task, problems: Sequence[Problem]) -> None:
+    """Ask a curriculum once for what the first step will, so that what it lacks is said before anything runs.
+
+    Raises:
+        SteadyError: It edits problems and the task cannot, or the problems lack what it chooses by.
+    """
+    mutate = task.mutate if isinstance(task, Editable) else None
+    if curriculum.edits and mutate is None:
+        raise ConfigError(
+            f"curriculum.name = '{config.curriculum.name}' edits problems, and the task '{config.task.name}' has no "
+            "method mutate(problem, generator) for that; take 'plr' or 'learnability'"
+        )
+    curriculum.choose(Request(problems, config.rollout.prompts_per_step, 0, 0, config.run.seed, mutate), Memory())
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "completion/repetition", "share", "down", "Word 3-grams that stood in the same completion before, mean over it."
     ),
+    Metric("observation/cut", "share", "", "Observations that took more than rollout.observation_tokens; cut there."),
     Metric("tokens/sampled", "tokens", "", "Completion tokens of the step."),
     Metric("tokens/per_second", "tokens/s", "up", "Completion tokens by the step's whole time."),
     Metric("time/rollout", "s", "down", "Sampling completions."),
@@ -191,6 +192,8 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     }
     for part in sorted({name for r in rollouts for name in r.parts}):
         found[f"reward/{part}"] = float(np.mean([r.parts[part] for r in rollouts if part in r.parts]))
+    if observed := sum(r.observations for r in rollouts):
+        found["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
     several = [[r.reward for r in g.rollouts if r.reward is not None] for g in groups]
     several = [rewards for rewards in several if len(rewards) > 1]
     if several:

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.episode import Episode, Interactive
-from steadyrl.errors import EpisodeError
-from steadyrl.types import Backend, Completion, Problem, Rollout, Sampling, StopReason, Task, Tokenizer
+from steadyrl.episode import Episode, Interactive, cut_observation
+from steadyrl.errors import DataError, EpisodeError
+from steadyrl.sections import RolloutSection
+from steadyrl.types import Backend, Completion, Group, Problem, Rollout, Sampling, StopReason, Task, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +31,58 @@ class World:
         task: Makes the episodes.
         turn_tokens: A turn of the policy, at most.
         max_tokens: Prompt and turns together, at most; 0 for no limit.
+        observation_tokens: An observation, at most; 0 for no limit.
     """
 
     task: Interactive
     turn_tokens: int
     max_tokens: int = 0
+    observation_tokens: int = 0
 
     def has_room(self, tokens: int) -> bool:
         """Return whether one more turn fits behind so many tokens."""
         return not self.max_tokens or tokens + self.turn_tokens <= self.max_tokens
 
 
-def world_of(task: Task, sampling: Sampling, max_tokens: int) -> World | None:
+def world_of(task: Task, sampling: Sampling, limits: RolloutSection) -> World | None:
     """Return the world of a task whose problems answer back, or None for one whose problems do not."""
-    return World(task, sampling.max_new_tokens, max_tokens) if isinstance(task, Interactive) else None
+    if not isinstance(task, Interactive):
+        return None
+    return World(task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens)
+
+
+def require_tokens(groups: Sequence[Group], world: World | None) -> None:
+    """Refuse rollouts none of which holds a token of the policy: no backend can train on nothing.
+
+    Raises:
+        DataError: With the limit that left no room for a turn, where that is the reason.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    if any(rollout.completion_mask.any() for rollout in rollouts):
+        return
+    require_room(rollouts, world)
+    raise DataError(
+        f"none of {len(rollouts)} rollouts holds a token of the policy, so that there is nothing to train on; see what "
+        "ended them (rollouts/ has their prompts)"
+    )
+
+
+def require_room(rollouts: Sequence[Rollout], world: World | None) -> None:
+    """Refuse rollouts that all lack a turn, some of them because none fits behind the first observation.
+
+    Raises:
+        DataError: With the numbers of tokens, and what to set.
+    """
+    lengths = [len(r.prompt_ids) for r in rollouts if world and not world.has_room(len(r.prompt_ids))]
+    if not lengths or world is None:
+        return
+    low, high = min(lengths), max(lengths)
+    raise DataError(
+        f"rollout.max_tokens = {world.max_tokens} leaves no room for a turn: problem and first observation take "
+        f"{low if low == high else f'{low} to {high}'} tokens, and a turn may take sampling.max_new_tokens = "
+        f"{world.turn_tokens}; set rollout.max_tokens to {high + world.turn_tokens} or more (each further turn "
+        "and its observation need room too), or to 0 for no limit"
+    )
 
 
 @dataclass(frozen=True)
@@ -79,6 +118,7 @@ class Playing:
         ids, mask, logprobs, kept: What followed the prompt, and what Rollout says of it.
         turns: What the policy said.
         stop_reason: "length" where the last turn was cut, or room or turns ran out.
+        observations, observations_cut: See Rollout.
         done: Whether it is over.
         broken: Why it has no reward, where its world broke.
         outcome: What it came to.
@@ -94,6 +134,8 @@ class Playing:
     kept: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
     stop_reason: StopReason = "stop"
+    observations: int = 0
+    observations_cut: int = 0
     done: bool = False
     broken: str | None = None
     outcome: Mapping[str, Any] = field(default_factory=dict)
@@ -170,6 +212,7 @@ def _expert_speaker(tokenizer: Tokenizer) -> Speaker:
 def _open(tokenizer: Tokenizer, world: World, one: Playing) -> None:
     with _survived(one):
         one.observation = one.episode.open()
+    _fit_observation(tokenizer, world, one)
     # What the policy sees first is the problem and the observation, as one message.
     one.observation = "\n".join(filter(None, [one.attempt.problem.prompt, one.observation]))
     one.prompt = tokenizer.encode_prompt(one.observation)
@@ -190,11 +233,22 @@ def _take_turn(tokenizer: Tokenizer, world: World, one: Playing, said: Completio
         one.done, one.observation = answer.done, answer.observation
     if one.done:
         return
+    _fit_observation(tokenizer, world, one)
     between = tokenizer.encode_turn(one.observation, said.stop_reason == "stop")
     if len(one.turns) == world.task.max_turns or not world.has_room(len(one.context) + len(between)):
         one.done, one.stop_reason = True, "length"
         return
     one.add(between, None, None)
+
+
+def _fit_observation(tokenizer: Tokenizer, world: World, one: Playing) -> None:
+    """Cut the newest observation to the world's limit before it is encoded, and count it."""
+    if not world.observation_tokens or not one.observation:
+        return
+    whole = one.observation
+    one.observation = cut_observation(tokenizer, whole, world.observation_tokens)
+    one.observations += 1
+    one.observations_cut += one.observation != whole
 
 
 def _close(one: Playing) -> None:
@@ -242,6 +296,8 @@ def _rollout(one: Playing, policy_version: int) -> Rollout:
         unscored=one.broken,
         turns=tuple(one.turns),
         outcome=one.outcome,
+        observations=one.observations,
+        observations_cut=one.observations_cut,
     )
 
 

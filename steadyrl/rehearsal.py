@@ -24,7 +24,7 @@ from steadyrl.trial import Timed, Trial, Verdict, measure
 from steadyrl.types import Array, Batch, TokenScores
 
 EXACT = 1e-6  # relative for metrics, nats for log-probs
-_SLOWER = (0.1, 0.01, 0.001)  # of the learning rate, tried where the whole of it makes the policy worse
+_SLOWER = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of the learning rate, tried where the whole of it does harm
 # Where sums are added in another order every time (GPUs), gradients change in their last digits, and Adam makes
 # steps of those that are almost 0; dropout changes much more.
 _REORDERED, _DROPOUT = 1e-3, 3e-3
@@ -185,6 +185,16 @@ def _update(
                 "lower the learning rate",
                 (f"update.learning_rate={session.config.update.learning_rate * share:g}",),
             )
+    if not moved <= _LEAP:  # NaN is no step either
+        return Verdict(
+            "update",
+            False,
+            f"{message}; a step of more than {_LEAP:g} nats/token leaves what its gradient was taken of, and no rate "
+            f"down to {rate * _SLOWER[-1]:g} makes the mean rise",
+            "learning_rate",
+            "lower the learning rate; if the mean falls at a rate that moves the policy little, see the sign of the "
+            "loss too",
+        )
     return Verdict(
         "update",
         False,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from steadyrl.errors import DataError
-from steadyrl.play import Attempt, World, play, policy_speaker
+from steadyrl.play import Attempt, World, play, policy_speaker, require_room
 from steadyrl.types import Backend, Completion, Group, Problem, Rollout, Sampling, Task
 
 
@@ -45,7 +45,7 @@ def demonstrate(
     """Return a good answer to every problem that the task knows one for, as if the policy had written it.
 
     Raises:
-        DataError: It knows none for any of them.
+        DataError: It knows none for any of them, or no turn fits.
     """
     if world is None:
         known = [(problem, task.gold(problem)) for problem in problems]
@@ -54,6 +54,8 @@ def demonstrate(
         attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]
         rollouts = play(backend.tokenizer, world, attempts, None, 0)
         groups = [Group(p, (r,)) for p, r in zip(problems, rollouts, strict=True) if r.turns or r.unscored]
+        if not groups:
+            require_room(rollouts, world)  # an expert who was not asked may know the way
     if not groups:
         raise DataError(
             f"the task '{task.name}' knows no good answer to any of {len(problems)} problems, and this algorithm "

@@ -180,7 +180,7 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
                     line = b"\n" + line
             file.write(line)
     except OSError as error:
-        raise AccessError(f"cannot write '{path}': {error.strerror}; free some space or mend permissions") from error
+        raise _not_written(path, error) from error
 
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
@@ -206,7 +206,14 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise AccessError(f"cannot write '{path}': {error.strerror}; free some space or mend permissions") from error
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> AccessError:
+    file = next((folder for folder in path.parents if folder.is_file()), None)
+    if file is not None:
+        return AccessError(f"cannot write '{path}': '{file}' is a file; expected a folder, or a name not yet taken")
+    return AccessError(f"cannot write '{path}': {error.strerror}; free some space or mend permissions")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

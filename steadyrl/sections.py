@@ -106,6 +106,11 @@ class RolloutSection(Section):
         ge=0,
         description="of an episode of several turns, prompt included: it ends before it could exceed them; 0: none",
     )
+    observation_tokens: int = Field(
+        0,
+        ge=0,
+        description="of an observation in an episode, at most: its first ones, ' ...' and its last line stay; 0: none",
+    )
 
 
 class UpdateSection(Section):

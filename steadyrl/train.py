@@ -20,13 +20,13 @@ from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.clock import Clock
 from steadyrl.config import Config, dump, in_steps
-from steadyrl.curriculum import Curriculum, Memory, Request, recall
+from steadyrl.curriculum import Curriculum, Memory, Request, recall, require_choice
 from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.errors import ConfigError, DataError, DivergedError
+from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
 from steadyrl.knobs import adjust
-from steadyrl.play import World, world_of
+from steadyrl.play import World, require_tokens, world_of
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout import collect, demonstrate
@@ -57,7 +57,7 @@ class Session:
     @property
     def world(self) -> World | None:
         """Where the task's problems answer back; None where they do not."""
-        return world_of(self.task, self.sampling, self.config.rollout.max_tokens)
+        return world_of(self.task, self.sampling, self.config.rollout)
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,12 @@ def open_session(config: Config) -> Session:
     task = plugins.load("task", config.task.name)(config.task.args, seed)
     algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
     curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)
-    if curriculum.edits and not isinstance(task, Editable):
-        raise ConfigError(
-            f"curriculum.name = '{config.curriculum.name}' edits problems, and the task '{config.task.name}' has no "
-            "method mutate(problem, generator) for that; take 'plr' or 'learnability'"
-        )
     terms = make_terms(config.rewards, task, config.judge)
     problems, heldout = task.problems("train"), task.problems("heldout")
     if not problems:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
     config = in_steps(config, len(problems))
+    require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
     return Session(
         config=config,
@@ -183,7 +179,7 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
         All groups of the step, and its metrics.
 
     Raises:
-        DataError: No rollout could be scored.
+        DataError: No rollout could be scored, or none holds a token to train on.
         DivergedError: A gradient is not finite.
     """
     session = with_knobs(session, state)
@@ -195,6 +191,7 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
     training = algorithm.select(groups)
     if not training:
         raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
+    require_tokens(training, session.world)
     batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
     batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
     batch = algorithm.prepare(batch, state.algorithm)

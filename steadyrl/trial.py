@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steadyrl.batch import make_batch
+from steadyrl.batch import make_batch, take_rows
 from steadyrl.curriculum import uniform
-from steadyrl.rewards.combine import score_groups
+from steadyrl.play import require_tokens
+from steadyrl.rewards.combine import require_scores, score_groups
 from steadyrl.rollout import collect
 from steadyrl.train import Session
 from steadyrl.types import Batch, Group, Problem, TokenScores
@@ -58,7 +59,7 @@ class Trial:
     Attributes:
         session: Where they come from.
         groups: Scored, as far as they could be.
-        batch: All rollouts, scored or not (a reward of 0 stands for an unknown one).
+        batch: All rollouts that hold a token of the policy, scored or not (a reward of 0 stands for an unknown one).
         scores: What the trainer measures on every row of ``batch``, without a look at the sampler's log-probs.
         training: What the algorithm would train on, prepared; None where it kept nothing.
         sampling: What drawing took, on a part of the rows and on all.
@@ -77,7 +78,11 @@ class Trial:
 
 
 def begin_trial(session: Session) -> Trial:
-    """Sample and score a few rollouts; the session stays as it is."""
+    """Sample and score a few rollouts; the session stays as it is.
+
+    Raises:
+        DataError: None of them holds a token of the policy: no turn fits, or the world is broken.
+    """
     backend, key, world = session.backend, (session.config.run.seed, _KEY), session.world
     problems, samples = _choose(session)
     collect(backend, problems[:2], 1, session.sampling, (*key, 0), world=world)  # what is done once must not be timed
@@ -90,6 +95,9 @@ def begin_trial(session: Session) -> Trial:
     rows = len(problems) * samples
     groups = score_groups(groups, session.terms)
     rewarded = time.perf_counter()
+    if not any(rollout.completion_mask.any() for group in groups for rollout in group.rollouts):
+        require_scores(groups)  # a broken world says more than the rollouts that it left empty
+        require_tokens(groups, session.world)
     batch = rows_of(session, groups)
     scores = measure(session, batch)
     start = time.perf_counter()
@@ -118,19 +126,26 @@ def measure(session: Session, batch: Batch) -> TokenScores:
 
 
 def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
-    """Lay groups into arrays, unscored rollouts too."""
-    known = [
-        replace(group, rollouts=tuple(replace(r, reward=0.0 if r.reward is None else r.reward) for r in group.rollouts))
-        for group in groups
-    ]
+    """Lay groups into arrays, unscored rollouts too; those without a token of the policy are left out."""
+    known = []
+    for group in groups:
+        written = (r for r in group.rollouts if r.completion_mask.any())
+        rollouts = tuple(replace(r, reward=0.0 if r.reward is None else r.reward) for r in written)
+        known.append(replace(group, rollouts=rollouts))
     return make_batch(known, session.backend.tokenizer.pad_id)
 
 
-def _prepare(session: Session, groups: list[Group]) -> Batch:
-    """Do what a step of the loop does between rewards and updates."""
+def _prepare(session: Session, groups: list[Group]) -> Batch | None:
+    """Do what a step of the loop does between rewards and updates; None where there is no token to train on.
+
+    Rollouts without a token count for the baseline, and are then left out, so that any part of the rows can train.
+    """
     batch = make_batch(groups, session.backend.tokenizer.pad_id)
+    written = np.flatnonzero(batch.completion_mask.any(axis=1))
+    if not written.size:
+        return None
     batch = replace(batch, old=session.backend.score(batch, session.sampling, session.algorithm.needs))
-    return session.algorithm.prepare(batch, session.algorithm.state)
+    return take_rows(session.algorithm.prepare(batch, session.algorithm.state), written)
 
 
 def _choose(session: Session) -> tuple[list[Problem], int]:

@@ -97,6 +97,8 @@ class Rollout:
         note: What the scorer wants a reader to see (an error of the parser, the first hits, ...).
         turns: What the policy said, turn by turn; empty for problems of one turn.
         outcome: What an episode came to (see Episode.close); empty for problems of one turn.
+        observations: Those that were held against rollout.observation_tokens; 0 without such a limit.
+        observations_cut: Those of them that took more.
     """
 
     problem_id: str
@@ -114,6 +116,8 @@ class Rollout:
     note: str = ""
     turns: tuple[str, ...] = ()
     outcome: Mapping[str, Any] = field(default_factory=dict)
+    observations: int = 0
+    observations_cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -366,6 +370,14 @@ class Task(Protocol):
 
     def show(self, answer: str) -> list[str]:
         """Return lines that tell a reader what an answer does (the documents that a query finds, ...)."""
+
+
+@runtime_checkable
+class Exact(Protocol):
+    """A task that decides, and does not estimate: each gold answer scores 1, each empty one 0, each wrong one less."""
+
+    def wrong(self, problem: Problem) -> str | None:
+        """Return an answer known to be wrong, or None where the task knows none."""
 
 
 @runtime_checkable

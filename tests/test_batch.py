@@ -174,10 +174,11 @@ def test_a_loss_gets_nothing_of_what_was_not_measured():
 
 def of_lengths(lengths):
     empty = np.zeros((len(lengths), max(lengths)))
+    last = np.arange(max(lengths)) == np.array(lengths)[:, None] - 1
     return Batch(
         tokens=empty.astype(np.int32),
         lengths=np.array(lengths, np.int32),
-        completion_mask=empty.astype(bool),
+        completion_mask=last,
         sampling_logprobs=empty.astype(np.float32),
         rewards=np.zeros(len(lengths)),
         groups=np.zeros(len(lengths), np.int32),
@@ -197,6 +198,14 @@ def test_micro_batches_hold_every_row_once(lengths, tokens):
 def test_micro_batches_of_several_rows_stay_within_the_bound_padding_included(lengths, tokens):
     for part in micro_batches(of_lengths(lengths), tokens):
         assert len(part) == 1 or len(part) * max(lengths[row] for row in part) <= tokens
+
+
+def test_rows_without_a_completion_token_are_in_no_micro_batch():
+    none = rollout([1, 2, 3, 4], [], [])
+    batch = make_batch([Group(Problem("a", ""), (none, SHORT, none, PLAIN))], PAD)
+    assert sorted(row for part in micro_batches(batch, 1) for row in part) == [1, 3]
+    with pytest.raises(AssertionError, match="must not reach a backend"):
+        micro_batches(take_rows(batch, np.array([0, 2])), 1)
 
 
 def test_micro_batches_are_filled_with_rows_of_like_length():

@@ -147,6 +147,24 @@ def test_the_last_override_of_a_key_holds():
     assert config.resolve(LEAST, ["run.steps=7", "run.steps=8"]).run.steps == 8
 
 
+def test_steps_that_epochs_make_void_are_refused():
+    counted = {"run": {"epochs": 7, "steps": 70}}
+    message = refusal(counted, "run.steps = 3")
+    assert message == (
+        "run.steps = 3 has no effect while run.epochs = 7 says how long the run is; set run.epochs=0 too"
+    )
+    assert "run.steps = 3 has no effect while run.epochs = 2" in refusal({}, "run.epochs=2", "run.steps=3")
+    assert config.resolve(LEAST | counted).run.steps == 70  # as saved configs have it
+    found = config.resolve(LEAST | counted, ["run.steps=3", "run.epochs=0"])
+    assert (found.run.steps, found.run.epochs) == (3, 0)
+
+
+@pytest.mark.parametrize("mode", ["off", "advise", "act"])
+def test_a_band_that_is_upside_down_is_refused_whatever_the_autopilot_does(mode):
+    message = refusal({}, f"autopilot.mode={mode}", "autopilot.kl_low=0.5", "autopilot.kl_high=0.1")
+    assert "autopilot.kl_low is 0.5; expected less than autopilot.kl_high = 0.1" in message
+
+
 def test_overrides_leave_the_given_data_alone():
     data = LEAST | {"run": {"steps": 5}}
     config.resolve(data, ["run.steps=7", "rewards.length=2"])

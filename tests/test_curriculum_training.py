@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from steadyrl.bandit import Bandit
 from steadyrl.checkpoint import State
-from steadyrl.errors import ConfigError
+from steadyrl.errors import ConfigError, DataError
 from steadyrl.level_replay import Accel, AccelSettings
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.train import Watch, one_step, train
@@ -41,7 +42,8 @@ def graded(toy):
     """Return a function that opens a session of mostly dead and mastered problems."""
 
     def open_graded(curriculum, *overrides):
-        name = "plr" if curriculum == "accel" else curriculum
+        # The toy's own prompts have no difficulty, and cannot be edited.
+        name = "plr" if curriculum in ("accel", "bandit") else curriculum
         session = toy(
             "algorithm.name=grpo", "algorithm.args.kl_coef=0.0", f"curriculum.name={name}", "sampling.max_new_tokens=1",
             "rollout.prompts_per_step=6", "rollout.samples_per_prompt=8", "update.minibatches=1", "update.epochs=1",
@@ -49,6 +51,8 @@ def graded(toy):
         )  # fmt: skip
         if curriculum == "accel":
             session = replace(session, task=Changing(session.task), curriculum=Accel.build(AccelSettings()))
+        if curriculum == "bandit":
+            session = replace(session, curriculum=Bandit.build(Bandit.Settings()))
         ids = session.backend.tokenizer._ids
         for letter, logit in SOLVED_AT_FIRST.items():
             session.backend.parameters["logits"][ids[letter], ids["x"]] = logit
@@ -180,3 +184,10 @@ def test_a_curriculums_settings_are_checked_like_an_algorithms(toy):
         toy("curriculum.name=learnability", "curriculum.args.stale_shar=0.2")
     with pytest.raises(ConfigError, match="no curriculum is called 'plrr'; did you mean 'plr'"):
         toy("curriculum.name=plrr")
+
+
+def test_a_session_whose_problems_lack_the_curriculums_column_is_not_opened(toy):
+    with pytest.raises(DataError, match="needs the column 'difficulty'"):
+        toy("algorithm.name=grpo", "curriculum.name=bandit")
+    with pytest.raises(DataError, match="needs the column 'nope'"):
+        toy("algorithm.name=grpo", "curriculum.name=bandit", "curriculum.args.column=nope")

@@ -8,11 +8,13 @@ import pytest
 
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.batch import make_batch
-from steadyrl.episode import Turn
+from steadyrl.episode import Turn, cut_observation
 from steadyrl.errors import DataError, EpisodeError
-from steadyrl.play import World, world_of
+from steadyrl.metrics import reward_metrics
+from steadyrl.play import World, require_tokens, world_of
 from steadyrl.rewards.combine import Term, score_groups
 from steadyrl.rollout import collect, demonstrate
+from steadyrl.sections import RolloutSection
 from steadyrl.types import Problem, Sampling, Score
 
 PROBLEM = Problem("p", "go")
@@ -211,5 +213,78 @@ def test_problems_that_nobody_can_show_are_left_out_and_none_at_all_is_an_error(
 
 
 def test_a_task_answers_back_if_it_has_episodes():
-    assert world_of(Building(), SAMPLING, 64) is not None
-    assert world_of(object(), SAMPLING, 64) is None
+    task = Building()
+    assert world_of(task, SAMPLING, RolloutSection(max_tokens=64, observation_tokens=9)) == World(task, 4, 64, 9)
+    assert world_of(object(), SAMPLING, RolloutSection()) is None
+
+
+def test_where_no_turn_fits_the_limit_and_what_to_set_are_named():
+    problems = [PROBLEM, Problem("q", "go there")]
+    groups = play(Building(), problems, max_tokens=12)  # prompts of 9 and 15 tokens, a turn of 4
+    world = World(Building(), 4, 12)
+    said = (
+        r"rollout\.max_tokens = 12 .* take 9 to 15 tokens.* sampling\.max_new_tokens = 4; set rollout\.max_tokens to 19"
+    )
+    with pytest.raises(DataError, match=said):
+        require_tokens(groups, world)
+    with pytest.raises(DataError, match=said):
+        demonstrate(ToyBackend(), problems, Building(), (0, 0), world)
+    require_tokens(play(Building(), problems, max_tokens=13), World(Building(), 4, 13))  # one of the two has a turn
+
+
+class Wordy(Building):
+    """A corridor whose doors have names of 30 characters, with a line that asks for a turn."""
+
+    def episode(self, problem, seed):
+        corridor = super().episode(problem, seed)
+        whole = corridor.step
+
+        def step(text):
+            turn = whole(text)
+            return turn if turn.done else Turn(f"{turn.observation} {'x' * 30}\naction:", False)
+
+        corridor.step = step
+        return corridor
+
+
+def play_wordy(observation_tokens):
+    task = Wordy(doors=3)
+    world = World(task, 4, 0, observation_tokens)
+    return task, collect(ToyBackend(), [PROBLEM], 1, SAMPLING, (0, 0), 7, world)
+
+
+def test_an_observation_that_takes_too_many_tokens_is_cut_and_its_last_line_stays():
+    tokenizer = CharTokenizer()
+    assert cut_observation(tokenizer, "door 2\naction:", 14) == "door 2\naction:"
+    assert cut_observation(tokenizer, "door number 2 of 9\naction:", 25) == "door number 2 ...\naction:"
+    assert cut_observation(tokenizer, "door number 2 of 9\naction:", 20) == "door number 2 of ..."
+    assert cut_observation(tokenizer, "door number 2", 10) == "door n ..."
+    assert cut_observation(tokenizer, "door number 2", 3) == "doo"
+
+
+def test_cut_observations_are_counted_and_only_what_was_shown_is_in_the_rollout():
+    tokenizer = CharTokenizer()
+    task, groups = play_wordy(26)
+    (rollout,) = groups[0].rollouts
+    world = [int(i) for i in rollout.completion_ids[~rollout.completion_mask] if i != tokenizer.eos_id]
+    shown = "".join(f"\ndoor {door} {'x' * 7} ...\naction:\n" for door in (2, 3))
+    assert world == tokenizer.encode_prompt(shown).tolist()
+    assert (rollout.observations, rollout.observations_cut) == (3, 2)  # the first is short
+    assert task.made[0].told == list(rollout.turns)
+    assert reward_metrics(groups)["observation/cut"] == 2 / 3
+
+
+def test_without_a_limit_observations_are_whole_and_nothing_is_counted():
+    _, groups = play_wordy(0)
+    (rollout,) = groups[0].rollouts
+    assert len(rollout.completion_ids[~rollout.completion_mask]) > 2 * 45
+    assert (rollout.observations, rollout.observations_cut) == (0, 0)
+    assert "observation/cut" not in reward_metrics(groups)
+
+
+def test_the_sampler_and_the_trainer_agree_where_observations_are_cut():
+    backend, (_, groups) = ToyBackend(), play_wordy(20)
+    scored = [replace(g, rollouts=tuple(replace(r, reward=0.0) for r in g.rollouts)) for g in groups]
+    batch = make_batch(scored, backend.tokenizer.pad_id)
+    found = backend.score(batch, SAMPLING, frozenset())
+    assert np.abs(found.logprobs - batch.sampling_logprobs)[batch.completion_mask].max() < 1e-5

@@ -87,6 +87,32 @@ def test_a_leap_is_no_update_even_if_it_is_one_for_the_better(toy):
     assert 0.05 < rate < 10
 
 
+class LeapsAtAnyRate(ToyBackend):
+    """However small the rate is, its updates go far, and the wrong way."""
+
+    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
+        return super().step(batch, loss, sampling, needs, -10.0, max_grad_norm)
+
+
+def test_a_step_that_leaves_the_policy_is_the_learning_rate_even_if_no_smaller_one_helps(toy):
+    verdict = verdicts(replace(toy("update.learning_rate=10.0"), backend=LeapsAtAnyRate()))["update"]
+    assert (verdict.passed, verdict.cause, verdict.overrides) == (False, "learning_rate", ())
+    assert "no rate down to 1e-05 makes the mean rise" in verdict.message
+
+
+class NeedsATinyRate(ToyBackend):
+    """Beyond a rate of a ten-thousandth its updates go the wrong way, by little."""
+
+    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
+        signed = learning_rate if learning_rate <= 1.01e-4 else -min(learning_rate, 0.01)
+        return super().step(batch, loss, sampling, needs, signed, max_grad_norm)
+
+
+def test_much_smaller_rates_are_tried_before_the_sign_is_blamed(toy):
+    verdict = verdicts(replace(toy("update.learning_rate=10.0"), backend=NeedsATinyRate()))["update"]
+    assert (verdict.cause, verdict.overrides) == ("learning_rate", ("update.learning_rate=0.0001",))
+
+
 class DoesNothing(ToyBackend):
     def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
         return super().step(batch, loss, sampling, needs, 0.0, max_grad_norm)

@@ -65,13 +65,13 @@ def _changes(record: Mapping[str, Any]) -> Table:
     names = f"A = {record['a']['name']}, B = {record['b']['name']}"
     answers = f"{record['decoding']} answer{'s' if record['samples'] > 1 else ''}"
     table = _table(f"{record['task']}: {names} ({record['samples']} {answers} to each problem)", "measured")
-    change = record["verdict"]["change"]
+    change, told = record["verdict"]["change"], record["verdict"]["smallest"] is not None
     row = {
         "n": change["n"],
         "a": change["mean_before"],
         "b": change["mean_after"],
         "difference": change["difference"],
-        "interval": [change["low"], change["high"]],
+        "interval": [change["low"], change["high"]] if told else None,
     }
     table.add_row(record["metric"], *_cells(row), style="bold")
     for part in record["parts"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from steadyrl.cli.doctor_text import show
 from steadyrl.cli.progress import note
 from steadyrl.cli.trainer_config import read_settings
 from steadyrl.doctor.causes import tree
-from steadyrl.doctor.examine import Diagnosis, diagnose, span
+from steadyrl.doctor.examine import Diagnosis, diagnose_all, span
 from steadyrl.errors import SteadyError
 
 HEALTHY, FINDINGS, UNREADABLE = 0, 1, 2  # exit codes
@@ -37,13 +38,12 @@ def doctor_command(
     unreadable: dict[str, str] = {}
     for path in paths:
         try:
-            diagnoses += diagnose(path, settings)
+            found, refused = diagnose_all(path, settings)
         except SteadyError as error:  # the other paths are examined all the same
-            unreadable[str(path)] = " ".join(str(error).split())
-    if as_json:
-        print(json.dumps(as_record(diagnoses, unreadable), indent=2, allow_nan=False))
-    else:
-        _show(diagnoses)
+            found, refused = [], {str(path): str(error)}
+        diagnoses += found
+        unreadable |= {name: " ".join(why.split()) for name, why in refused.items()}
+    _print(diagnoses, unreadable, as_json)
     for problem in unreadable.values():
         note(f"error: {problem}")
     if report is not None and diagnoses:
@@ -79,15 +79,32 @@ def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict
     }
 
 
+def _print(diagnoses: list[Diagnosis], unreadable: Mapping[str, str], as_json: bool) -> None:
+    """Print the diagnoses; a reader that has seen enough, such as head, changes nothing of what was found."""
+    try:
+        if as_json:
+            print(json.dumps(as_record(diagnoses, unreadable), indent=2, allow_nan=False))
+        else:
+            _show(diagnoses)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would fail then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _show(diagnoses: list[Diagnosis]) -> None:
     from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the program here, with the code that says "findings"
 
     # A log's names may hold what the terminal's encoding has not.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     # Lines in a file are not broken where some terminal's would be.
     width = None if sys.stdout.isatty() else UNBROKEN
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     for diagnosis in diagnoses:
         show(console, diagnosis)
 

@@ -96,10 +96,7 @@ def _reopen(path: Path, overrides: list[str]) -> tuple[RunDir, Config]:
                 f"'{override}' cannot change on resuming; only {', '.join(_FREE_ON_RESUME)} can: run.steps=N trains to "
                 "step N. For anything else start a new run"
             )
-    settings = configs.resolve(run.resolved(), overrides)
-    if settings.run.epochs and any(override.partition("=")[0].strip() == "run.steps" for override in overrides):
-        raise ConfigError(f"run.epochs = {settings.run.epochs} sets the steps of this run; change run.epochs instead")
-    return run, settings
+    return run, configs.resolve(run.resolved(), overrides)
 
 
 def _refuse_finished(run: RunDir, settings: Config) -> None:

@@ -27,13 +27,14 @@ def check_command(
     config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
 ) -> None:
-    """Check that gold answers score high, empty ones low, and that scoring repeats. Exit code 1 if not."""
+    """Check that gold answers score high, empty and wrong ones low, and that scoring repeats. Exit code 1 if not."""
     settings = configs.load(config, overrides or [])
     console = Console()
     console.width = max(console.width, 130)  # a table of numbers is unreadable when wrapped
     checks = check_task(settings)
     for check in checks:
-        console.print(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}", highlight=False)
+        line = f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}"
+        console.print(line, highlight=False, markup=False)  # what problems are called and say is no markup
     _baselines(settings, console)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)

@@ -35,10 +35,11 @@ from steadyrl.doctor.checks.reward import reward_constant, reward_falling, rewar
 from steadyrl.doctor.checks.reward_signal import no_signal_groups, reward_noise, reward_scale, reward_unscored
 from steadyrl.doctor.checks.sampler import sampler_mismatch, warped_sampling
 from steadyrl.doctor.checks.values import GROUPED, advantage_off, explained_variance_low, value_loss_spikes
-from steadyrl.doctor.names.identify import identify
-from steadyrl.doctor.readers.sniff import read
+from steadyrl.doctor.names.identify import holds_known_metric, identify
+from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.signals import BLOCKS
+from steadyrl.errors import RunError
 from steadyrl.types import Finding
 
 # By what a report has a section about; in each, what brings others about comes first.
@@ -132,10 +133,28 @@ def diagnose(path: Path | str, settings: Mapping[str, Any] | None = None) -> lis
         settings: The trainer's own settings, nested keys joined with dots; those that the log holds count more.
 
     Raises:
-        RunError: There is nothing, or nothing that can be read.
+        RunError: There is nothing, or something that cannot be read.
     """
-    logs = (replace(log, settings={**(settings or {}), **log.settings}) for log in read(path))
-    return [examine(identify(log)) for log in logs]
+    diagnoses, unreadable = diagnose_all(path, settings)
+    for problem in unreadable.values():
+        raise RunError(problem)
+    return diagnoses
+
+
+def diagnose_all(
+    path: Path | str, settings: Mapping[str, Any] | None = None
+) -> tuple[list[Diagnosis], Mapping[str, str]]:
+    """Read and examine what can be read of a file or folder; arguments as of ``diagnose``.
+
+    Returns:
+        The diagnoses, and why other logs could not be read, by their path; not both empty.
+
+    Raises:
+        RunError: There is nothing, or it is a file that cannot be read.
+    """
+    found = search(path, holds_known_metric)
+    logs = (replace(log, settings={**(settings or {}), **log.settings}) for log in found.logs)
+    return [examine(identify(log)) for log in logs], found.unreadable
 
 
 def span(run: Run) -> tuple[int, int]:

@@ -44,14 +44,14 @@ def _as_sentence(text: str) -> str:
 
 
 def _metric_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    change = record["verdict"]["change"]
+    change, told = record["verdict"]["change"], record["verdict"]["smallest"] is not None
     return {
         "name": record["metric"],
         "n": change["n"],
         "a": change["mean_before"],
         "b": change["mean_after"],
         "difference": change["difference"],
-        "interval": [change["low"], change["high"]],
+        "interval": [change["low"], change["high"]] if told else None,
     }
 
 

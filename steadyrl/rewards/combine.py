@@ -252,11 +252,24 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
     )
 
 
-def _judge_term(weight: float, section: JudgeSection, task: Task, own: Mapping[str, RewardFn]) -> Term:
+def require_gate(section: JudgeSection, own: Mapping[str, RewardFn]) -> None:
+    """Refuse a judge's gate that the task does not have.
+
+    Args:
+        section: The judge's settings; an empty gate asks for none.
+        own: The task's rewards by name.
+
+    Raises:
+        ConfigError: With those that it has.
+    """
     if section.gate and section.gate not in own:
         raise ConfigError(
             f"judge.gate: '{section.gate}' is no reward of the task; expected one of {', '.join(sorted(own)) or 'none'}"
         )
+
+
+def _judge_term(weight: float, section: JudgeSection, task: Task, own: Mapping[str, RewardFn]) -> Term:
+    require_gate(section, own)
     gate = per_rollout(section.gate, own[section.gate]) if section.gate else None
     judge = judges.Judge(section, task.gold, gate)
     return Term(judges.NAME, weight, judge, judge.metrics)

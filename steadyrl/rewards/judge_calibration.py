@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.errors import ConfigError
-from steadyrl.rewards.combine import Term, make_terms, score_texts, term_metrics
+from steadyrl.rewards.combine import Term, make_terms, require_gate, score_texts, term_metrics
 from steadyrl.rewards.judge import NAME
 from steadyrl.rewards.judge_agreement import Estimate, concordance, mean, rank_correlation
 from steadyrl.sections import JudgeSection
@@ -88,13 +88,13 @@ def calibrate(section: JudgeSection, task: Task, problems: Sequence[Problem], re
     """Ask the judge about known answers.
 
     Args:
-        section: Its settings; cache and gate are not used.
+        section: Its settings; cache and gate are not used, but a gate that the task lacks is refused.
         task: Gives answers and tests.
         problems: To use.
         repeats: >= 1, how often everything is asked.
 
     Raises:
-        ConfigError: The task has no tests of its own, or no answers.
+        ConfigError: The task has no tests of its own, no answers, or no reward named like the gate.
         EngineError: The judge fails too often.
     """
     if task.metric not in task.rewards():
@@ -102,6 +102,7 @@ def calibrate(section: JudgeSection, task: Task, problems: Sequence[Problem], re
             f"the task '{task.name}' has no metric of its own that a judge could be compared with; take a task that "
             "has one, such as 'code' or 'search'"
         )
+    require_gate(section, task.rewards())
     answers = known_answers(task, problems)
     if not answers:
         raise ConfigError(f"the task '{task.name}' knows no answers to compare opinions on; give gold answers")

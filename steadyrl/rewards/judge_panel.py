@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _LEAST = 16  # verdicts that must have failed before the rest of a scoring is given up, or the run is stopped
 _MILLION = 1e6
+_NOT_ASKED = "not asked: all before it failed"
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,12 @@ class Panel:
         missing = [ballot for ballot in dict.fromkeys(ballots) if ballot not in found]
         while missing:
             asked = self._ask_all(missing)
-            failed = self._judge_the_judge([answer for answer in asked.values() if isinstance(answer, str)], len(asked))
+            failures = [answer for answer in asked.values() if isinstance(answer, str)]
+            failed = self._judge_the_judge(failures, len(asked))
             found |= asked
             if failed < len(asked) or len(found) > len(asked):
                 break
-            log.warning("the judge gave none of %d verdicts (%s); asking again", failed, next(iter(asked.values())))
+            log.warning("the judge gave none of %d verdicts (%s); asking again", failed, _main_reason(failures))
         return [found[ballot] for ballot in ballots]
 
     def drain(self) -> dict[str, float]:
@@ -155,7 +157,7 @@ class Panel:
                 pool.shutdown(wait=False, cancel_futures=True)
         for future, ballot in futures.items():
             if ballot not in found:
-                asked = Asked("not asked: all before it failed") if future.cancelled() else future.result()
+                asked = Asked(_NOT_ASKED) if future.cancelled() else future.result()
                 found[ballot] = asked.answer
                 self._tally.add(asked)
         return found
@@ -170,10 +172,10 @@ class Panel:
         failed, of = (sum(counts) for counts in zip(*self._recent, strict=True))
         enough = of >= _LEAST or len(self._recent) == self._section.window
         if enough and failed / of > self._section.max_failed:
-            reason, _ = Counter(failures).most_common(1)[0] if failures else ("see the rollouts", 0)
             raise EngineError(
                 f"the judge '{self._section.model}' at {self._section.base_url} gave no verdict in {failed} of the last"
-                f" {of} cases, more than judge.max_failed = {self._section.max_failed:g}; mostly: {reason}"
+                f" {of} cases, more than judge.max_failed = {self._section.max_failed:g}; mostly: "
+                f"{_main_reason(failures)}"
             )
         return len(failures)
 
@@ -202,3 +204,9 @@ class Panel:
             self._cache.put(ballot.request, ballot.texts, answer)
         requests += sum(reply.requests for reply in replies)
         return Asked(answer, replies, requests, time.monotonic() - began, len(replies) > 1)
+
+
+def _main_reason(failures: Sequence[str]) -> str:
+    """Return why most of those failed that were asked; that the others were not asked is no reason."""
+    asked = [reason for reason in failures if reason != _NOT_ASKED]
+    return Counter(asked).most_common(1)[0][0] if asked else "see the rollouts"

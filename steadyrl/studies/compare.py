@@ -80,9 +80,14 @@ def compare(
     task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
     questions = _questions(task, config, options)
     metric = options.metric or task.metric or TOTAL
+    files = [
+        None if folder is None else _kept(folder / f"answers-{side}.jsonl", subject, questions, config)
+        for side, subject in zip("ab", subjects, strict=True)
+    ]
+    if not any(all_known(questions, kept) for kept in files):
+        _require_policy(subjects[1])
     answers = []
-    for number, subject in enumerate(subjects):
-        kept = None if folder is None else _kept(folder / f"answers-{'ab'[number]}.jsonl", subject, questions, config)
+    for number, (subject, kept) in enumerate(zip(subjects, files, strict=True)):
         watch.begin(f"{'AB'[number]} = {subject.name} ({subject.what})", len(questions.problems))
         answers.append(_answers(subject, questions, kept, partial(_follow, watch, metric, questions)))
         _require_values(metric, answers[-1])
@@ -103,6 +108,9 @@ def compare(
 
 def _questions(task: Task, config: Config, options: Options) -> Questions:
     count = config.evaluate.problems if options.problems is None else options.problems
+    if count == 1:
+        setting = "evaluate.problems" if options.problems is None else "--problems"
+        raise DataError(f"{setting} is 1, and one problem tells of no spread; expected 2 or more, or 0 for all")
     problems = pick_heldout(task.problems("heldout"), count)
     if len(problems) < 2:
         raise DataError(
@@ -117,7 +125,7 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
         sampling=greedy_sampling(sampling) if greedy else sampling,
         terms=make_terms(config.rewards, task),
         seed=config.run.seed,
-        world=world_of(task, sampling, config.rollout.max_tokens),
+        world=world_of(task, sampling, config.rollout),
     )
 
 
@@ -132,6 +140,16 @@ def _kept(path: Path, subject: Subject, questions: Questions, config: Config) ->
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
     return Kept(path, json.loads(json.dumps(asked)))
+
+
+def _require_policy(subject: Subject) -> None:
+    """Load a policy and let it go again: what is wrong with it is said before the other one has answered anything.
+
+    Raises:
+        SteadyError: It cannot be loaded.
+    """
+    open_policy(subject)
+    gc.collect()
 
 
 def _answers(subject: Subject, questions: Questions, kept: Kept | None, progress: Progress) -> Answers:

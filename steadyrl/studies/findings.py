@@ -12,7 +12,7 @@ import numpy as np
 from steadyrl.errors import DataError
 from steadyrl.stats import paired_difference
 from steadyrl.studies.answers import Answers
-from steadyrl.studies.verdict import in_words, judge
+from steadyrl.studies.verdict import in_words, judge, span_of, widened
 from steadyrl.types import Problem
 
 TOTAL = "reward"  # the name of the weighted sum of all parts
@@ -72,7 +72,7 @@ def findings(
         "left_out": len(problems) - len(shared),
         "same_answers": sum(_texts(answers[0][p.id]) == _texts(answers[1][p.id]) for p in shared),
         "parts": _parts(shared, answers, metric),
-        "difficulty": _by_difficulty(shared, means),
+        "difficulty": _by_difficulty(shared, means, span_of(before, after)),
         "problems": [{"problem": p.id, "a": b, "b": a} for p, (b, a) in zip(shared, means, strict=True)],
         "examples": _examples(shared, answers, [a - b for b, a in means], metric),
     }
@@ -95,18 +95,23 @@ def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric
         if name == metric:
             continue
         pairs = [tuple(_values(found[p.id], name) for found in answers) for p in problems]
-        known = [(float(np.mean(b)), float(np.mean(a))) for b, a in pairs if b and a]
+        known = [(b, a) for b, a in pairs if b and a]
         if known:
-            rows.append({"name": name, **_change(known)})
+            means = [(float(np.mean(b)), float(np.mean(a))) for b, a in known]
+            before, after = zip(*known, strict=True)
+            rows.append({"name": name, **_change(means, span_of(before, after))})
     return rows
 
 
-def _by_difficulty(problems: Sequence[Problem], means: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
+def _by_difficulty(
+    problems: Sequence[Problem], means: Sequence[tuple[float, float]], span: float
+) -> list[dict[str, Any]]:
     """Return a row for every level of difficulty, the easiest first; none where problems do not tell theirs.
 
     Args:
         problems: [n].
         means: [n], of both subjects.
+        span: How far apart two problems can be: a level may show less of it than all of them.
     """
     levels = [next((p.columns[name] for name in DIFFICULTY if p.columns.get(name) is not None), None) for p in problems]
     if len(set(map(str, levels))) < 2:
@@ -116,7 +121,7 @@ def _by_difficulty(problems: Sequence[Problem], means: Sequence[tuple[float, flo
         pairs = [means[i] for i in members]
         gains = [after - before for before, after in pairs]
         won, lost = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-        rows.append({"level": label, **_change(pairs), "wins": won, "losses": lost})
+        rows.append({"level": label, **_change(pairs, span), "wins": won, "losses": lost})
     return rows
 
 
@@ -138,13 +143,18 @@ def _by_size_then_alphabet(level: float | str) -> tuple[bool, float, str]:
     return (True, 0.0, level) if isinstance(level, str) else (False, float(level), "")
 
 
-def _change(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Return n, both means, the difference and its interval (None for a single problem)."""
+def _change(pairs: Sequence[tuple[float, float]], span: float) -> dict[str, Any]:
+    """Return n, both means, the difference and its interval.
+
+    The interval is as wide as a verdict's would be; None for a single problem, and where all values are one (a span
+    of 0), which tell of no spread.
+    """
     first, second = zip(*pairs, strict=True)
     row = {"n": len(pairs), "a": float(np.mean(first)), "b": float(np.mean(second))}
-    if len(pairs) == 1:
+    if len(pairs) == 1 or span == 0:
         return {**row, "difference": row["b"] - row["a"], "interval": None}
-    change = paired_difference(first, second, resamples=ROW_RESAMPLES)
+    differing = sum(after != before for before, after in pairs)
+    change = widened(paired_difference(first, second, resamples=ROW_RESAMPLES), differing, span)
     return {**row, "difference": change.difference, "interval": [change.low, change.high]}
 
 

@@ -24,6 +24,7 @@ from steadyrl.stats import (
 
 SIGNIFICANT = 0.05  # what goes with an interval of 95 %
 LEAST_DIFFERING = 6  # problems that differ: five of five in one direction still happen by chance 1 time in 16
+MOST_SAID = 1_000_000  # problems: what more of them would show is said in words
 UNSEEN = 3.0  # over n: share of problems that may differ when none of n did, with 95 % confidence (-log 0.05)
 
 Word = Literal["better", "worse", "equal", "undecided"]
@@ -82,16 +83,11 @@ def judge(first: Samples, second: Samples, margin: float | None = None, seed: in
     """
     assert margin is None or margin > 0, f"margin {margin} must be above 0"
     before, after = _problem_means(first), _problem_means(second)
-    change = paired_difference(before, after, seed)
     differences = after - before  # [n]
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-    pass_fail = all(value in (0.0, 1.0) for values in (*first, *second) for value in values)
-    # How far apart two problems can be, as far as it is known.
-    span = 1.0 if pass_fail else float(max(before.max(), after.max()) - min(before.min(), after.min()))
+    pass_fail, span = is_pass_fail(first, second), span_of(first, second)
     sparse = wins + losses < LEAST_DIFFERING
-    if sparse:
-        reach = min(1.0, UNSEEN / change.n) * span
-        change = replace(change, low=min(change.low, -reach), high=max(change.high, reach))
+    change = widened(paired_difference(before, after, seed), wins + losses, span)
     p_value = sign_flip_p_value(differences, seed)
     smallest = _smallest(change, span, sparse)
     return Verdict(
@@ -109,6 +105,33 @@ def judge(first: Samples, second: Samples, margin: float | None = None, seed: in
         sparse=sparse,
         margin=margin,
     )
+
+
+def is_pass_fail(first: Samples, second: Samples) -> bool:
+    """Return whether every sample of both is 0 or 1."""
+    return all(value in (0.0, 1.0) for values in (*first, *second) for value in values)
+
+
+def span_of(first: Samples, second: Samples) -> float:
+    """Return how far apart two problems can be, as far as it is known; 0 where all of both have one mean."""
+    if is_pass_fail(first, second):
+        return 1.0
+    means = [*_problem_means(first), *_problem_means(second)]
+    return float(max(means) - min(means))
+
+
+def widened(change: PairedDifference, differing: int, span: float) -> PairedDifference:
+    """Widen the interval of a set in which fewer than 6 problems differ to what problems not seen could move it by.
+
+    Args:
+        change: Of the set.
+        differing: Problems that differ in it.
+        span: How far apart two problems can be, see ``span_of``.
+    """
+    if differing >= LEAST_DIFFERING:
+        return change
+    reach = min(1.0, UNSEEN / change.n) * span
+    return replace(change, low=min(change.low, -reach), high=max(change.high, reach))
 
 
 def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str]:
@@ -141,9 +164,8 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
     if verdict.word == "undecided":
         sentences[0] = f"{opening}, and {could_not}: {seen}"
         if verdict.needed is not None and verdict.needed > n:
-            sentences.append(
-                f"a true difference as small as the one seen takes about {rounded_up(verdict.needed)} such problems"
-            )
+            count = "more than a million" if verdict.needed > MOST_SAID else f"about {rounded_up(verdict.needed)}"
+            sentences.append(f"a true difference as small as the one seen takes {count} such problems")
         if verdict.noise is not None:
             sentences.append(
                 f"sampling makes {verdict.noise:.0%} of the spread: that share falls with more samples, the rest only "

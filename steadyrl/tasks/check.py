@@ -2,14 +2,15 @@
 
 The gold answer scores high, an empty one low, scoring repeats, and nothing that a model may write raises. Of a task
 whose problems answer back the expert plays the gold answer, of every kind of problem well, and the empty answer says
-nothing turn after turn.
+nothing turn after turn. High and low are means over at most 200 problems of each split; of an exact task (see
+``types.Exact``) every answer to every problem has to be right by itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,10 +19,11 @@ from steadyrl.config import Config
 from steadyrl.episode import Interactive
 from steadyrl.rewards.combine import Term, make_terms, score_texts
 from steadyrl.tasks.attempts import Say, score_attempts
-from steadyrl.types import Problem, Rollout, Task
+from steadyrl.types import Exact, Problem, Rollout, Task
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _PROBLEMS = 200  # of each split, spread evenly
+_NAMED = 3  # problems that fail, of as many as there may be
 _HOSTILE = ("(", '"', "AND", "x" * 5000, "( " * 400, "\x00", "NOT NOT", "'; DROP TABLE documents; --", "a:b", "\ud800")
 
 
@@ -45,10 +47,16 @@ def check_task(config: Config) -> list[Check]:
     some = [*_spread(train), *_spread(heldout)]
     if not some:
         return [_splits(train, heldout)]
+    if isinstance(task, Exact):
+        answers = _exact(task, task.wrong, terms, [*train, *heldout])
+    else:
+        answers = [_gold(task, terms, some), _empty(task, terms, some)]
+        if len(some) < len(train) + len(heldout):
+            seen = f"; {len(some)} of {len(train) + len(heldout)} problems looked at"
+            answers = [replace(check, detail=check.detail + seen) for check in answers]
     return [
         _splits(train, heldout),
-        _gold(task, terms, some),
-        _empty(task, terms, some),
+        *answers,
         _repeats(config, task, terms, some),
         _hostile(task, terms, some[0]),
     ]
@@ -106,6 +114,47 @@ def _golden(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> l
         return [(p, r) for p, r in zip(problems, rollouts, strict=True) if r.turns or r.unscored]
     answers = [(p, text) for p in problems if (text := task.gold(p)) is not None]
     return [(p, r) for (p, _), r in zip(answers, score_texts(answers, terms), strict=True)]
+
+
+def _exact(
+    task: Task, wrong: Callable[[Problem], str | None], terms: Sequence[Term], problems: Sequence[Problem]
+) -> list[Check]:
+    """Score the gold, the empty and the wrong answer of every problem; each has to be right by itself."""
+    golden = [rollout for _, rollout in _golden(task, terms, problems)]
+    empty = _answered(task, terms, [(problem, "") for problem in problems])
+    known = [(problem, text) for problem in problems if (text := wrong(problem)) is not None]
+    failing = _answered(task, terms, known)
+    return [
+        _each(task, "gold answer", golden, len(problems), "score 1", lambda score: score == 1),
+        _each(task, "empty answer", empty, len(problems), "score 0", lambda score: score == 0),
+        _each(task, "wrong answer", failing, len(problems), "score below 1", lambda score: score < 1),
+    ]
+
+
+def _each(
+    task: Task, name: str, rollouts: Sequence[Rollout], problems: int, expected: str, right: Callable[[float], bool]
+) -> Check:
+    """Count the answers that score as they must, and name the first that do not."""
+    if not rollouts:
+        return Check(name, True, "the task knows none; give one to have it checked")
+    scores = _metric(task, rollouts)
+    off = [(r, s) for r, s in zip(rollouts, scores, strict=True) if s is None or not right(s)]
+    detail = f"{len(rollouts) - len(off)} of {len(rollouts)} {expected}"
+    if len(rollouts) < problems:
+        detail += f"; {problems - len(rollouts)} of {problems} problems have none"
+    if off:
+        named = [f"{r.problem_id} ({_said(r, s)})" for r, s in off[:_NAMED]]
+        more = f" and {len(off) - _NAMED} more" if len(off) > _NAMED else ""
+        detail += f"; not: {', '.join(named)}{more}"
+    return Check(name, not off, detail)
+
+
+def _said(rollout: Rollout, score: float | None) -> str:
+    """Return a score with what there is to say of it, in one line."""
+    if score is None:
+        return f"unscored: {rollout.unscored}"
+    note = " ".join(rollout.note.split())
+    return f"{score:.3f}: {note}" if note else f"{score:.3f}"
 
 
 def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:

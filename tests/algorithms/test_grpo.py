@@ -138,6 +138,22 @@ def test_surrogates_and_ratios_by_hand():
     assert found(ratio="sequence") == pytest.approx((-2.0, 0.0))
 
 
+def test_unequal_clip_bounds_by_hand():
+    """DAPO's: ratio 2 at A = 1 is worth 1.28, ratio 1/2 at A = -2 costs 2 * 0.8; by token, and by sequence alike."""
+    advantages = np.zeros(MASK.shape)
+    advantages[0, 1], advantages[1, 1] = 1.0, -2.0
+    batch = replace(four_rows([1, 3, 5, 5]), advantages=advantages)
+    new = TokenScores(logprobs=OLD + np.where(MASK, np.log([[2], [0.5], [1], [1]]), 0.0))
+    for ratio in ("token", "sequence"):
+        algorithm = built(kl_coef=0.0, clip_low=0.2, clip_high=0.28, ratio=ratio)
+        loss, _ = algorithm.loss(np, new, loss_arrays(batch), 1.0)
+        assert float(loss) == pytest.approx(-1.28 + 2 * 0.8)
+    one_sided = built(kl_coef=0.0, clip_low=0.2, clip_high=0.28)
+    for row, expected in ((0, -1.28), (1, 1.6)):
+        alone = replace(batch, advantages=np.where(np.arange(4)[:, None] == row, advantages, 0.0))
+        assert float(one_sided.loss(np, new, loss_arrays(alone), 1.0)[0]) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"mean": "constant"}, "length_limit above 0"), ({"overlong_buffer": 3, "length_limit": 2}, "at least overlong")],

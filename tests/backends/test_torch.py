@@ -13,7 +13,7 @@ from steadyrl.episode import Turn
 from steadyrl.errors import CheckpointError, ModelError
 from steadyrl.play import World
 from steadyrl.rollout import collect
-from steadyrl.types import Problem, Sampling
+from steadyrl.types import Group, Problem, Sampling
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -538,6 +538,27 @@ class Hearing:
 
     def close(self):
         return {}
+
+
+@pytest.mark.parametrize("tokens", [1, 8192])
+def test_rows_without_a_completion_change_neither_scores_nor_the_update(tiny_models, tokens):
+    """An episode in which no turn fitted is a row of its prompt: alone in a micro-batch, or every audited row."""
+    found = []
+    for empty in (0, 6):
+        backend = opened(tiny_models["llama"], f"backend.micro_batch_tokens={tokens}", "update.old_logprobs=sampler")
+        groups = collect(backend, PROBLEMS, 1, PLAIN, (0, 0))
+        rollouts = [replace(group.rollouts[0], reward=float(i)) for i, group in enumerate(groups)]
+        nothing = np.zeros(0)
+        void = replace(
+            rollouts[0], completion_ids=nothing, completion_mask=nothing.astype(bool), sampling_logprobs=nothing
+        )
+        rows = [void] * empty + rollouts
+        batch = make_batch([Group(PROBLEMS[0], (rollout,)) for rollout in rows], backend.tokenizer.pad_id)
+        batch = ALGORITHM.prepare(replace(batch, old=backend.score(batch, PLAIN, ALGORITHM.needs)), ALGORITHM.state)
+        stats = step(backend, batch, PLAIN)
+        found.append((batch.old.logprobs[empty:], stats["loss/total"][0], stats["grad_norm"][0]))
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
+    assert found[0][1:] == pytest.approx(found[1][1:], rel=1e-4)
 
 
 @pytest.mark.parametrize("way", WAYS)

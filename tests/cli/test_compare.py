@@ -152,11 +152,17 @@ def test_a_checkpoint_folder_problems_decoding_and_overrides_are_obeyed(steadyrl
         (("base", "base", "--task", "config.toml", "--margin", "-1"), "--margin is -1; expected a number above 0"),
         (("base", "base", "--task", "config.toml", "--margin", "nan"), "--margin is nan; expected a number above 0"),
         (("base", "base", "--task", "config.toml", "--decoding", "greedy", "--samples", "4"), "--samples is 4, but"),
-        (("base", "base", "--task", "config.toml", "--problems", "1"), "has 1 held-out problems, expected at least 2"),
+        (
+            ("base", "base", "--task", "config.toml", "--problems", "1"),
+            "--problems is 1, and one problem tells of no spread; expected 2 or more",
+        ),
         (("base", "runs/absent", "--task", "config.toml"), "there is nothing at 'runs/absent'; expected 'base', a run"),
         (("config.toml", "base", "--task", "config.toml"), "'config.toml' is a file; expected 'base', a run"),
         (("RUN@3", "base", "--task", "config.toml"), "has no checkpoint after step 3; it has 2, 4"),
-        (("base", "base", "--task", "config.toml", "--report", "config.toml"), "cannot write 'config.toml/answers-a"),
+        (
+            ("base", "base", "--task", "config.toml", "--report", "config.toml"),
+            "'config.toml' is a file; expected a folder",
+        ),
     ],
 )
 def test_wrong_input_ends_in_one_line_and_exit_code_2(refused, run, arguments, message):
@@ -172,6 +178,14 @@ def test_an_unfinished_checkpoint_is_named(refused, run, tmp_path):
 def test_a_damaged_checkpoint_is_named(refused, run, tmp_path):
     (tmp_path / run / "checkpoints" / "000004" / "toy.npz").write_bytes(b"PK")
     assert "checkpoints/000004/toy.npz" in refused("base", run, "--task", "config.toml")
+
+
+def test_a_second_subject_that_cannot_be_loaded_is_refused_before_the_first_answers(steadyrl, run, tmp_path):
+    (tmp_path / run / "checkpoints" / "000004" / "toy.npz").write_bytes(b"PK")
+    code, out, err = steadyrl("compare", "base", run, "--task", "config.toml", "--report", "out")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: [^\n]*toy\.npz[^\n]*\n", err)
+    assert len((tmp_path / "out" / "answers-a.jsonl").read_text().splitlines()) == 1  # what was asked, no answer
 
 
 def test_a_missing_config_or_subject_is_usage(steadyrl):

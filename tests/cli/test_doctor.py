@@ -107,6 +107,57 @@ def test_a_folder_gives_every_run_in_it(doctor, sick, fine, tmp_path):
     assert [run["path"] for run in json.loads(out)["runs"]] == [str(fine), str(sick)]
 
 
+def test_a_folder_of_runs_of_several_kinds_gives_each(doctor, fine, tmp_path):
+    history = [{"step": i, "loss": 1.0} for i in range(30)]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    logs.write(tmp_path / "b" / "metrics.jsonl", logs.sick())
+    (tmp_path / "a" / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    fine.unlink()
+    code, out, _ = doctor(tmp_path, "--json")
+    assert code == 1
+    assert [(run["path"], run["healthy"]) for run in json.loads(out)["runs"]] == [
+        (str(tmp_path / "a" / "trainer_state.json"), True),
+        (str(tmp_path / "b" / "metrics.jsonl"), False),
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_torn_run_in_a_folder_is_listed_and_gives_2_and_the_others_are_shown(doctor, fine, tmp_path, options):
+    torn = tmp_path / "torn" / "trainer_state.json"
+    torn.parent.mkdir()
+    torn.write_text('{"log_history": [{"st')
+    code, out, err = doctor(tmp_path, *options)
+    assert code == 2
+    assert str(fine) in out and "healthy" in out
+    assert len(err.splitlines()) == 1 and err.startswith(f"error: '{torn}' is torn")
+    if options:
+        assert [entry["path"] for entry in json.loads(out)["unreadable"]] == [str(torn)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("people.csv", "name,age\nann,30\nbob,40\n"), ("state.json", '{"step":3,"tokens":5}')]
+)
+def test_a_table_without_a_known_metric_is_not_healthy(doctor, tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    code, out, err = doctor(tmp_path / name)
+    assert (code, out) == (2, "")
+    assert f"no known metric in '{tmp_path / name}': found " in err
+
+
+@pytest.mark.parametrize(("kind", "code"), [("healthy", 0), ("sick", 1)])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_leaves_early_changes_no_exit_code(tmp_path, kind, code, options):
+    log = logs.write(tmp_path / "log.jsonl", getattr(logs, kind)())
+    command = "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', *sys.argv[1:]]; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", command, log, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        running.stdout.close()
+        said = running.stderr.read()
+        assert (running.wait(), said) == (code, "")
+
+
 def write_binary(folder):
     (folder / "log.jsonl").write_bytes(bytes(range(256)) * 10)
 
@@ -157,6 +208,42 @@ def test_a_config_that_is_none_gives_one_line_and_2(doctor, fine, tmp_path, name
     code, out, err = doctor(fine, "--config", tmp_path / name)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1 and said in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"beta": "abc"}, "beta is 'abc'; expected a number"),
+        ({"temperature": -1}, "temperature is -1; expected more than 0"),
+        ({"sampling": {"temperature": 0}}, "sampling.temperature is 0; expected more than 0"),
+        ({"top_p": 1.5}, "top_p is 1.5; expected more than 0 and at most 1"),
+        ({"top_p": 0}, "top_p is 0;"),
+        ({"kl_coef": -0.1}, "kl_coef is -0.1; expected 0 or more"),
+        ({"learning_rate": True}, "learning_rate is True; expected a number"),
+        ({"temperature": float("nan")}, "temperature is nan; expected a number"),
+        ({"beta": [0.1, "x"]}, "beta is 'x'; expected a number"),
+    ],
+)
+def test_a_setting_that_cannot_be_right_gives_one_line_and_2(doctor, fine, tmp_path, settings, said):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(settings))
+    code, out, err = doctor(fine, "--config", config)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1 and said in err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": "0.7", "top_p": 1, "top_k": -1, "beta": 0.0, "learning_rate": "1e-6", "max_grad_norm": None},
+        {"learning_rate": "auto", "temperature": "${oc.env:HEAT}", "beta": [0.1, 0.2], "optim": "sgd"},
+        {"rollout": {"val_kwargs": {"temperature": 0}}, "judge": {"request": {"temperature": 0.0}}},
+    ],
+)
+def test_settings_that_a_trainer_may_have_are_taken(doctor, fine, tmp_path, settings):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(settings))
+    assert doctor(fine, "--config", config)[0] == 0
 
 
 def test_settings_of_a_config_tell_what_the_log_leaves_open(doctor, sick, tmp_path):

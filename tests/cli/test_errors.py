@@ -390,7 +390,7 @@ def test_a_run_that_counts_epochs_is_trained_longer_by_epochs(steadyrl, refused,
     resolved = json.loads((run / "resolved.json").read_text())["run"]
     steps = resolved["steps"]
     assert resolved["epochs"] == 1
-    assert refused("train", "--resume", run, "run.steps=50").startswith("run.epochs = 1 sets the steps")
+    assert "run.steps = 50 has no effect while run.epochs = 1" in refused("train", "--resume", run, "run.steps=50")
     assert f"is finished: {steps} of {steps} steps; add run.epochs=N" in refused("train", "--resume", run)
     assert steadyrl("train", "--resume", run, "run.epochs=2")[0] == 0
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

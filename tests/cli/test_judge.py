@@ -139,6 +139,14 @@ def test_a_dead_judge_ends_in_one_line(judge):
     assert "Traceback" not in error
 
 
+def test_a_gate_that_the_task_does_not_have_is_refused_before_anything_is_asked(judge):
+    with judge_server(servers.scalar(likes_plus)) as server:
+        code, out, error = judge(server, "scalar", "judge.gate=parseable")
+    assert (code, out, server.exchanges) == (2, "", [])
+    assert error.startswith("error: judge.gate: 'parseable' is no reward of the task; expected one of brevity, ")
+    assert error.count("\n") == 1
+
+
 def test_a_task_without_tests_of_its_own_is_refused(judge, tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
     with judge_server(servers.scalar(likes_plus)) as server:

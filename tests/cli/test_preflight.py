@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,17 @@ def test_wrong_input_ends_in_one_line_and_exit_code_2(steadyrl, arguments, words
     assert err.startswith("error: ")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_a_curriculum_without_its_column_is_refused_in_one_line(steadyrl):
+    code, out, err = steadyrl("config.toml", "curriculum.name=bandit")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: curriculum.name = 'bandit' needs the column 'difficulty'") and err.count("\n") == 1
+
+
+def test_a_budget_in_which_no_turn_fits_is_refused_in_one_line(steadyrl, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    episodes = ("task.name=talk_task:TalkTask", "task.args={}", "rewards={said_a=1.0}", "rollout.max_tokens=20")
+    code, out, err = steadyrl("config.toml", *episodes)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: rollout.max_tokens = 20 leaves no room for a turn") and err.count("\n") == 1

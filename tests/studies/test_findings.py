@@ -103,3 +103,30 @@ def test_an_example_shows_the_sample_that_makes_its_difference():
     assert found["examples"][0]["sample"] == 1
     back = findings(problems(1, 1), (second, first), "reward", None, ("A", "B"))
     assert (back["examples"][0]["why"], back["examples"][0]["sample"]) == ("loss", 1)
+
+
+def test_rows_in_which_nothing_differs_have_the_verdicts_interval():
+    """None of n differs: 3 / n of the problems may, of answers that lie at most 1 apart; at most all of them."""
+    rewards = [0.0, 1.0] * 6
+    first = {f"p{i}": [answered("xyz", r, f1=0.5 + r)] for i, r in enumerate(rewards)}
+    found = findings(problems(*[1] * 10, 2, 2), (first, first), "reward", None, ("A", "B"))
+    change = found["verdict"]["change"]
+    assert [change["low"], change["high"]] == pytest.approx([-3 / 12, 3 / 12])
+    assert found["difficulty"][0]["interval"] == pytest.approx([-3 / 10, 3 / 10])
+    assert found["difficulty"][1]["interval"] == [-1.0, 1.0]
+    parts = {row["name"]: row["interval"] for row in found["parts"]}
+    assert parts["f1"] == pytest.approx([-3 / 12, 3 / 12])
+    assert parts["truncated"] == pytest.approx([-3 / 12, 3 / 12])  # a share: it could have been 1
+    assert parts["tokens"] is None  # three everywhere: nothing says how far apart they can be
+
+
+def test_a_level_whose_answers_are_all_alike_is_as_uncertain_as_the_whole_set_allows():
+    values = [0.25] * 10 + [0.0, 0.75]
+    first = {f"p{i}": [answered("x", value)] for i, value in enumerate(values)}
+    found = findings(problems(*[1] * 10, 2, 2), (first, first), "reward", None, ("A", "B"))
+    assert found["difficulty"][0]["interval"] == pytest.approx([-0.3 * 0.75, 0.3 * 0.75])
+
+
+def test_rows_with_six_differing_problems_keep_their_own_interval():
+    found = findings(problems(*[1] * 12, 2), (of(*[0] * 13), of(*[1] * 12, 0)), "reward", None, ("A", "B"))
+    assert found["difficulty"][0]["interval"] == [1.0, 1.0]

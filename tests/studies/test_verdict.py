@@ -125,6 +125,15 @@ def test_the_founding_difference_is_undecided_and_says_what_could_have_been_show
     assert problems_in(advice) == pytest.approx((2.8 * spread / 0.0020) ** 2, rel=0.2)
 
 
+def test_more_than_a_million_problems_are_not_counted_out():
+    differences = np.random.default_rng(3).normal(0.0, 1.0, 100)
+    differences += 1e-4 - differences.mean()
+    verdict = judge(one_each(np.zeros(100)), one_each(differences))
+    assert verdict.needed > 1_000_000
+    advice = in_words(verdict, "A", "B", "reward")[1]
+    assert advice == "a true difference as small as the one seen takes more than a million such problems"
+
+
 def problems_in(sentence):
     return int(next(word for word in sentence.split() if word.isdecimal()))
 

@@ -86,6 +86,36 @@ class Empty(EchoTask):
         return []
 
 
+class Exactly(EchoTask):
+    """Exact; of 500 problems to train on one gold answer is wrong, one problem pays silence, one a wrong answer."""
+
+    flaws = ()
+
+    def __init__(self, settings, seed=0):
+        super().__init__(settings, seed)
+        self.train = [Problem(f"t{i}", "?") for i in range(500)]
+
+    def same(self, problem, rollout):
+        paid = {problem.id, *(text for name, text in self.flaws if name == problem.id)}
+        return Score(float(rollout.text in paid), note=f"[/b] it says\n{rollout.text}")
+
+    def wrong(self, problem):
+        return None if problem.id in ("t4", "t5") else "something else"
+
+
+class Flawed(Exactly):
+    flaws = (("t77", ""), ("h1", "something else"))
+
+    def gold(self, problem):
+        return "wrong" if problem.id in ("t3", "t33", "t303", "t444") else problem.id
+
+
+class Many(EchoTask):
+    def __init__(self, settings, seed=0):
+        super().__init__(settings, seed)
+        self.train = [Problem(f"t{i}", "?") for i in range(500)]
+
+
 @pytest.fixture
 def checked(monkeypatch):
     """Check a task of this file by its import path; return {check: (passed, detail)}."""
@@ -176,3 +206,29 @@ def test_problems_in_both_splits_or_twice_in_one_fail(checked):
 
 def test_a_task_without_problems_fails(checked):
     assert checked(Empty) == {"problems": (False, "0 to train on, 0 held out")}
+
+
+def test_means_say_how_many_problems_were_looked_at_where_it_is_not_all(checked):
+    found = checked(Many)
+    assert found["gold answer"] == (True, "mean same 1.000, expected at least 0.8; 203 of 503 problems looked at")
+    assert found["empty answer"] == (True, "mean same 0.000, expected at most 0.05; 203 of 503 problems looked at")
+
+
+def test_of_an_exact_task_every_answer_to_every_problem_is_looked_at(checked):
+    found = checked(Exactly)
+    assert failed(found) == set()
+    assert found["gold answer"][1] == "503 of 503 score 1"
+    assert found["empty answer"][1] == "503 of 503 score 0"
+    assert found["wrong answer"][1] == "501 of 501 score below 1; 2 of 503 problems have none"
+
+
+def test_of_an_exact_task_one_answer_that_is_off_fails_and_is_named(checked):
+    found = checked(Flawed)
+    assert failed(found) == {"gold answer", "empty answer", "wrong answer"}
+    assert found["gold answer"][1] == (
+        "499 of 503 score 1; not: t3 (0.000: [/b] it says wrong), t33 (0.000: [/b] it says wrong), "
+        "t303 (0.000: [/b] it says wrong) and 1 more"
+    )
+    assert found["empty answer"][1].startswith("502 of 503 score 0; not: t77 (1.000: ")
+    said = "500 of 501 score below 1; 2 of 503 problems have none; not: h1 (1.000: "
+    assert found["wrong answer"][1].startswith(said)

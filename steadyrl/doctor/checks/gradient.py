@@ -46,17 +46,21 @@ def grad_norm(run: Run) -> Result | list[Result]:
     - zero: the norm is exactly 0. With groups that have no signal the cause is no_signal (all advantages are 0); with
       none of that it is detached: the loss does not reach the trained weights (a frozen model, an adapter that is
       switched off). Critical if so in every step.
-    - always_clipped: nearly every update is clipped: the limit, and not the learning rate, sets the size of the step.
-      Common and worth knowing; a warning if the norm is 10 times the limit and more.
+    - always_clipped (worth knowing): nearly every gradient is clipped. Adam and its kin divide by the usual size of the
+      gradients, which takes out any constant scale: the limit changes the length of a step little, and only evens out
+      what single steps weigh. With plain SGD it is the limit, and not the learning rate, that sets the size of the
+      step; then a warning if the norm is 10 times the limit and more.
     - logged_after_clipping (worth knowing): the norm is never above the limit and mostly equal to it: what is logged
       was clipped before and shows nothing.
     - not logged: it cannot be told. The answer then says how to log it with the trainer at hand.
 
     Remedy: for spikes and growth, half the learning rate, fewer epochs, and a checkpoint some 100 steps before the
-    first spike; skipping the batches of the spike helped in large runs.
+    first spike; skipping the batches of the spike helped in large runs. Clipping every gradient needs none with Adam:
+    raise max_grad_norm only if large gradients are to count for more.
 
     Source: PaLM, as quoted by others (restart some 100 steps before a spike, skip its batches); ZClip (arXiv
-    2504.02507, abstract) on spikes of the norm; OPT-175B chronicles (metaseq, 56_percent_update.md): norms were watched
+    2504.02507, abstract) on spikes of the norm; Adam (arXiv 1412.6980, section 2.1) on its steps, which do not change
+    with the scale of the gradient; OPT-175B chronicles (metaseq, 56_percent_update.md): norms were watched
     and the learning rate lowered; TRL #3857 for a norm of 0 without signal.
     """
     norm = run.get("grad_norm")
@@ -166,15 +170,29 @@ def _clipped(run: Run, norm: Series) -> Finding | None:
         )
     if not limit or not (tail(share, 0.5) >= ALWAYS_CLIPPED if share is not None else over > CERTAINLY_ABOVE):
         return None
+    return _always_clipped(run, typical, limit)
+
+
+def _always_clipped(run: Run, typical: float, limit: float) -> Finding:
+    """Say what clipping every gradient does: with Adam, which is taken for granted where nothing is known, little."""
+    over, optimizer = typical / limit, str(run.settings.get("optimizer", ""))
+    plain = "sgd" in optimizer.lower()
+    far = plain and over > FAR_ABOVE
+    does = (
+        f"with {optimizer} the limit sets the size of the steps, not the learning rate"
+        if plain
+        else "with Adam the limit changes the length of the steps little, and evens out what single steps weigh"
+    )
     return Finding(
         check="grad_norm",
-        severity="warning" if over > FAR_ABOVE else "info",
+        severity="warning" if far else "info",
         since_step=None,
         cause="always_clipped",
-        message=f"nearly every gradient is clipped (median norm {number(typical)}, limit {number(limit)}): the limit "
-        "sets the size of the steps, not the learning rate",
+        message=f"nearly every gradient is clipped (median norm {number(typical)}, limit {number(limit)}): {does}",
         evidence=(f"the median norm is {number(over)} times the limit",),
-        remedy="Set the limit near the usual norm and lower the learning rate instead.",
-        overrides=(f"update.max_grad_norm={typical:.2g}",) if over > FAR_ABOVE else (),
-        source="arithmetic of clipping",
+        remedy="Set the limit near the usual norm and lower the learning rate instead."
+        if plain
+        else "Nothing has to be done; raise max_grad_norm only if large gradients are to count for more.",
+        overrides=(f"update.max_grad_norm={typical:.2g}",) if far else (),
+        source="arithmetic of clipping" if plain else "Adam, arXiv 1412.6980, section 2.1",
     )

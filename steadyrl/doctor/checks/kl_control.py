@@ -57,8 +57,8 @@ class Moves:
         if not np.isfinite(self.doubling):
             return "the coefficient never rises"
         return (
-            f"the coefficient moves by {self.per_step:.2%} a step, so that it doubles in {self.doubling:.0f} steps; "
-            f"the run has {self.remaining}"
+            f"the coefficient moves by {100 * self.per_step:.3g}% a step, so that it doubles in "
+            f"{self.doubling:.0f} steps; the run has {self.remaining}"
         )
 
 

@@ -37,6 +37,20 @@ CAUSES = {
     "loss": ("loss", "the loss broke first of what is logged"),
 }
 LOG_PROBS = ("log_probs", "log-probabilities or their ratio overflowed first: a step too large, or half precision")
+BACK = "Go on from the last checkpoint before step {since}"
+REMEDIES = {
+    "reward": "Find the rollouts around step {since} whose reward is not a number. Let the reward function return None "
+    "(unscored) for what it cannot score, and guard its divisions, logarithms and empty averages. Then go on from the "
+    "last checkpoint before; the learning rate is not at fault.",
+    "log_probs": BACK + ", with a third of the learning rate, and compute log-probabilities in bfloat16 or float32.",
+    "values": BACK + ", with a smaller learning rate or clipping for the value head; bound the rewards that make its "
+    "returns.",
+    "gradient": BACK + ", with the backward pass in bfloat16 or float32, or a loss scaler that skips such steps.",
+    "loss": BACK + ", and log the parts of the loss: the one that is not a number first says whether a division by an "
+    "empty mask, the KL or the value head is at fault.",
+    "hidden": BACK + ", with logging_nan_inf_filter off, so that the log shows the loss as it is.",
+    "skipped_steps": "Nothing, if the loss scaler of float16 skipped these steps; bfloat16 needs no scaler.",
+}
 LASTING = 3  # points in a row: a single one can be a skipped step
 
 
@@ -57,8 +71,11 @@ def non_finite(run: Run) -> Result:
     - hidden: the loss stands still at one number while the gradient norm is NaN. Hugging Face trainers replace a NaN
       loss in the log by the mean of the losses before (logging_nan_inf_filter, on by default).
 
-    Remedy: go on from the last checkpoint before the first such step, with a third of the learning rate, in bfloat16 or
-    float32; make the scorer return "no score" instead of NaN.
+    Remedy: for reward, mend the reward function: it returns None (unscored) for what it cannot score, never NaN, and
+    guards its divisions. For log_probs, go on from the last checkpoint before the first such step with a third of the
+    learning rate, in bfloat16 or float32; for values, a smaller learning rate of the value head and bounded rewards;
+    for gradient, a wider number format in the backward pass. For loss and hidden, log the parts of the loss and switch
+    the filter off, to see what breaks first.
 
     Source: transformers 5.23.0 training_args.py and trainer.py (logging_nan_inf_filter); TRL #6702.
     """
@@ -73,21 +90,19 @@ def non_finite(run: Run) -> Result:
     if _hidden(run, broken):
         cause, told = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
     scaler = core == ["grad_norm"] and not lost
+    cause = "skipped_steps" if scaler else cause
     order = sorted(core, key=lambda name: (int(broken[name].steps[0]), ORDER.index(name)))
     return Finding(
         check="non_finite",
         severity="critical" if lost else "info" if scaler else "warning",
         since_step=since,
-        cause="skipped_steps" if scaler else cause,
+        cause=cause,
         message=f"{first} is not finite at step {since}"
         + (f", and {', '.join(lost)} to the end: {told}" if lost else ": single steps, the run recovered"),
         evidence=tuple(
             f"{name}: first at step {broken[name].steps[0]}, {len(broken[name])} times in all" for name in order
         ),
-        remedy="Nothing, if the loss scaler of float16 skipped these steps; bfloat16 needs no scaler."
-        if scaler
-        else f"Go on from the last checkpoint before step {since}, with a third of the learning rate and no half "
-        "precision in log-probabilities; a scorer must return no score instead of NaN.",
+        remedy=REMEDIES[cause].format(since=since),
         source="transformers 5.23.0, trainer.py (logging_nan_inf_filter)",
     )
 

@@ -58,7 +58,8 @@ def settings(config: Config, log: RawLog) -> dict[str, Any]:
         "max_grad_norm",
         "kl_coef",
     )
-    return pick(config, {**{key: key for key in keys}, "learning_rate": "learning_rate|lr"})
+    others = {"learning_rate": "learning_rate|lr", "optimizer": "optimizer|optim"}
+    return pick(config, {**{key: key for key in keys}, **others})
 
 
 TABLE = Table(

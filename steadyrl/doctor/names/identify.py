@@ -58,6 +58,7 @@ TABLES: tuple[Table, ...] = (
 )
 # What trackers add to every log, whatever the trainer.
 TRACKED = {"_timestamp": Name("time_logged", "s")}
+CLOCKS = {"time_logged", "data_epoch"}
 # Logged beside held-out measurements, but of the evaluation's speed.
 NOT_MEASURED = {"runtime", "samples_per_second", "steps_per_second", "epoch", "time", "model_preparation_time"}
 # The most exact first; what is not known to be any of these comes after them.
@@ -115,6 +116,13 @@ def recognise(log: RawLog) -> Table:
         key=lambda table: scores[table.trainer],
         default=generic.TABLE,
     )
+
+
+def holds_known_metric(log: RawLog) -> bool:
+    """Return whether any column is one that a check could look at; clocks are not."""
+    table = recognise(log)
+    placed = (_place(table, log, column) for column in log.columns)
+    return any(entry is not None and entry.name.quantity not in CLOCKS for entry in placed)
 
 
 def explain(trainer: str) -> list[tuple[str, str, str, str]]:

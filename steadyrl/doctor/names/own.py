@@ -61,6 +61,7 @@ NAMES = {
     "completion/truncated": Name("truncated", "share"),
     "completion/empty": Name("empty", "share"),
     "completion/repetition": Name("repetition", "share"),
+    "observation/cut": Name("observation_cut", "share"),
     "tokens/sampled": Name("tokens", "tokens"),
     "tokens/per_second": Name("tokens_per_second", "tokens/s"),
     "time/step": Name("time_step", "s"),

@@ -98,6 +98,7 @@ def hugging_face(config: Config) -> dict[str, Any]:
         {
             "learning_rate": "learning_rate",
             "max_grad_norm": "max_grad_norm",
+            "optimizer": "optim",
             "vocabulary": "vocab_size",
             "dtype": "dtype|torch_dtype",
             "model": "model_name_or_path|_name_or_path",

@@ -103,6 +103,7 @@ def settings(config: Config, log: RawLog) -> dict[str, Any]:
             "clip": f"{ACTOR}.clip_ratio_high|{ACTOR}.clip_ratio",
             "entropy_coef": f"{ACTOR}.entropy_coeff",
             "max_grad_norm": f"{ACTOR}.grad_clip|{ACTOR}.optim.clip_grad",
+            "optimizer": f"{ACTOR}.optim.optimizer",
             "steps": "trainer.total_training_steps",
             "model": "actor_rollout_ref.model.path",
             "task": "data.train_files",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 BLOCK = 1 << 20
 MAX_LINE = 16 << 20  # a line of metrics has kilobytes; what is longer is something else, and would fill the memory
@@ -26,9 +27,7 @@ class Lines:
     def __iter__(self) -> Iterator[list[bytes]]:
         rest, passing = b"", False
         with self.path.open("rb") as file:
-            if file.read(len(BOM)) != BOM:
-                file.seek(0)
-            while block := file.read(BLOCK):
+            for block in _blocks(file):
                 lines = (rest + block).split(b"\n")
                 rest = lines.pop()
                 if passing:
@@ -46,6 +45,18 @@ class Lines:
         if not self.too_long:
             return []
         return [f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {self.too_long}"]
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the text of a file as UTF-8 without its mark; in UTF-16 are texts that PowerShell redirected."""
+    mark = file.read(len(BOM))
+    file.seek(len(BOM) if mark == BOM else 0)
+    if mark[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        while block := file.read(BLOCK):
+            yield decoder.decode(block).encode(errors="replace")
+    while block := file.read(BLOCK):
+        yield block
 
 
 def read_objects(path: Path, add: Callable[[list[dict[str, Any]]], None]) -> list[str]:

@@ -22,12 +22,27 @@ def is_record(row: dict[str, Any]) -> bool:
     return type(row.get("step")) is int and type(row.get("attempt")) is int
 
 
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a folder is a run directory, be it one that has no metrics yet."""
+    run = RunDir(folder)
+    marks = [run.info_file.is_file(), run.resolved_file.is_file()]
+    return all(marks) or (any(marks) and (run.metrics_file.is_file() or run.checkpoint_folder(0).parent.is_dir()))
+
+
 def read(folder: Path) -> RawLog:
     """Read a run directory: of each step the highest attempt, as ``RunDir.metrics`` does, without its list of records.
 
     A null means "unknown" here and is left out; a number that is not finite is written as a word.
+
+    Raises:
+        RunError: It has no metrics yet.
     """
     run = RunDir(folder)
+    if not run.metrics_file.is_file() or not run.metrics_file.stat().st_size:
+        raise RunError(
+            f"the run '{folder}' has no metrics yet; wait for its first step, or see in {run.info_file.name} and in "
+            "what it printed why it ended before"
+        )
     rows = Rows(("step",), null=None)
     attempts: set[int] = set()
 

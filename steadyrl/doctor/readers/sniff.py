@@ -1,11 +1,11 @@
-"""Which reader a file or folder needs, told by what is in it: ``read`` is the way into this folder."""
+"""Which reader a file needs, and which logs lie in one folder, told by what is in them."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 
@@ -35,63 +35,40 @@ KNOWN = (
 HEAD = 1 << 16  # bytes
 FIRST_LINES = 200
 LIST_OF_ROWS = re.compile(rb'\[\s*\{\s*"')
-MAX_FILES = 20_000
-MAX_DEPTH = 8
-PASSED_OVER = {"node_modules", "__pycache__", "site-packages"}  # large, and not of the run
 TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ""}
 CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ""}
 
 Reader = Callable[[], list[RawLog]]
 
 
-def read(path: Path | str) -> list[RawLog]:
-    """Read every run in a file or folder.
+class Kind(IntEnum):
+    """What a log in a folder is, in order of preference: the higher says more surely what happened in the run."""
 
-    Args:
-        path: Of a log, a run, or a folder of several.
+    CONSOLE = 1
+    ROWS = 2
+    TRACKED = 3  # event files, or a database: a folder may hold several runs of these
+    TRACKED_RUN = 4  # a tracker's folder of one run
+    RUN = 5  # a trainer's folder of one run
 
-    Returns:
-        At least one log, each with at least one column. The path of a log is that of its file or folder;
-        where one file holds several runs, "#" and the run's name follow.
 
-    Raises:
-        RunError: There is nothing, or nothing that can be read.
+@dataclass(frozen=True)
+class Source:
+    """A log that was found.
+
+    Attributes:
+        path: Of its file, or of its folder.
+        kind: What it is.
+        read: Returns its runs.
+        shared: Whether runs of any folder write to it, as to a database.
     """
-    given = Path(path)
-    try:
-        if given.is_dir():
-            readers = _in_folder(given)
-        elif given.is_file():
-            readers = [_of_file(given)]
-        else:
-            raise RunError(f"there is no file or folder '{path}'; give {KNOWN}")
-        logs, refused = _read_each(readers)
-    except OSError as error:
-        raise RunError(
-            f"cannot read '{path}': {error.strerror or error}; mend its permissions or copy the log"
-        ) from error
-    filled = [log for log in logs if log.columns]
-    if refused and not filled:
-        raise refused[0]
-    if not filled:
-        raise RunError(f"'{path}' is a log without a number; wait for the first logged step, or name another log")
-    notes = (*filled[0].notes, *(f"beside it lies what cannot be read: {error}" for error in refused))
-    return [replace(filled[0], notes=notes), *filled[1:]]
+
+    path: Path
+    kind: Kind
+    read: Reader
+    shared: bool = False
 
 
-def _read_each(readers: list[Reader]) -> tuple[list[RawLog], list[RunError]]:
-    """Return the logs, and why others could not be read: one bad file must not hide the runs beside it."""
-    logs: list[RawLog] = []
-    refused: list[RunError] = []
-    for reader in readers:
-        try:
-            logs += reader()
-        except RunError as error:
-            refused.append(error)
-    return logs, refused
-
-
-def _of_file(path: Path) -> Reader:
+def of_file(path: Path) -> Reader:
     """Return the reader of a file that the user named.
 
     Raises:
@@ -105,57 +82,55 @@ def _of_file(path: Path) -> Reader:
     return reader
 
 
-def _in_folder(folder: Path) -> list[Reader]:
-    """Return the readers of the runs in a folder: binary logs if there are any, else rows of text, else printed output.
+def sure_sources(folder: Path, files: Sequence[Path]) -> list[Source]:
+    """Find the logs of a folder, not of those below it, whose format leaves no doubt.
 
-    Raises:
-        RunError: There is none.
+    Args:
+        folder: Of the files.
+        files: Its plain files.
     """
-    for find in (_sure_logs, _text_logs, _console_logs):
-        found = list(_walk(folder, find))
-        if found:
-            return found
-    raise RunError(f"'{folder}' holds no log that steadyrl can read; known are {KNOWN}")
-
-
-def _walk(root: Path, find: Callable[[Path, list[Path]], list[Reader]]) -> Iterator[Reader]:
-    """Yield what ``find`` makes of each folder; below a folder with a log, only more event files can be."""
-    files_left = MAX_FILES
-    for name, folders, names in os.walk(root):  # follows no links: they may lead in a circle
-        folder = Path(name)
-        deep = len(folder.relative_to(root).parts) >= MAX_DEPTH or not files_left
-        folders[:] = [] if deep else sorted(f for f in folders if f not in PASSED_OVER and not f.startswith("."))
-        files = [path for path in (folder / n for n in sorted(names)[:files_left]) if path.is_file()]
-        files_left -= len(files)
-        found = find(folder, files)
-        yield from found
-        if found and not any(_is_events(path) for path in files):
-            folders.clear()
-
-
-def _sure_logs(folder: Path, files: list[Path]) -> list[Reader]:
-    """Find the logs whose format leaves no doubt."""
-    run = RunDir(folder)
-    if run.metrics_file in files and (run.info_file in files or run.resolved_file in files):
-        return [partial(_one, own.read, folder)]
+    found: list[Source] = []
+    if own.is_run_folder(folder):
+        found.append(Source(folder, Kind.RUN, partial(_one, own.read, folder)))
     if state := trainer_state.find(folder):
-        return [partial(_one, trainer_state.read, state)]
+        found.append(Source(state, Kind.RUN, partial(_one, trainer_state.read, state)))
     if mlflow.is_run_folder(folder):
-        return [partial(_one, mlflow.read_folder, folder)]
+        found.append(Source(folder, Kind.TRACKED_RUN, partial(_one, mlflow.read_folder, folder)))
     events = [path for path in files if _is_events(path)]
-    of_folder: list[Reader] = [partial(_one, tensorboard.read, events)] if events else []
-    return of_folder + [reader for path in files if path not in events and (reader := _of_binary(path))]
+    if events:
+        where = events[0] if len(events) == 1 else folder
+        found.append(Source(where, Kind.TRACKED, partial(_one, tensorboard.read, events)))
+    for path in files:
+        if path not in events and (reader := _of_binary(path)):
+            shared = not _head(path).startswith(wandb.MAGIC)
+            found.append(Source(path, Kind.TRACKED if shared else Kind.TRACKED_RUN, reader, shared))
+    return found
 
 
-def _text_logs(_: Path, files: list[Path]) -> list[Reader]:
-    """Find tables of text; only with a step: a folder may hold prompts and completions as JSON lines, too."""
-    texts = [path for path in files if path.suffix.lower() in TEXT_NAMES]
-    return [reader for path in texts if (reader := _of_rows(path, needs_step=True))]
+def text_sources(files: Sequence[Path]) -> list[Source]:
+    """Find tables of text and printed output; a table needs a step: prompts may be JSON lines, too."""
+    found = []
+    for path in files:
+        suffix = path.suffix.lower()
+        if suffix in TEXT_NAMES and path.name != trainer_state.NAME and (reader := _of_rows(path, needs_step=True)):
+            found.append(Source(path, Kind.ROWS, reader))
+        elif suffix in CONSOLE_NAMES and (reader := _of_console(path)):
+            found.append(Source(path, Kind.CONSOLE, reader))
+    return found
 
 
-def _console_logs(_: Path, files: list[Path]) -> list[Reader]:
-    texts = [path for path in files if path.suffix.lower() in CONSOLE_NAMES]
-    return [reader for path in texts if (reader := _of_console(path))]
+def holds_history(path: Path) -> bool:
+    """Return whether the first rows of a table are of several steps, and mostly one of each.
+
+    What a run leaves beside its log does not: a saved state is one row, and a file of samples repeats their step.
+    """
+    rows, _ = parse_objects(_first_lines(path))
+    key = find_step_key(rows) if rows else None
+    if key is None:
+        return not rows  # a CSV, whose columns are what told that it is a log
+    steps = [row[key] for row in rows if key in row]
+    different = len(set(map(str, steps)))
+    return different > 1 and 2 * different >= len(steps)
 
 
 def _is_events(path: Path) -> bool:
@@ -178,7 +153,7 @@ def _of_rows(path: Path, needs_step: bool) -> Reader | None:
         return partial(_one, trainer_state.read, path)
     if not needs_step and LIST_OF_ROWS.match(head):
         return partial(_one, trainer_state.read, path)
-    lines = next((chunk for chunk in Lines(path) if chunk), [])[:FIRST_LINES]
+    lines = _first_lines(path)
     rows, broken = parse_objects(lines)
     if rows and len(rows) >= broken:
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
@@ -212,6 +187,10 @@ def _read_database(path: Path) -> list[RawLog]:
     if columns >= trackio.NEEDS:
         return trackio.read(path)
     raise RunError(f"'{path}' is a database without the table 'metrics' of trackio or MLflow; known are {KNOWN}")
+
+
+def _first_lines(path: Path) -> list[bytes]:
+    return next((chunk for chunk in Lines(path) if chunk), [])[:FIRST_LINES]
 
 
 def _head(path: Path) -> bytes:

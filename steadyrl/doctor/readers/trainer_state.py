@@ -25,6 +25,11 @@ def find(folder: Path) -> Path | None:
     return max([final, *states[:1]], key=_global_step)
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder is one of those that ``find`` looks into."""
+    return _number(folder.name) is not None and (folder / NAME).is_file()
+
+
 def read(path: Path) -> RawLog:
     """Read a state, or a file that holds only its list of rows.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,12 +24,13 @@ class Verdict:
     """What the tests say of a program.
 
     Attributes:
-        passed, total: Tests.
+        passed, total: Tests; equal where every one holds wholly. Of test code an assert that is reached more than once
+            counts by the share of its rounds, so that ``passed`` need not be whole.
         outcome: How the program's last run ended.
         note: Why it does not pass; "" where it does.
     """
 
-    passed: int
+    passed: float
     total: int
     outcome: Outcome
     note: str
@@ -77,25 +80,37 @@ def _short(value: Any) -> str:
 
 def _by_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     """Alternate between the tests, which say what to call, and the program, until the calls stay the same."""
-    total = sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
     known: list[tuple[Any, str, Any]] = []
     outcome: Outcome | None = None
     for _ in range(_PASSES):
         tests = sandbox.run(_replay_source(), "replay", [[problem.script, problem.entry_point, known]])
         answer = tests.results[0] if tests.results else None
         if not isinstance(answer, Returned):
-            return Verdict(0, total, outcome or tests, f"the tests did not come to an end: {answer or tests.note}")
-        calls, marks, reached_end = answer.value
+            said = f"the tests did not come to an end: {answer or tests.note}"
+            return Verdict(0, _asserts(problem), outcome or tests, said)
+        calls, counts, reached_end = answer.value
         if outcome is not None and values.dumps(calls) == values.dumps([arguments for arguments, _, _ in known]):
-            # An assert in a loop counts each time; one that was not reached counts as failed.
-            total = max(total, len(marks) + (not reached_end))
-            note = outcome.note or ("" if reached_end and all(marks) else f"{total - sum(marks)} asserts do not hold")
-            return Verdict(sum(marks), total, outcome, note)
+            return _by_counts(counts, reached_end, outcome)
         outcome = sandbox.run(code, problem.entry_point, calls)
         known = [(args, *_told(result)) for args, result in zip(calls, outcome.results, strict=False)]
         known += [(args, "raised", "RuntimeError") for args in calls[len(known) :]]
     assert outcome is not None, "there is at least one pass"
-    return Verdict(0, total, outcome, "the calls of the tests depend on too many earlier results")
+    return Verdict(0, _asserts(problem), outcome, "the calls of the tests depend on too many earlier results")
+
+
+def _by_counts(counts: Sequence[Sequence[int]], reached_end: bool, outcome: Outcome) -> Verdict:
+    """Count every assert statement once, by the share of its rounds that hold; an end not reached is one more."""
+    # The sum is rounded once, so that it is whole only where every share is 1.
+    passed = math.fsum(held / made for held, made in counts if made)
+    failing = sum(held < made or not made for held, made in counts)
+    note = outcome.note or (f"{failing} of {len(counts)} asserts do not hold" if failing else "")
+    if not reached_end:
+        note = note or "the tests do not come to their end"
+    return Verdict(passed, len(counts) + (not reached_end), outcome, note)
+
+
+def _asserts(problem: CodeProblem) -> int:
+    return sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
 
 
 def _told(result: Returned | Raised) -> tuple[str, Any]:

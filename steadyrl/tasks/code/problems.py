@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import gzip
+import keyword
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import DataError
 from steadyrl.sandbox import values
+from steadyrl.tasks.code.replay import marked
 from steadyrl.tasks.jsonl import filled_field, read_objects, text_field
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```|\Z)", re.MULTILINE | re.DOTALL)
 # Where a continued function ends: what HumanEval's authors stop at, since a model may go on with a next function.
 _AFTER_FUNCTION = re.compile(r"\n(?=class |def |#|if |print|@|```)")
+# What reading text as Python may raise: it is none, holds what no source may, or is nested beyond reading.
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+_OPTIONAL = ("starter_code", "canonical_solution", "wrong_solution")
+_KEYS = ("id", "prompt", "entry_point", "tests", *_OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -61,15 +70,20 @@ def program(answer: str, problem: CodeProblem) -> str:
     up to the first line that cannot belong to the function any more.
     """
     blocks = _FENCE.findall(answer)
-    defines = re.compile(rf"^(?:async )?def {re.escape(problem.entry_point)}\b", re.MULTILINE)
+    name = problem.entry_point
     if blocks:
-        answer = next((block for block in blocks if defines.search(block)), blocks[-1])
-    if defines.search(answer):
+        answer = next((block for block in blocks if defines(block, name)), blocks[-1])
+    if defines(answer, name):
         starter = problem.starter_code
         return f"{starter}\n{answer}" if starter and is_python(starter) else answer
     if not problem.starter_code:
         return answer
     return _joined(problem.starter_code, _AFTER_FUNCTION.split(answer, maxsplit=1)[0])
+
+
+def defines(code: str, name: str) -> bool:
+    """Return whether code has a function of that name, at the margin."""
+    return re.search(rf"^(?:async )?def {re.escape(name)}\b", code, re.MULTILINE) is not None
 
 
 def _joined(starter: str, rest: str) -> str:
@@ -87,18 +101,9 @@ def is_python(code: str) -> bool:
     """Return whether a text of a problem's author is Python; never to be asked of a model's text."""
     try:
         ast.parse(code)
-    except SyntaxError:
+    except _UNREADABLE:
         return False
     return True
-
-
-def read_problems(path: Path) -> list[CodeProblem]:
-    """Read our own format, one problem per line: see docs/tasks/code.md.
-
-    Raises:
-        DataError: Naming the first defect by file and line.
-    """
-    return [_problem(record, path, number) for number, record in read_records(path)]
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -116,14 +121,20 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             unpacked.write_bytes(gzip.decompress(path.read_bytes()))
         except FileNotFoundError as error:
             raise DataError(f"there is no file {path}; check the path") from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path} is no gzip file ({error}); download it again") from error
         yield from read_objects(unpacked)
 
 
-def _problem(record: dict[str, Any], path: Path, number: int) -> CodeProblem:
+def own_problem(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
+    """Read a line of our own format: see docs/tasks/code.md.
+
+    Raises:
+        DataError: Naming the first defect by file and line.
+    """
+    _refuse_misspelt(record, path, number)
     prompt = filled_field(record, "prompt", path, number)
-    entry_point = filled_field(record, "entry_point", path, number)
+    entry_point = name_field(record, "entry_point", path, number)
     tests = record.get("tests")
     if not isinstance(tests, list) or not tests:
         raise DataError(
@@ -133,10 +144,7 @@ def _problem(record: dict[str, Any], path: Path, number: int) -> CodeProblem:
         cases, script = from_asserts(tests, entry_point, path, number)
     else:
         cases, script = tuple(_case(test, path, number) for test in tests), ""
-    optional = {
-        key: text_field(record, key, path, number) if key in record else None
-        for key in ("starter_code", "canonical_solution", "wrong_solution")
-    }
+    optional = {key: text_field(record, key, path, number) if key in record else None for key in _OPTIONAL}
     return CodeProblem(
         id=filled_field(record, "id", path, number),
         prompt=prompt,
@@ -149,12 +157,37 @@ def _problem(record: dict[str, Any], path: Path, number: int) -> CodeProblem:
     )
 
 
+def _refuse_misspelt(record: Mapping[str, Any], path: Path, number: int) -> None:
+    """Refuse a key that looks like one the line lacks; others, such as a level, are the author's own."""
+    lacking = [key for key in _KEYS if key not in record]
+    for key in record:
+        if key not in _KEYS and (close := difflib.get_close_matches(key, lacking)):
+            meant = " or ".join(f"'{name}'" for name in close)
+            raise DataError(f"{path}, line {number}: unknown key '{key}'; did you mean {meant}?")
+
+
+def name_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+    """Return a field that names a function.
+
+    Raises:
+        DataError: It is missing, or no name that a function can have.
+    """
+    name = filled_field(record, key, path, number)
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise DataError(f"{path}, line {number}: '{key}' is {name!r}; expected the name of a function, such as 'add'")
+    return name
+
+
 def _case(test: Any, path: Path, number: int) -> Case:
     if not (isinstance(test, list) and len(test) == 2 and isinstance(test[0], list)):
         raise DataError(
             f"{path}, line {number}: the test {test!r} is not [[arguments], expected]; or give all tests as text, "
             "'assert f(1) == 2'"
         )
+    try:
+        values.dumps(test)
+    except RecursionError as error:
+        raise DataError(f"{path}, line {number}: a test is nested too deeply; mend or remove the line") from error
     return Case(tuple(test[0]), test[1])
 
 
@@ -164,17 +197,40 @@ def from_asserts(
     """Return lines of ``assert`` as cases if each of them can be one, else as a script.
 
     Raises:
-        DataError: They are no Python.
+        DataError: They are no Python, or there is no assert.
     """
     text = "\n".join(lines)
-    if not is_python(f"{setup}\n{text}"):
+    cases = cases_of(parse_tests(text, path, number).body, entry_point)
+    if cases is not None and not setup.strip():
+        return cases, ""
+    script = f"{setup}\n{text}"
+    parse_tests(script, path, number)
+    return (), script
+
+
+def parse_tests(text: str, path: Path, number: int) -> ast.Module:
+    """Return the tree of test code that can be run, and that tests something.
+
+    Raises:
+        DataError: It is no Python, or there is no assert.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a test's style is its author's
+            tree, asserts = marked(text)
+            compile(tree, "<tests>", "exec", dont_inherit=True)
+            plain = ast.parse(text)
+    except _UNREADABLE as error:
         raise DataError(
-            f"{path}, line {number}: the tests are not valid Python: {text[:200]!r}; mend or remove the line"
+            f"{path}, line {number}: the tests are not valid Python ({type(error).__name__}): {text[:200]!r}; mend or "
+            "remove the line"
+        ) from error
+    if not asserts:
+        raise DataError(
+            f"{path}, line {number}: the tests have no assert, so that nothing could fail them: {text[:200]!r}; add "
+            "one, as in 'assert f(1) == 2', or remove the line"
         )
-    cases = cases_of(ast.parse(text).body, entry_point)
-    if cases is None or setup.strip():
-        return (), f"{setup}\n{text}"
-    return cases, ""
+    return plain
 
 
 def cases_of(body: Sequence[ast.stmt], function: str) -> tuple[Case, ...] | None:
@@ -209,5 +265,5 @@ def _as_case(test: ast.expr, function: str) -> Case | None:
     try:
         arguments, expected = tuple(ast.literal_eval(arg) for arg in args), ast.literal_eval(right)
         return Case(arguments, values.loads(values.dumps(expected)))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError, MemoryError):
         return None

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import DataError
-from steadyrl.tasks.code.problems import CodeProblem, cases_of, from_asserts, is_python, read_problems, read_records
+from steadyrl.tasks.code.problems import (
+    CodeProblem,
+    cases_of,
+    defines,
+    from_asserts,
+    is_python,
+    name_field,
+    own_problem,
+    parse_tests,
+    read_records,
+)
 from steadyrl.tasks.jsonl import filled_field, text_field
 
 
@@ -26,35 +36,40 @@ def load_problems(path: Path) -> list[CodeProblem]:
         raise DataError(f"{path} has no problem; expected one JSON object per line")
     keys = first[1].keys()
     if {"test", "entry_point"} <= keys:
-        problems = [_human_eval(record, path, number) for number, record in read_records(path)]
+        read = _human_eval
     elif "test_list" in keys:
-        problems = [_mbpp(record, path, number) for number, record in read_records(path)]
+        read = _mbpp
     elif "tests" in keys:
-        problems = read_problems(path)
+        read = own_problem
     else:
         raise DataError(
             f"{path}, line {first[0]}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
             "'entry_point' (HumanEval), or 'test_list' (MBPP)"
         )
-    _distinct(problems, path)
+    problems: list[CodeProblem] = []
+    lines: dict[str, int] = {}
+    for number, record in read_records(path):
+        problem = read(record, path, number)
+        before = lines.setdefault(problem.id, number)
+        if before != number:
+            raise DataError(
+                f"{path}, line {number}: the id '{problem.id}' is there twice, first in line {before}; remove one of "
+                "the lines"
+            )
+        problems.append(problem)
     return problems
 
 
-def _distinct(problems: list[CodeProblem], path: Path) -> None:
-    seen: set[str] = set()
-    for problem in problems:
-        if problem.id in seen:
-            raise DataError(f"{path}: the id '{problem.id}' is there twice; remove one of the lines")
-        seen.add(problem.id)
-
-
 def _human_eval(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
-    prompt, entry_point, test = (filled_field(record, key, path, number) for key in ("prompt", "entry_point", "test"))
-    if not is_python(test):
-        raise DataError(f"{path}, line {number}: 'test' is not valid Python; download the file again")
-    check = next(
-        (n for n in ast.parse(test).body if isinstance(n, ast.FunctionDef) and n.name == "check" and n.args.args), None
-    )
+    prompt, test = (filled_field(record, key, path, number) for key in ("prompt", "test"))
+    entry_point = name_field(record, "entry_point", path, number)
+    if not defines(prompt, entry_point):
+        raise DataError(
+            f"{path}, line {number}: 'prompt' does not define the function '{entry_point}' that 'entry_point' names; "
+            "download the file again"
+        )
+    body = parse_tests(test, path, number).body
+    check = next((n for n in body if isinstance(n, ast.FunctionDef) and n.name == "check" and n.args.args), None)
     if check is None:
         raise DataError(f"{path}, line {number}: 'test' has no function check(candidate), as HumanEval's tests do")
     cases = cases_of(check.body, check.args.args[0].arg)

@@ -1,5 +1,8 @@
 """Runs inside a jail: test code with ``assert``, without the candidate.
 
+Every ``assert`` statement is one test, however often it is reached: were each round of a loop a test of its own, a
+candidate could make many that hold, by returning much to loop over, and hide those that fail among them.
+
 The candidate is another process. What its calls returned comes in as plain values, in the order of the calls; the
 test code is run against them. So no expected value ever meets the candidate, and no object of the candidate ever takes
 part in a comparison. Its source is read as text and sent into the jail; nothing but the standard library.
@@ -16,16 +19,32 @@ from typing import Any
 
 
 class Marks(ast.NodeTransformer):
-    """Turns every assert into a mark, so that one that fails does not hide the others."""
+    """Turns every assert into a mark with its number, so that one that fails does not hide the others."""
+
+    def __init__(self) -> None:
+        self.asserts = 0
 
     def visit_Assert(self, node: ast.Assert) -> ast.Expr:
-        """Return ``__mark__(lambda: test)``."""
+        """Return ``__mark__(number, lambda: test)``."""
         empty = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-        call = ast.Call(ast.Name("__mark__", ast.Load()), [ast.Lambda(empty, node.test)], [])
+        number = ast.Constant(self.asserts)
+        call = ast.Call(ast.Name("__mark__", ast.Load()), [number, ast.Lambda(empty, node.test)], [])
+        self.asserts += 1
         return ast.copy_location(ast.Expr(call), node)
 
 
-def replay(script: str, name: str, known: list[Any]) -> tuple[list[Any], list[bool], bool]:
+def marked(script: str) -> tuple[ast.Module, int]:
+    """Return test code with a mark for every assert, and how many asserts there are.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: It is no Python, or nested beyond reading.
+    """
+    marks = Marks()
+    tree: ast.Module = ast.fix_missing_locations(marks.visit(ast.parse(script)))
+    return tree, marks.asserts
+
+
+def replay(script: str, name: str, known: list[Any]) -> tuple[list[Any], list[list[int]], bool]:
     """Run test code against known results.
 
     Args:
@@ -34,10 +53,10 @@ def replay(script: str, name: str, known: list[Any]) -> tuple[list[Any], list[bo
         known: (arguments, "value", value) or (arguments, "raised", type name) per call, in order.
 
     Returns:
-        The arguments of all calls that the tests made; whether each assert held; whether the end was reached.
+        The arguments of all calls that the tests made; for every assert statement, in the order of the source, how
+        often it held and how often it was reached; whether the end was reached.
     """
     calls: list[Any] = []
-    marks: list[bool] = []
     lost: list[int] = []
 
     def candidate(*arguments: Any) -> Any:
@@ -52,14 +71,16 @@ def replay(script: str, name: str, known: list[Any]) -> tuple[list[Any], list[bo
             raise error() if isinstance(error, type) and issubclass(error, Exception) else Exception(value)
         return copy.deepcopy(value)
 
-    def mark(test: Callable[[], Any]) -> None:
+    def mark(number: int, test: Callable[[], Any]) -> None:
+        counts[number][1] += 1
         try:
-            marks.append(bool(test()))
+            counts[number][0] += bool(test())
         except Exception:  # a test that raises is a test that fails
-            marks.append(False)
+            return
 
     random.seed(0)
-    tree = ast.fix_missing_locations(Marks().visit(ast.parse(script)))
+    tree, asserts = marked(script)
+    counts = [[0, 0] for _ in range(asserts)]
     # The prompt may define the function too, with an empty body; the test code calls the candidate under both names.
     namespace = {"__name__": "tests", "candidate": candidate, "__mark__": mark}
     try:
@@ -67,5 +88,5 @@ def replay(script: str, name: str, known: list[Any]) -> tuple[list[Any], list[bo
             exec(compile(ast.Module([statement], []), "<tests>", "exec"), namespace)
             namespace[name] = candidate
     except Exception:  # the tests were led astray by what the candidate returned
-        return calls, marks, False
-    return calls, marks, True
+        return calls, counts, False
+    return calls, counts, True

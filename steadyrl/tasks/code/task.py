@@ -76,7 +76,7 @@ class CodeReward:
 
 
 class CodeTask:
-    """See Task. Rewards: tests, compiles, quality, brevity."""
+    """See Task and Exact. Rewards: tests, compiles, quality, brevity."""
 
     Settings = CodeSettings
     name = "code"
@@ -124,7 +124,7 @@ class CodeTask:
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: answers that must not score, or only by luck."""
         return {
-            "wrong solution": lambda problem: self._by_id[problem.id].wrong_solution or "",
+            "wrong solution": lambda problem: self.wrong(problem) or "",
             "a body of pass": lambda problem: _body_of_pass(self._by_id[problem.id]),
             "return the first argument": lambda problem: _identity(self._by_id[problem.id]),
         }
@@ -132,6 +132,10 @@ class CodeTask:
     def gold(self, problem: Problem) -> str | None:
         """Return the canonical solution, or None where a problem has none."""
         return self._by_id[problem.id].canonical_solution
+
+    def wrong(self, problem: Problem) -> str | None:
+        """See Exact."""
+        return self._by_id[problem.id].wrong_solution
 
     def ask(self, text: str) -> Problem:
         """See Task."""

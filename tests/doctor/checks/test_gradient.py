@@ -59,11 +59,31 @@ def test_a_gradient_of_0_in_most_steps_is_a_warning():
     assert (found.severity, found.since_step) == ("warning", 60)
 
 
-def test_always_clipped_is_worth_knowing_and_a_warning_far_above_the_limit():
-    mild = finding(grad_norm(healthy(n=N, grad_norm=3 * quiet() / 0.4, grad_clipped=np.ones(N))))
-    assert (mild.cause, mild.severity) == ("always_clipped", "info")
-    hard = finding(grad_norm(healthy(n=N, grad_norm=30 * quiet() / 0.4, grad_clipped=np.ones(N))))
+def always_clipped(times, **settings):
+    """Return the finding on a run whose gradients are so many times the limit and all clipped."""
+    run = healthy(n=N, grad_norm=times * quiet() / 0.4, grad_clipped=np.ones(N), settings=settings)
+    found = finding(grad_norm(run))
+    assert found.cause == "always_clipped"
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adamw_torch"}, {"optimizer": "AdamW8bit"}])
+def test_clipping_every_gradient_is_worth_knowing_only_where_adam_takes_out_the_scale(settings):
+    for times in (3, 30):
+        found = always_clipped(times, **settings)
+        assert (found.severity, found.overrides) == ("info", ())
+        assert "learning rate" not in found.message + found.remedy
+        assert "raise max_grad_norm only if" in found.remedy
+
+
+@pytest.mark.parametrize("name", ["sgd", "torch.optim.SGD"])
+def test_with_plain_sgd_the_limit_sets_the_step_and_far_above_it_is_a_warning(name):
+    mild, hard = always_clipped(3, optimizer=name), always_clipped(30, optimizer=name)
+    assert (mild.severity, mild.overrides) == ("info", ())
     assert (hard.severity, len(hard.overrides)) == ("warning", 1)
+    for found in (mild, hard):
+        assert "the limit sets the size of the steps" in found.message
+        assert "lower the learning rate" in found.remedy
 
 
 def test_a_norm_that_never_passes_its_limit_was_logged_after_clipping():

@@ -66,9 +66,16 @@ def test_the_published_horizon_is_slow_by_its_moves(make, finding):
     made.put("kl_coef", 0.05 * (1 + 0.2 * 64 / 10_000) ** np.arange(made.n))
     found = finding(kl_controller, made)
     assert found.cause == "slow"
-    assert "doubles in 542 steps; the run has 200" in " ".join(found.evidence)
+    assert "moves by 0.128% a step, so that it doubles in 542 steps; the run has 200" in " ".join(found.evidence)
     # 0.2 x 128 x 20 / ln 2
     assert "739 samples at a batch of 128" in found.remedy
+
+
+def test_a_pace_of_almost_nothing_is_given_with_its_digits(make, finding):
+    made = make(1)
+    control(made, 6.0, "nats/sequence", 40.0)
+    made.put("kl_coef", 0.05 * (1 + 2.5e-6) ** np.arange(made.n))
+    assert "moves by 0.00025% a step" in " ".join(finding(kl_controller, made).evidence)
 
 
 def test_the_published_horizon_is_slow_by_its_settings(make, finding):

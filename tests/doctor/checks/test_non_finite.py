@@ -30,6 +30,28 @@ def test_a_scorer_that_returns_nan_is_named():
     assert finding(non_finite(run)).cause == "reward"
 
 
+def test_each_cause_has_a_remedy_of_its_own():
+    still = np.where(np.arange(N) < 50, noise(np.random.default_rng(1), N, 0.1), 0.3)
+    broken = {
+        "reward": {"reward": broken_from(50)},
+        "log_probs": {"kl_ref": broken_from(50)},
+        "values": {"loss_value": broken_from(50)},
+        "gradient": {"grad_norm": broken_from(50)},
+        "loss": {"loss": broken_from(50)},
+        "hidden": {"loss": still, "grad_norm": broken_from(50)},
+        "skipped_steps": {"grad_norm": broken_from(50, until=51)},
+    }
+    found = {cause: finding(non_finite(healthy(n=N, **columns))) for cause, columns in broken.items()}
+    assert {cause: one.cause for cause, one in found.items()} == {cause: cause for cause in broken}
+    assert len({one.remedy for one in found.values()}) == len(broken)
+    # What scores the texts is at fault: neither a smaller step nor another number format mends it.
+    reward = found["reward"].remedy
+    assert "around step 50" in reward and "return None (unscored)" in reward and "divisions" in reward
+    assert "third" not in reward and "precision" not in reward
+    assert "third of the learning rate" in found["log_probs"].remedy
+    assert "reward function" not in found["log_probs"].remedy
+
+
 def test_a_finite_loss_with_a_broken_gradient_is_the_backward_pass():
     assert finding(non_finite(healthy(n=N, grad_norm=broken_from(50, value=np.inf)))).cause == "gradient"
 

@@ -267,3 +267,18 @@ def test_only_known_settings_come_out_whatever_a_config_holds(table, value):
     assert set(found) <= set(SETTINGS)
     assert None not in found.values()
     assert isinstance(table.algorithm(AnyConfig(value), log), str)
+
+
+@pytest.mark.parametrize(
+    ("names", "key"),
+    [
+        (GRPO, "optim"),
+        (PPO_NEW, "optim"),
+        (VERL, "actor_rollout_ref.actor.optim.optimizer"),
+        (("loss",), "optimizer"),
+        (("loss",), "optim"),
+    ],
+)
+def test_the_optimizer_is_found_as_the_trainer_calls_it(names, key):
+    assert settings(names, {key: "sgd"})["optimizer"] == "sgd"
+    assert "optimizer" not in settings(names, {})

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from steadyrl.doctor.readers.sniff import read
+from steadyrl.doctor.readers.search import search
 from steadyrl.errors import RunError
 
 DATA = Path(__file__).parent / "data"
+
+
+def read(path):
+    """Return the logs of a file or folder, whatever their metrics."""
+    return list(search(path, lambda log: True).logs)
 
 
 def whole_files():
@@ -142,8 +147,10 @@ def test_a_view_in_place_of_a_table_is_not_asked(tmp_path):
 def test_a_bad_file_does_not_hide_the_run_beside_it(tmp_path):
     (tmp_path / "bad.db").write_bytes(b"SQLite format 3\x00" + b"\x07" * 5000)
     (tmp_path / "events.out.tfevents.1").write_bytes(WHOLE["events"])
-    (log,) = read(tmp_path)
-    assert log.notes[-1].startswith(f"beside it lies what cannot be read: cannot read the database '{tmp_path}/bad.db'")
+    found = search(tmp_path, lambda log: True)
+    assert len(found.logs) == 1
+    assert list(found.unreadable) == [str(tmp_path / "bad.db")]
+    assert found.unreadable[str(tmp_path / "bad.db")].startswith("cannot read the database")
 
 
 def test_a_trackio_database_without_run_ids_is_read(tmp_path):

@@ -4,9 +4,14 @@ import math
 import numpy as np
 import pytest
 
-from steadyrl.doctor.readers.sniff import read
+from steadyrl.doctor.readers.search import search
 from steadyrl.errors import RunError
 from steadyrl.rundir import append_line, write_json
+
+
+def read(path):
+    """Return the logs of a file or folder, whatever their metrics."""
+    return list(search(path, lambda log: True).logs)
 
 
 def log_of(tmp_path, text, name="log.txt"):
@@ -222,6 +227,14 @@ def test_of_a_trainer_folder_the_state_with_most_steps_is_read(tmp_path):
     trainer_state(tmp_path, 120)
     (log,) = read(tmp_path)
     assert points(log, "loss") == {120: 1.0}
+
+
+def test_text_in_utf_16_is_read(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f'{{"step": {i}, "x": {i}, "pad": "{"ä" * 300}"}}\n' for i in range(2000)), "utf-16")
+    (log,) = read(path)
+    assert points(log, "x") == {i: float(i) for i in range(2000)}
+    assert log.notes == ()
 
 
 def test_a_folder_of_prompts_is_no_log(tmp_path):

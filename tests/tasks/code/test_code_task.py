@@ -187,6 +187,36 @@ def test_all_reference_solutions_of_human_eval_pass_and_empty_bodies_do_not():
     assert sum(r.parts["tests"] for r in score_texts([(p, "    pass\n") for p in problems], terms)) == 0
 
 
+@pytest.mark.skipif(not HUMAN_EVAL.exists(), reason="needs the published file, which is not part of this package")
+def test_the_check_runs_all_reference_solutions_of_human_eval():
+    settings = {"task": {"name": "code", "args": {"problems": str(HUMAN_EVAL)}}, "rewards": {"tests": 1.0}}
+    found = {check.name: (check.passed, check.detail) for check in check_task(config.resolve(settings))}
+    assert found["gold answer"] == (True, "164 of 164 score 1")
+    assert found["empty answer"] == (True, "164 of 164 score 0")
+
+
+def test_the_check_names_the_one_solution_in_forty_that_is_wrong(tmp_path):
+    lines = [
+        {
+            "id": f"add {i}", "prompt": "p", "entry_point": "f", "tests": [[[1], 1 + i], [[2], 2 + i]],
+            "canonical_solution": f"def f(x): return x + {i if i != 7 else 8}",
+            "wrong_solution": f"def f(x): return {1 + i}" if i != 9 else "def f(x): return x + 9",
+        }
+        for i in range(40)
+    ]  # fmt: skip
+    lines.append({"id": "none", "prompt": "p", "entry_point": "f", "starter_code": "def f(x):\n    'None.'\n"})
+    lines[-1]["tests"] = [[[1], None]]
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = {"task": {"name": "code", "args": {"problems": str(path)}}, "rewards": {"tests": 1.0}}
+    found = {check.name: (check.passed, check.detail) for check in check_task(config.resolve(settings))}
+    said = "39 of 40 score 1; 1 of 41 problems have none; not: add 7 (0.000: f(1) is 9, expected 8)"
+    assert found["gold answer"] == (False, said)
+    assert found["empty answer"] == (False, "40 of 41 score 0; not: none (1.000)")
+    said = "39 of 40 score below 1; 1 of 41 problems have none; not: add 9 (1.000)"
+    assert found["wrong answer"] == (False, said)
+
+
 def test_settings_and_files_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"task.args.sandbox.jail"):
         config.resolve({"task": {"name": "code", "args": {"sandbox": {"jail": "none"}}}, "rewards": {"tests": 1}})

@@ -8,7 +8,7 @@ from steadyrl.errors import DataError
 from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
 from steadyrl.sandbox.outcome import Returned
 from steadyrl.tasks.code.judge_tests import judge
-from steadyrl.tasks.code.problems import Case, CodeProblem, from_asserts, program
+from steadyrl.tasks.code.problems import Case, CodeProblem, from_asserts, is_python, program
 from steadyrl.tasks.code.published import load_problems
 
 
@@ -69,11 +69,55 @@ check(candidate)
 """
 
 
-def test_test_code_with_loops_counts_each_assert(sandbox):
+def test_an_assert_in_a_loop_counts_once_by_the_share_of_its_rounds(sandbox):
     found = judge(sandbox, "def f(x):\n    return x + 1", problem(script=SCRIPT))
-    assert (found.passed, found.total, found.note) == (5, 5, "")
+    assert (found.passed, found.total, found.note) == (3, 3, "")
     found = judge(sandbox, "def f(x):\n    return x + 1 if x < 2 else 0", problem(script=SCRIPT))
-    assert (found.passed, found.total) == (3, 5)
+    assert (found.passed, found.total) == (pytest.approx(2 / 3 + 0 + 1), 3)
+    assert found.note == "2 of 3 asserts do not hold"
+
+
+LOOP = (
+    "for x in candidate(1):\n    assert x >= 0\nassert candidate(2) == [2]\nassert candidate(3) == [3]\n"
+    "assert candidate(4) == [4]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "passed"),
+    [
+        ("def f(x):\n    return [x]", 4),
+        ("def f(x):\n    return [0] * 5000", 1),  # many rounds that hold are one test
+        ("def f(x):\n    return [0] * 5000 if x == 1 else [x]", 4),
+        ("def f(x):\n    return [0] * 4999 + [-1] if x == 1 else [x]", 3 + 4999 / 5000),
+        ("def f(x):\n    return [] if x == 1 else [x]", 3),  # no round at all is none that holds
+    ],
+)
+def test_what_an_answer_has_the_tests_loop_over_does_not_change_their_weight(sandbox, code, passed):
+    found = judge(sandbox, code, problem(script=LOOP))
+    assert (found.passed, found.total) == (pytest.approx(passed, rel=1e-12), 4)
+    assert (found.passed == found.total) == (found.note == "") == (passed == 4)
+
+
+def test_tests_that_end_early_count_what_was_not_reached_and_one_more(sandbox):
+    script = "for x in candidate(1):\n    assert x >= 0\n    assert x < 9 - 1 / x\ny = 1 // candidate(2)[0]\nassert y\n"
+    found = judge(sandbox, "def f(x):\n    return [x]", problem(script=script.replace("candidate(2)[0]", "1")))
+    assert (found.passed, found.total) == (3, 3)
+    found = judge(sandbox, "def f(x):\n    return [1, 1, 0, 1] if x == 1 else [0]", problem(script=script))
+    assert (found.passed, found.total) == (1 + 3 / 4, 4)
+    assert found.note == "2 of 3 asserts do not hold"
+
+
+def test_tests_that_end_early_behind_the_last_assert_do_not_pass(sandbox):
+    script = "assert candidate(1) == 1\n1 // candidate(2)\n"
+    found = judge(sandbox, "def f(x):\n    return x % 2", problem(script=script))
+    assert (found.passed, found.total, found.note) == (1, 2, "the tests do not come to their end")
+
+
+def test_thousands_of_asserts_that_all_hold_are_all_passed(sandbox):
+    script = "\n".join(f"for y in range({i % 7 + 1}):\n    assert candidate({i}) == {i}" for i in range(300))
+    found = judge(sandbox, "def f(x):\n    return x", problem(script=script))
+    assert found.passed == found.total == 300
 
 
 def test_calls_that_depend_on_results_are_found(sandbox):
@@ -96,7 +140,7 @@ def test_leading_the_test_code_astray_does_not_shrink_the_number_of_tests(sandbo
         "assert candidate(2) == 2\nassert candidate(3) == 3\n"
     )
     found = judge(sandbox, "def f(x):\n    return x if x == 0 else 'x'", problem(script=script))
-    assert (found.passed, found.total) == (1, 4)
+    assert (found.passed, found.total) == (1, 5)  # the four asserts, and the end that was not reached
 
 
 @pytest.mark.parametrize(
@@ -210,6 +254,11 @@ def test_packed_files_load(tmp_path):
     path.write_bytes(b"not packed")
     with pytest.raises(DataError, match="no gzip file"):
         load_problems(path)
+    packed = bytearray(gzip.compress(json.dumps([{**HUMAN_EVAL, "task_id": str(i)} for i in range(99)]).encode()))
+    packed[10:40] = b"\xff" * 30
+    path.write_bytes(packed)
+    with pytest.raises(DataError, match="no gzip file"):
+        load_problems(path)
 
 
 @pytest.mark.parametrize(
@@ -219,17 +268,58 @@ def test_packed_files_load(tmp_path):
         (OURS, {"tests": [[1, 2]]}, "line 2: the test"),
         (OURS, {"tests": ["assert f("]}, "line 2: the tests are not valid Python"),
         (OURS, {"entry_point": 3}, "line 2: 'entry_point' is a number"),
-        (HUMAN_EVAL, {"test": "def check(: pass"}, "line 2: 'test' is not valid Python"),
-        (HUMAN_EVAL, {"test": "x = 1"}, "line 2: 'test' has no function check"),
+        (OURS, {"tests": ["x = 1", "f(1)"]}, "line 2: the tests have no assert"),
+        (OURS, {"entry_point": "f g("}, "line 2: 'entry_point' is 'f g\\('; expected the name of a function"),
+        (OURS, {"entry_point": "class"}, "line 2: 'entry_point' is 'class'"),
+        (OURS, {"canonical": "x"}, "line 2: unknown key 'canonical'; did you mean 'canonical_solution'"),
+        (OURS, {"Starter_code": "x"}, "line 2: unknown key 'Starter_code'; did you mean 'starter_code'"),
+        (HUMAN_EVAL, {"test": "def check(: pass"}, "line 2: the tests are not valid Python"),
+        (HUMAN_EVAL, {"test": "assert True"}, "line 2: 'test' has no function check"),
+        (HUMAN_EVAL, {"test": "def check(candidate):\n    candidate(1)\n"}, "line 2: the tests have no assert"),
+        (HUMAN_EVAL, {"entry_point": "f g("}, "line 2: 'entry_point' is 'f g\\('"),
+        (HUMAN_EVAL, {"entry_point": "g"}, "line 2: 'prompt' does not define the function 'g'"),
         (HUMAN_EVAL, {"prompt": " "}, "line 2: 'prompt' is empty"),
         (MBPP, {"test_list": "assert"}, "line 2: 'test_list' is"),
         (MBPP, {"code": "x = 1"}, "line 2: the first test calls no function"),
-        (OURS, {}, "the id 'a' is there twice"),
+        (MBPP, {"test_list": ["f(1)", "f(2)"]}, "line 2: the tests have no assert"),
+        (MBPP, {"test_setup_code": "if 1:", "test_list": ["assert f(1)"]}, "line 2: the tests are not valid Python"),
+        (OURS, {}, "line 2: the id 'a' is there twice, first in line 1"),
     ],
 )
 def test_malformed_lines_are_named(tmp_path, good, change, said):
     with pytest.raises(DataError, match=said):
         load_problems(write(tmp_path / "p.jsonl", good, good | change))
+
+
+ABSURD = ["not " * 100_000 + "f(1)", "not " * 2_000 + "f(1)", "(" * 9_000, "f(1) == " + "1+" * 50_000 + "1", "f(1)\0"]
+
+
+@pytest.mark.parametrize("test", [*ABSURD, "f('\ud800')"], ids=["deep", "less deep", "brackets", "sum", "null", "half"])
+def test_tests_that_python_cannot_read_are_named_by_line(tmp_path, test):
+    for good, change in (
+        (OURS, {"tests": [f"assert {test}"]}),
+        (MBPP, {"test_list": [f"assert {test}"]}),
+        (HUMAN_EVAL, {"test": f"def check(candidate):\n    assert {test}\n"}),
+    ):
+        with pytest.raises(DataError, match="line 2: "):
+            load_problems(write(tmp_path / "p.jsonl", good, good | change | {"id": "b", "task_id": "b"}))
+
+
+def test_code_of_an_author_that_python_cannot_read_is_no_python():
+    for text in ("not " * 100_000 + "1", "(" * 9_000, "1+" * 50_000 + "1", "1\0", "'\ud800'"):
+        assert not is_python(f"x = {text}")
+
+
+def test_tests_as_values_that_are_nested_too_deeply_are_named_by_line(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "a", "prompt": "p", "entry_point": "f", "tests": [[[' + "[" * 700 + "]" * 700 + "], 1]]}\n")
+    with pytest.raises(DataError, match="line 1: "):
+        load_problems(path)
+
+
+def test_other_keys_of_the_author_are_passed_over(tmp_path):
+    own = OURS | {"level": 3, "topic": "numbers", "author": "me", "idea": ""}
+    assert [p.id for p in load_problems(write(tmp_path / "p.jsonl", own))] == ["a"]
 
 
 def test_files_without_problems_are_named(tmp_path):

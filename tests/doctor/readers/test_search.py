@@ -1,0 +1,221 @@
+"""Which logs of a folder are read: every run, no run twice, and nothing left out without a word."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from steadyrl.doctor.names.identify import holds_known_metric
+from steadyrl.doctor.readers.search import search
+from steadyrl.errors import RunError
+from steadyrl.rundir import append_line, write_json
+
+DATA = Path(__file__).parent / "data"
+LEFT_OUT = "left out, for they are taken for other logs of the same run (name one to see it): "
+
+
+def rows(path, n=10, **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"step": i, "reward": i / n, **more}) + "\n" for i in range(n)))
+    return path
+
+
+def table(path, n=10):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("step,reward\n" + "".join(f"{i},{i / n}\n" for i in range(n)))
+    return path
+
+
+def printed(path, n=10):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{{'reward': {i / n}, 'loss': 1.0}}\n" for i in range(n)))
+    return path
+
+
+def state(folder, n=10):
+    write_json(
+        folder / "trainer_state.json", {"global_step": n, "log_history": [{"step": i, "loss": 1.0} for i in range(n)]}
+    )
+    return folder / "trainer_state.json"
+
+
+def torn_state(folder):
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text('{"log_history": [{"st')
+    return folder / "trainer_state.json"
+
+
+def own_run(folder, n=10):
+    """Write a run directory with the files beside its metrics that have steps, too."""
+    write_json(folder / "run.json", {"status": "done"})
+    write_json(folder / "resolved.json", {"rewards": {}})
+    for i in range(n):
+        append_line(folder / "metrics.jsonl", {"step": i, "attempt": 0, "reward/mean": 0.5})
+        append_line(folder / "findings.jsonl", {"step": i, "state": "raised", "reward": 1.0})
+        append_line(folder / "rollouts" / f"{i:06d}.jsonl", {"step": i, "reward": 1.0})
+    write_json(folder / "checkpoints" / "000003" / "state.json", {"step": 3, "tokens": 5})
+    return folder
+
+
+def events(folder):
+    shutil.copytree(DATA / "tensors", folder)
+    return next(folder.iterdir())
+
+
+def wandb(folder):
+    shutil.copytree(DATA / "offline-run-20261120_130921-short", folder)
+    return next(folder.glob("*.wandb"))
+
+
+def found(folder):
+    return search(folder, holds_known_metric)
+
+
+def paths(result):
+    return [log.path for log in result.logs]
+
+
+def test_runs_of_every_kind_are_read_wherever_they_lie(tmp_path):
+    expected = [
+        state(tmp_path / "a"),
+        rows(tmp_path / "b" / "metrics.jsonl"),
+        table(tmp_path / "c" / "progress.csv"),
+        printed(tmp_path / "d" / "train.log"),
+        events(tmp_path / "e" / "deep"),
+        own_run(tmp_path / "f"),
+        wandb(tmp_path / "g"),
+        DATA / "mlruns",
+    ]
+    shutil.copytree(DATA / "mlruns", tmp_path / "h")
+    result = found(tmp_path)
+    assert paths(result)[:-1] == list(map(str, expected[:-1]))
+    assert [log.format for log in result.logs][-1] == "mlflow"
+    assert result.unreadable == {}
+    assert not any(LEFT_OUT in note for log in result.logs for note in log.notes)
+
+
+def test_a_run_directory_is_one_run_and_its_own_files_are_no_others(tmp_path):
+    run = own_run(tmp_path / "run")
+    (log,) = found(run).logs
+    assert (log.path, log.notes) == (str(run), ())
+
+
+def test_what_lies_beside_a_run_directorys_files_is_named(tmp_path):
+    run = own_run(tmp_path / "run")
+    other = table(run / "export.csv")
+    (log,) = found(run).logs
+    assert log.notes == (f"{LEFT_OUT}{other}",)
+
+
+def test_of_a_trainers_folder_the_newest_state_counts_and_other_logs_of_it_are_named(tmp_path):
+    for step in (5, 20):
+        newest = state(tmp_path / f"checkpoint-{step}", step)
+    others = [printed(tmp_path / "train.log"), events(tmp_path / "runs" / "host"), wandb(tmp_path / "wandb" / "run")]
+    (log,) = found(tmp_path).logs
+    assert log.path == str(newest)
+    assert log.notes == (f"{LEFT_OUT}{', '.join(map(str, others))}",)
+
+
+def test_tables_in_one_folder_are_all_read_and_printed_output_beside_them_is_named(tmp_path):
+    expected = [rows(tmp_path / "x.jsonl"), table(tmp_path / "y.csv")]
+    console = printed(tmp_path / "z.log")
+    result = found(tmp_path)
+    assert paths(result) == list(map(str, expected))
+    assert result.logs[0].notes == (f"{LEFT_OUT}{console}",)
+
+
+def test_what_a_tracker_wrote_beside_rows_is_no_second_run(tmp_path):
+    log_file = rows(tmp_path / "metrics.jsonl")
+    others = [events(tmp_path / "tensorboard"), wandb(tmp_path / "wandb" / "run")]
+    another = state(tmp_path / "second")
+    result = found(tmp_path)
+    assert paths(result) == [str(log_file), str(another)]
+    assert result.logs[0].notes == (f"{LEFT_OUT}{', '.join(map(str, others))}",)
+
+
+def test_samples_and_saved_states_below_a_log_are_no_runs_but_another_log_is(tmp_path):
+    log_file = rows(tmp_path / "log.jsonl")
+    samples, saved = tmp_path / "samples" / "3.jsonl", tmp_path / "saved" / "state.json"
+    saved.parent.mkdir()
+    saved.write_text('{"step": 3, "reward": 1.0}')
+    samples.parent.mkdir()
+    samples.write_text('{"step": 3, "reward": 1.0}\n' * 5)
+    another = rows(tmp_path / "second" / "log.jsonl")
+    result = found(tmp_path)
+    assert paths(result) == [str(log_file), str(another)]
+    assert result.logs[0].notes == (f"{LEFT_OUT}{samples}, {saved}",)
+
+
+def test_a_database_is_no_run_of_its_folder_and_runs_in_it_without_a_known_metric_are_named(tmp_path):
+    connection = sqlite3.connect(tmp_path / "all.db")
+    connection.execute("CREATE TABLE metrics (id INTEGER, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT)")
+    calls = [(1, "2025", "a", 0, '{"age": 1}'), (2, "2026", "b", 0, '{"reward": 1}')]
+    connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", calls)
+    connection.commit()
+    connection.close()
+    run, log_file = own_run(tmp_path / "run"), rows(tmp_path / "second" / "log.jsonl")
+    result = found(tmp_path)
+    assert paths(result) == [f"{tmp_path}/all.db#b", str(run), str(log_file)]
+    note = f"left out of the same file, for they hold no known metric: {tmp_path}/all.db#a"
+    assert result.logs[0].notes == (note,)
+
+
+def test_what_cannot_be_read_is_named_and_hides_nothing(tmp_path):
+    torn, good = torn_state(tmp_path / "a"), state(tmp_path / "b")
+    result = found(tmp_path)
+    assert paths(result) == [str(good)]
+    assert list(result.unreadable) == [str(torn)] and "is torn" in result.unreadable[str(torn)]
+
+
+def test_where_a_trainers_state_is_torn_the_other_log_of_the_run_is_read(tmp_path):
+    torn, other = torn_state(tmp_path / "out"), events(tmp_path / "out" / "runs")
+    result = found(tmp_path)
+    assert (paths(result), list(result.unreadable)) == ([str(other)], [str(torn)])
+
+
+def test_a_run_directory_without_metrics_says_so_and_no_state_is_taken_for_its_log(tmp_path):
+    run = own_run(tmp_path / "run")
+    (run / "metrics.jsonl").unlink()
+    result = found(run)
+    assert result.logs == ()
+    assert "has no metrics yet" in result.unreadable[str(run)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "names"),
+    [
+        ("people.csv", "name,age\nann,30\nbob,40\n", "age"),
+        ("state.json", '{"step": 3, "tokens": 5}', "tokens"),
+        ("log.jsonl", '{"step": 1, "b": 1, "a": 1, "epoch": 1}\n{"step": 2, "b": 1, "a": 1, "epoch": 1}\n', "a, b"),
+    ],
+)
+def test_a_file_without_a_known_metric_is_no_log(tmp_path, name, text, names):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunError, match=f"no known metric in '{tmp_path}/{name}': found {names}"):
+        found(tmp_path / name)
+
+
+def test_one_known_metric_makes_a_log(tmp_path):
+    (tmp_path / "log.csv").write_text("step,age,reward\n1,30,0.5\n2,40,0.6\n")
+    assert len(found(tmp_path / "log.csv").logs) == 1
+
+
+def test_a_table_without_a_known_metric_is_named_beside_the_runs_of_a_folder(tmp_path):
+    strange = tmp_path / "data" / "ages.csv"
+    strange.parent.mkdir()
+    strange.write_text("step,age\n1,30\n2,40\n")
+    run = state(tmp_path / "run")
+    result = found(tmp_path)
+    assert (paths(result), result.unreadable) == ([str(run)], {})
+    assert result.logs[0].notes == (f"left out in '{tmp_path}', for they hold no known metric: {strange}",)
+    run.unlink()
+    assert list(found(tmp_path).unreadable) == [str(strange)]
+
+
+def test_folders_too_deep_to_be_searched_are_told_of(tmp_path):
+    state(tmp_path / "a")
+    state(tmp_path.joinpath("b", *"23456789"))
+    (log,) = found(tmp_path).logs
+    assert log.notes[0].startswith(f"the search of '{tmp_path}' ended after 20000 files or 8 folders' depth")
