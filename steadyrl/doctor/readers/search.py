@@ -29,6 +29,8 @@ MOST_NAMED = 5  # in a note
 PASSED_OVER = {"node_modules", "__pycache__", "site-packages"}  # large, and not of the run
 # Where trackers write beside a trainer's own log.
 TRACKERS = {"wandb", "runs", "tensorboard", "tensorboard_logs", "tb", "tb_logs", "lightning_logs", "mlruns", "trackio"}
+# W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
+W_AND_B_WORDS = {"debug-internal.log", "debug.log", "debug-core.log"}
 # What a run keeps in folders of its own, by the format of its log; no log of another run is in there.
 KEPT = {
     "steadyrl": {"checkpoints", "rollouts", "evaluations", "report"},
@@ -155,6 +157,8 @@ class _Search:
             with os.scandir(folder) as held:
                 entries = sorted((Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in held)
             files = [path for path, is_folder in entries if not is_folder and path.is_file()]
+            if any(path.name == "debug-internal.log" for path in files):
+                files = [path for path in files if path.name not in W_AND_B_WORDS]
             self.cut |= len(files) > self.files_left
             files = files[: self.files_left]
             self.files_left -= len(files)

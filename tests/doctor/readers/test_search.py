@@ -219,3 +219,12 @@ def test_folders_too_deep_to_be_searched_are_told_of(tmp_path):
     state(tmp_path.joinpath("b", *"23456789"))
     (log,) = found(tmp_path).logs
     assert log.notes[0].startswith(f"the search of '{tmp_path}' ended after 20000 files or 8 folders' depth")
+
+
+def test_what_wandb_says_of_itself_is_no_printed_log(tmp_path):
+    run = wandb(tmp_path / "wandb" / "offline-run-20261120_130921-short")
+    for name in ("debug-internal.log", "debug.log"):
+        (tmp_path / "wandb" / name).write_text("config: {'learning_rate': 1e-05, 'kl': {'coef': 0.05}}\n" * 3)
+    assert paths(found(tmp_path)) == [str(run)]
+    printed(tmp_path / "other" / "debug.log")  # by itself a log may be called so
+    assert str(tmp_path / "other" / "debug.log") in paths(found(tmp_path))
