@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from steadyrl import config
-from steadyrl.train import open_session
+from steadyrl.rundir import RunDir
+from steadyrl.train import Watch, open_session, train
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -16,6 +17,24 @@ TEMPLATE = (
     "{% for message in messages %}<user>{{ message['content'] }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<bot>{% endif %}"
 )
+
+
+@pytest.fixture
+def whole_and_broken(tmp_path):
+    """Return a function that trains twice, once without a break and once stopped after some steps and resumed.
+
+    It takes a function that opens a session, and returns both runs.
+    """
+
+    def train_both(opened, after=3):
+        whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")
+        train(opened(), whole)
+        done = []
+        assert train(opened(), broken, 0, Watch(step=done.append, stop=lambda: len(done) == after)) == "interrupted"
+        assert train(opened(), broken, 1) == "finished"
+        return whole, broken
+
+    return train_both
 
 
 @pytest.fixture

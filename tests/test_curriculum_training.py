@@ -11,7 +11,7 @@ from steadyrl.checkpoint import State
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.level_replay import Accel, AccelSettings
 from steadyrl.rundir import RunDir, read_lines
-from steadyrl.train import Watch, one_step, train
+from steadyrl.train import one_step, train
 from steadyrl.types import Problem
 
 LEARNABLE, MASTERED, DEAD = "abcd", "efghijklm", "nopqrstuvwxyz0123456789"
@@ -90,14 +90,9 @@ def steady(run):
 
 
 @pytest.mark.parametrize("curriculum", CURRICULA)
-def test_a_resumed_run_chooses_as_the_unbroken_one(graded, tmp_path, curriculum):
+def test_a_resumed_run_chooses_as_the_unbroken_one(graded, whole_and_broken, curriculum):
     settings = ("run.steps=8", "rollout.refill=1", "run.seed=3")
-    whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")
-    train(graded(curriculum, *settings), whole)
-    done = []
-    stop = Watch(step=done.append, stop=lambda: len(done) == 4)
-    assert train(graded(curriculum, *settings), broken, 0, stop) == "interrupted"
-    assert train(graded(curriculum, *settings), broken, 1) == "finished"
+    whole, broken = whole_and_broken(lambda: graded(curriculum, *settings), after=4)
     assert steady(broken) == steady(whole)
     choices = [[line["choices"] for line in read_lines(run.curriculum_file)] for run in (whole, broken)]
     assert choices[0] == choices[1]

@@ -8,7 +8,7 @@ import pytest
 from steadyrl.errors import DataError
 from steadyrl.preflight import preflight
 from steadyrl.rundir import RunDir
-from steadyrl.train import Watch, train
+from steadyrl.train import train
 
 NO_ROOM = r"rollout\.max_tokens = 12 leaves no room.* take 20 to 51 tokens.* = 3; set rollout\.max_tokens to 54 or more"
 NOBODY = r"none of \d+ rollouts could be scored; the first reason: nobody is there"
@@ -56,13 +56,9 @@ def test_where_only_some_rollouts_hold_a_turn_these_are_trained_on(talking, tmp_
     assert all(np.isfinite(line["grad_norm"]) and 0 < line["completion/empty"] < 1 for line in lines)
 
 
-def test_a_run_with_cut_observations_resumes_as_the_unbroken_one(talking, tmp_path):
+def test_a_run_with_cut_observations_resumes_as_the_unbroken_one(talking, whole_and_broken):
     settings = ("rollout.observation_tokens=20", "run.steps=6")
-    whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")
-    train(talking(*settings), whole)
-    done = []
-    assert train(talking(*settings), broken, 0, Watch(step=done.append, stop=lambda: len(done) == 3)) == "interrupted"
-    assert train(talking(*settings), broken, 1) == "finished"
+    whole, broken = whole_and_broken(lambda: talking(*settings))
     for name in ("reward/mean", "grad_norm", "observation/cut"):
         assert [line[name] for line in broken.metrics()] == [line[name] for line in whole.metrics()]
     # Observations take 14, 24, 34 and 44 tokens: a quarter fits. Two steps are a pass over all problems.

@@ -5,7 +5,7 @@ import pytest
 from steadyrl import config
 from steadyrl.config import in_steps
 from steadyrl.rundir import RunDir, read_lines
-from steadyrl.train import Watch, train
+from steadyrl.train import train
 
 
 def settings(*overrides):
@@ -43,13 +43,9 @@ def test_an_epoch_takes_every_training_problem_once(toy, tmp_path):
     assert draws(run) == {problem.id: 3 for problem in session.problems}
 
 
-def test_a_run_by_epochs_resumes_where_it_was(toy, tmp_path):
+def test_a_run_by_epochs_resumes_where_it_was(toy, whole_and_broken):
     overrides = ("run.epochs=2", "run.rollouts_every=1", "rollout.prompts_per_step=3")
-    whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")
-    train(toy(*overrides), whole)
-    done = []
-    assert train(toy(*overrides), broken, 0, Watch(step=done.append, stop=lambda: len(done) == 3)) == "interrupted"
-    assert train(toy(*overrides), broken, 1) == "finished"
+    whole, broken = whole_and_broken(lambda: toy(*overrides))
     for key in ("data_epoch", "reward/mean", "grad_norm"):
         assert [line[key] for line in broken.metrics()] == [line[key] for line in whole.metrics()]
     assert draws(broken) == draws(whole)

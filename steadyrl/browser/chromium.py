@@ -97,17 +97,14 @@ class Chromium:
         Raises:
             EpisodeError: It does not come up.
         """
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(leave)
             slot = self._borrow()
-        except BaseException:
-            leave()
-            raise
-        tab = PageTab(self, slot, leave)
-        try:
+            undo.pop_all()
+            tab = PageTab(self, slot, leave)
+            undo.callback(tab.close)
             tab.do(self._begin(slot, url))
-        except BaseException:
-            tab.close()
-            raise
+            undo.pop_all()
         return tab
 
     def call(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
@@ -181,21 +178,23 @@ class Chromium:
     async def _launch(self) -> Slot:
         driver = await self._living_driver()
         folder = tempfile.mkdtemp(prefix="srl-")  # short: the path of a socket in it has 108 characters at most
-        try:
-            browser = await driver.chromium.launch(
-                executable_path=self._executable,
-                args=list(_ARGUMENTS),
-                chromium_sandbox=not self._without_sandbox,
-                timeout=self._settings.launch_timeout_s * 1000,
-                # What Chromium leaves in the folder for temporary files when it is killed is removed with the folder.
-                env={**os.environ, "TMPDIR": folder},
-            )
-            session = await browser.new_browser_cdp_session()
-            processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
-            await session.detach()
-        except Exception as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise EpisodeError(f"Chromium does not start: {_first_line(error)}") from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            try:
+                browser = await driver.chromium.launch(
+                    executable_path=self._executable,
+                    args=list(_ARGUMENTS),
+                    chromium_sandbox=not self._without_sandbox,
+                    timeout=self._settings.launch_timeout_s * 1000,
+                    # What Chromium leaves in the folder for temporary files when it is killed goes with the folder.
+                    env={**os.environ, "TMPDIR": folder},
+                )
+                session = await browser.new_browser_cdp_session()
+                processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+                await session.detach()
+            except self._api.Error as error:
+                raise EpisodeError(f"Chromium does not start: {_first_line(error)}") from error
+            undo.pop_all()
         return Slot(browser, next(int(p["id"]) for p in processes if p["type"] == "browser"), folder)
 
     async def _living_driver(self) -> Any:
@@ -231,7 +230,7 @@ class Chromium:
         if self._hidden:
             await context.add_init_script(f"__steadyrl.state.hidden = {self._hidden!r}")
         raw = await context.new_page()
-        page = Page(raw, await context.new_cdp_session(raw))
+        page = Page(raw, await context.new_cdp_session(raw), self._api.Error)
         # The pattern is matched in the driver, so that requests of the origin do not pass through Python.
         await context.route(re.compile(f"^(?!{re.escape(self._origin)}/)"), page.refuse)
         context.on("page", page.refuse_popup)
@@ -278,13 +277,16 @@ class PageTab:
 
     def do(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine of the page; a browser in which one failed is ended, for nothing is known of its state."""
-        try:
-            return self._chromium.call(work)
-        except BaseException:  # an interrupted action leaves a page in any state as well
-            slot, self._slot = self._slot, None
-            if slot is not None:
-                self._chromium.discard(slot)
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._give_up)  # an interrupted action leaves a page in any state as well
+            result = self._chromium.call(work)
+            undo.pop_all()
+        return result
+
+    def _give_up(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._chromium.discard(slot)
 
     def _page(self) -> Page:
         if self._slot is None or self._slot.page is None:

@@ -19,8 +19,15 @@ class Page:
         context: Playwright's context, which holds cookies and storage.
     """
 
-    def __init__(self, page: Any, session: Any):
-        self._page, self._session = page, session
+    def __init__(self, page: Any, session: Any, error: type[Exception]):
+        """Listen to a page.
+
+        Args:
+            page: Playwright's.
+            session: Of Chromium's own protocol, to this page.
+            error: What Playwright raises.
+        """
+        self._page, self._session, self._error = page, session, error
         self.context = page.context
         self._loaded = asyncio.Event()
         page.on("domcontentloaded", lambda _: self._loaded.set())
@@ -44,7 +51,7 @@ class Page:
         for _ in range(_LOOKS):
             try:
                 seen = await self._page.evaluate("() => window.__steadyrl.look()")
-            except Exception as error:
+            except self._error as error:
                 if "navigation" not in str(error) and "context was destroyed" not in str(error):
                     raise
                 seen = {"leaving": True}
@@ -96,19 +103,19 @@ class Page:
     async def refuse_popup(self, page: Any) -> None:
         """Close any other page of this context."""
         if page is not self._page:
-            with contextlib.suppress(Exception):  # it may have closed itself
+            with contextlib.suppress(self._error):  # it may have closed itself
                 await page.close()
 
     async def _stay(self, request: Any) -> None:
         """Note that the page which was being left is still there: what it asked for is refused, a file, or nothing."""
         if not request.is_navigation_request():
             return
-        with contextlib.suppress(Exception):  # where it was left after all, there is nothing to note
+        with contextlib.suppress(self._error):  # where it was left after all, there is nothing to note
             await self._page.evaluate("() => { window.__steadyrl.state.leaving = false }")
         self._loaded.set()
 
     async def _dismiss(self, dialog: Any) -> None:
-        with contextlib.suppress(Exception):  # it may have closed with its page
+        with contextlib.suppress(self._error):  # it may have closed with its page
             await dialog.dismiss()
 
 

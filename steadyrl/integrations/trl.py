@@ -247,15 +247,25 @@ def reference_differs(gap: float) -> Finding:
     Args:
         gap: Mean absolute difference of their log-probs, nats per token.
     """
+    return _differ(
+        "reference",
+        message=f"Policy and reference differ by {gap:.2g} nats/token before any update; they should be one model.",
+        evidence=f"mean |log p - log ref| of sampled tokens: {gap:.3g} nats/token at step 0",
+        remedy="Load both from the same weights in the same precision, without dropout, and with any adapter that was "
+        "trained before in both: the KL penalty pulls towards another model otherwise.",
+    )
+
+
+def _differ(cause: str, message: str, evidence: str, remedy: str) -> Finding:
+    """Return the finding of two passes that should agree before any update."""
     return Finding(
         check="passes_differ",
         severity="warning",
         since_step=0,
-        cause="reference",
-        message=f"Policy and reference differ by {gap:.2g} nats/token before any update; they should be one model.",
-        evidence=(f"mean |log p - log ref| of sampled tokens: {gap:.3g} nats/token at step 0",),
-        remedy="Load both from the same weights in the same precision, without dropout, and with any adapter that was "
-        "trained before in both: the KL penalty pulls towards another model otherwise.",
+        cause=cause,
+        message=message,
+        evidence=(evidence,),
+        remedy=remedy,
         source="N Implementation Details of RLHF: with equal weights the first ratio is exactly 1, the first KL 0",
     )
 
@@ -294,16 +304,11 @@ def passes_agree(model: torch.nn.Module, vocabulary: int) -> tuple[Finding, ...]
     gap = float((first.log_softmax(-1) - second.log_softmax(-1)).abs().mean())
     if gap <= PASS_GAP:
         return ()
-    return (
-        Finding(
-            check="passes_differ",
-            severity="warning",
-            since_step=0,
-            cause="dropout",
-            message=f"Two passes over the same tokens differ by {gap:.2g} nats/token before any update: dropout is on.",
-            evidence=(f"mean |log p - log p| of two passes in training mode: {gap:.3g} nats/token, no update between",),
-            remedy="Switch dropout off (TRL: disable_dropout=True): ratios and KL estimates compare two passes, and "
-            "this difference goes into them as noise.",
-            source="N Implementation Details of RLHF: with equal weights the first ratio is exactly 1, the first KL 0",
-        ),
+    found = _differ(
+        "dropout",
+        message=f"Two passes over the same tokens differ by {gap:.2g} nats/token before any update: dropout is on.",
+        evidence=f"mean |log p - log p| of two passes in training mode: {gap:.3g} nats/token, no update between",
+        remedy="Switch dropout off (TRL: disable_dropout=True): ratios and KL estimates compare two passes, and this "
+        "difference goes into them as noise.",
     )
+    return (found,)

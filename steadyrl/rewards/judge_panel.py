@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from steadyrl.errors import EngineError
@@ -140,7 +141,8 @@ class Panel:
         """Ask several at a time; where the first many all fail, the rest count as failed, unasked."""
         found: dict[Ballot, Answer] = {}
         failures = 0
-        with ThreadPoolExecutor(self._section.workers) as pool:
+        with ThreadPoolExecutor(self._section.workers) as pool, ExitStack() as interrupted:
+            interrupted.callback(self._client.stop)  # an interrupt must not wait for waits
             futures = {pool.submit(self._ask, ballot): ballot for ballot in ballots}
             try:
                 for future in as_completed(futures):
@@ -150,11 +152,9 @@ class Panel:
                     failures += isinstance(asked.answer, str)
                     if failures == len(found) >= _LEAST:
                         break
-            except BaseException:
-                self._client.stop()  # an interrupt must not wait for waits
-                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
+            interrupted.pop_all()
         for future, ballot in futures.items():
             if ballot not in found:
                 asked = Asked(_NOT_ASKED) if future.cancelled() else future.result()

@@ -186,13 +186,9 @@ def test_every_algorithm_learns_to_write_the_letter_a(toy, tmp_path, name, args,
 
 
 @pytest.mark.parametrize("name", ["rlaif", "raft", "rwr"])
-def test_a_resumed_run_equals_the_unbroken_one(toy, tmp_path, name):
+def test_a_resumed_run_equals_the_unbroken_one(toy, whole_and_broken, name):
     settings = (f"algorithm.name={name}", "run.steps=6", "rollout.samples_per_prompt=4")
-    whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")
-    train(toy(*settings), whole)
-    done = []
-    assert train(toy(*settings), broken, 0, Watch(step=done.append, stop=lambda: len(done) == 3)) == "interrupted"
-    assert train(toy(*settings), broken, 1) == "finished"
+    whole, broken = whole_and_broken(lambda: toy(*settings))
     for key in ("reward/mean", "grad_norm", "loss/total"):
         assert [r[key] for r in broken.metrics()] == [r[key] for r in whole.metrics()]
     assert len({r["grad_norm"] for r in whole.metrics()}) == 6

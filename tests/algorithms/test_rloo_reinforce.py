@@ -8,7 +8,7 @@ from steadyrl.algorithms.rloo import RLOO
 from steadyrl.batch import loss_arrays
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
-from steadyrl.train import Watch, train
+from steadyrl.train import train
 from steadyrl.types import Batch, TokenScores
 
 # A group of three rows; two completion tokens each, but the last row has one.
@@ -100,13 +100,9 @@ def test_both_learn_to_write_the_letter_a(toy, tmp_path, name, samples, steps):
 
 
 @pytest.mark.parametrize("name", ["rloo", "reinforce"])
-def test_a_resumed_run_equals_the_unbroken_one(toy, tmp_path, name):
+def test_a_resumed_run_equals_the_unbroken_one(toy, whole_and_broken, name):
     settings = (f"algorithm.name={name}", "run.steps=6", "rollout.samples_per_prompt=4")
-    whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")
-    train(toy(*settings), whole)
-    done = []
-    assert train(toy(*settings), broken, 0, Watch(step=done.append, stop=lambda: len(done) == 3)) == "interrupted"
-    assert train(toy(*settings), broken, 1) == "finished"
+    whole, broken = whole_and_broken(lambda: toy(*settings))
     for key in ("reward/mean", "grad_norm", "kl_ref_k1"):
         assert [r[key] for r in broken.metrics()] == [r[key] for r in whole.metrics()]
         assert len({r[key] for r in whole.metrics()}) >= 5
