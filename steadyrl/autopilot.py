@@ -59,8 +59,11 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
         batch: What trained, with ``old`` scores; evenly spaced rows of it are measured again.
         sampling: As it was drawn.
     """
-    count = len(batch.lengths)
-    part = take_rows(batch, np.unique(np.linspace(0, count - 1, min(count, MEASURED_ROWS)).astype(int)))
+    written = np.flatnonzero(batch.completion_mask.any(axis=1))  # an episode may have ended before its first turn
+    if not written.size:
+        return None
+    places = np.linspace(0, len(written) - 1, min(len(written), MEASURED_ROWS)).astype(int)
+    part = take_rows(batch, written[np.unique(places)])
     after = backend.score(part, sampling, frozenset())
     assert part.old is not None, "score the batch before its updates"
     mask = part.completion_mask if after.audited is None else part.completion_mask & after.audited[:, None]

@@ -12,7 +12,7 @@ import pytest
 
 from steadyrl import checkpoint, config
 from steadyrl.autopilot import KL_STEP, Autopilot, step_kl
-from steadyrl.batch import make_batch
+from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.control import Band
 from steadyrl.doctor.examine import CHECKS
@@ -286,18 +286,35 @@ def test_without_leave_to_act_a_gradient_that_is_not_finite_ends_the_run(toy, tm
     assert RunDir(tmp_path).actions() == []
 
 
+def scored_batch(session):
+    """Return 8 rollouts with their scores before an update."""
+    groups = collect(session.backend, session.problems[:4], 2, session.sampling, (0, 0), 0)
+    groups = [replace(g, rollouts=tuple(replace(r, reward=1.0) for r in g.rollouts)) for g in groups]
+    batch = make_batch(groups, session.backend.tokenizer.pad_id)
+    return replace(batch, old=session.backend.score(batch, session.sampling, frozenset()))
+
+
 def test_the_kl_of_a_step_is_that_of_the_whole_update(toy):
     session = toy()
-    backend = session.backend
-    groups = collect(backend, session.problems[:4], 2, session.sampling, (0, 0), 0)
-    groups = [replace(g, rollouts=tuple(replace(r, reward=1.0) for r in g.rollouts)) for g in groups]
-    batch = make_batch(groups, backend.tokenizer.pad_id)
-    batch = replace(batch, old=backend.score(batch, session.sampling, frozenset()))
+    backend, batch = session.backend, scored_batch(session)
     assert step_kl(backend, batch, session.sampling) == 0.0
     backend.parameters["logits"][:, 0] += 3.0
     after = backend.score(batch, session.sampling, frozenset()).logprobs
     ratios = np.exp(after - batch.old.logprobs)[batch.completion_mask]
     assert step_kl(backend, batch, session.sampling) == pytest.approx(float(np.mean(ratios - 1 - np.log(ratios))))
+
+
+def test_the_kl_of_a_step_is_measured_on_rollouts_that_hold_a_token(toy, monkeypatch):
+    session = toy()
+    backend, batch = session.backend, scored_batch(session)
+    batch.completion_mask[[0, -1]] = False  # episodes that ended before a turn
+    monkeypatch.setattr("steadyrl.autopilot.MEASURED_ROWS", 2)
+    backend.parameters["logits"][:, 0] += 3.0
+    assert step_kl(backend, batch, session.sampling) == pytest.approx(
+        step_kl(backend, take_rows(batch, np.array([1, len(batch.lengths) - 2])), session.sampling)
+    )
+    batch.completion_mask[:] = False
+    assert step_kl(backend, batch, session.sampling) is None
 
 
 def test_a_target_for_the_kl_to_the_reference_moves_the_coefficient(toy, tmp_path):

@@ -163,6 +163,31 @@ def chromium(servers):
     made.close()
 
 
+@pytest.mark.parametrize("program", ["exit 1", "sleep 30"])
+def test_a_start_that_fails_or_is_given_up_leaves_no_folder(servers, tmp_path, monkeypatch, program):
+    pytest.importorskip("playwright", reason="needs playwright")
+    script = tmp_path / "chromium"
+    script.write_text(f"#!/bin/sh\n{program}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made, left = Chromium(BrowserSettings(executable=str(script)), servers[0].address), []
+    try:
+        made.call(made._living_driver())
+        with pytest.raises(EpisodeError):
+            made.call(made._launch(), timeout_s=3.0)
+        deadline = time.monotonic() + 10
+        while (left := list(tmp_path.glob("srl-*"))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left == []
+        tab_left = []
+        with pytest.raises(EpisodeError):
+            made._settings = made._settings.model_copy(update={"launch_timeout_s": 0.5})
+            made.open(servers[0].address + "/", lambda: tab_left.append(1))
+        assert tab_left == [1]  # told once that no one shows the page
+    finally:
+        made.close()
+
+
 @pytest.fixture
 def opened(chromium, servers):
     """Return a function that opens a path of our server; what it opened is closed in the end."""

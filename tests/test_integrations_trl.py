@@ -233,6 +233,14 @@ def test_a_batch_is_read_as_by_hand():
     assert found.exact == pytest.approx(float(entropies.mean()), rel=1e-4)
     assert found.reference == pytest.approx(float(logps.abs().mean()), rel=1e-4)
     assert read_batch(policy, {**batch, "completion_mask": torch.zeros(2, 3).long()}, 1.0) is None
+    tools = torch.tensor([[0, 1, 1], [1, 0, 1]])  # of the second completion's two tokens a tool wrote the last
+    of_policy = read_batch(policy, {**batch, "tool_mask": tools}, temperature=2.0)
+    assert of_policy.sampled == pytest.approx(-float(logps[1]), rel=1e-4)
+
+
+def test_batches_with_pictures_are_left_alone(tmp_path):
+    other = {"ref_per_token_logps": torch.full((64, 6), -3.0), "pixel_values": torch.zeros(64, 1)}
+    assert watched(tmp_path, lambda policy: {**drawn(policy, top_k=4), **other}) == set()
 
 
 def test_only_what_computes_a_loss_can_be_watched():
