@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steadyrl.errors import DataError
-from steadyrl.preflight import preflight
+from steadyrl.preflight.run import preflight
 from steadyrl.rundir import RunDir
 from steadyrl.train import train
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from steadyrl import config as configs
-from steadyrl.preflight import preflight, summary_line
+from steadyrl.preflight.run import preflight, summary_line
+from steadyrl.preflight.trial import Verdict
 from steadyrl.train import open_session
-from steadyrl.trial import Verdict
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "?   "}
 

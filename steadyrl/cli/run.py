@@ -19,7 +19,7 @@ from steadyrl.cli.progress import Progress, note
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.evaluate import greedy_sampling
-from steadyrl.preflight import preflight, summary_line
+from steadyrl.preflight.run import preflight, summary_line
 from steadyrl.rollout import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import Session, Watch, open_session, train

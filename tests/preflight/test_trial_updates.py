@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from steadyrl import rehearsal
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.errors import AccessError
-from steadyrl.rehearsal import rehearse
-from steadyrl.trial import begin_trial
+from steadyrl.preflight import trial_updates as module
+from steadyrl.preflight.trial import begin_trial
+from steadyrl.preflight.trial_updates import make_trial_updates
 
 
 def verdicts(session):
-    return {verdict.name: verdict for verdict in rehearse(begin_trial(session)).verdicts}
+    return {verdict.name: verdict for verdict in make_trial_updates(begin_trial(session)).verdicts}
 
 
 def causes(session):
@@ -41,7 +41,7 @@ def test_the_gain_is_the_mean_of_advantage_times_change(toy):
     session = toy("update.learning_rate=1e-6")
     trial = begin_trial(session)
     before = session.backend.parameters["logits"].copy()
-    message = {v.name: v for v in rehearse(trial).verdicts}["update"].message
+    message = {v.name: v for v in make_trial_updates(trial).verdicts}["update"].message
     np.testing.assert_array_equal(session.backend.parameters["logits"], before)
     batch = trial.training
     twin = ToyBackend(0)
@@ -257,13 +257,13 @@ def test_the_state_is_as_it_was_even_if_an_update_fails(toy):
         return session.algorithm.loss(xp, new, arrays, count)
 
     with pytest.raises(RuntimeError, match="no memory"):
-        rehearse(replace(trial, session=with_loss(session, fails_later)))
+        make_trial_updates(replace(trial, session=with_loss(session, fails_later)))
     for name, array in before.items():
         np.testing.assert_array_equal(session.backend.parameters[name], array)
 
 
 def test_too_little_room_for_the_state_is_refused_before_anything_is_saved(toy, monkeypatch):
     usage = SimpleNamespace(total=100, used=99, free=1)
-    monkeypatch.setattr(rehearsal.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(AccessError, match="set TMPDIR"):
-        rehearse(begin_trial(toy()))
+        make_trial_updates(begin_trial(toy()))

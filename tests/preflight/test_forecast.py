@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from steadyrl import forecast as module
-from steadyrl.forecast import Memory, affine, duration, forecast
-from steadyrl.rehearsal import Rehearsal
-from steadyrl.trial import Timed, begin_trial
+from steadyrl.preflight import forecast as module
+from steadyrl.preflight.forecast import Memory, affine, duration, forecast
+from steadyrl.preflight.trial import Timed, begin_trial
+from steadyrl.preflight.trial_updates import TrialUpdates
 
 NOW = Memory(0, 1, "machine")
 
 
-def told(trial, rehearsal=Rehearsal(()), before=NOW):  # noqa: B008  # frozen
-    return {verdict.name: verdict for verdict in forecast(trial, rehearsal, before)}
+def told(trial, updates=TrialUpdates(()), before=NOW):  # noqa: B008  # frozen
+    return {verdict.name: verdict for verdict in forecast(trial, updates, before)}
 
 
 def test_a_cost_per_call_and_one_per_row_are_told_apart():
@@ -55,7 +55,7 @@ def timed(toy):
             reward=Timed(16, 0.16),
             scoring=Timed(16, 0.32),
         )
-        return trial, Rehearsal((), (Timed(4, 0.3), Timed(16, 0.9)), 10**6)  # 0.1 s a call and 0.05 s a row
+        return trial, TrialUpdates((), (Timed(4, 0.3), Timed(16, 0.9)), 10**6)  # 0.1 s a call and 0.05 s a row
 
     return begin
 
@@ -88,13 +88,13 @@ def test_without_an_update_there_is_no_forecast_of_time_and_disk(timed):
 
 def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
     """16 of 64 rollouts added 3 GiB less the moments to 1 GiB: three times as much again."""
-    trial, rehearsal = timed("rollout.prompts_per_step=32")
+    trial, updates = timed("rollout.prompts_per_step=32")
     gib, parameters = 2**30, trial.session.backend.describe()["parameters"]
 
     def memory(total):
         peak = 4 * gib + 8 * parameters
         monkeypatch.setattr(module, "peak_device_memory", lambda: (peak, total))
-        return told(trial, rehearsal, Memory(gib, total, "CUDA device"))["memory"]
+        return told(trial, updates, Memory(gib, total, "CUDA device"))["memory"]
 
     fits = memory(14 * gib)
     assert fits.passed
@@ -106,8 +106,8 @@ def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
 
 def test_a_disk_without_room_for_the_checkpoints_fails(timed, monkeypatch):
     """Two are kept and a third is written before the oldest goes: 3 MB."""
-    trial, rehearsal = timed("run.checkpoint_every=10")
+    trial, updates = timed("run.checkpoint_every=10")
     for free, passed in ((3 * 10**6, True), (3 * 10**6 - 1, False)):
         monkeypatch.setattr(module.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
-        verdict = told(trial, rehearsal)["disk"]
+        verdict = told(trial, updates)["disk"]
         assert (verdict.passed, verdict.overrides) == (passed, () if passed else ("run.keep_checkpoints=1",))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from steadyrl.backends.device_memory import peak_device_memory
 from steadyrl.config import Config
-from steadyrl.rehearsal import Rehearsal
-from steadyrl.trial import Timed, Trial, Verdict
+from steadyrl.preflight.trial import Timed, Trial, Verdict
+from steadyrl.preflight.trial_updates import TrialUpdates
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
 _GIB = 2.0**30
@@ -28,16 +28,16 @@ class Memory:
     place: str
 
 
-def forecast(trial: Trial, rehearsal: Rehearsal, before: Memory) -> list[Verdict]:
+def forecast(trial: Trial, updates: TrialUpdates, before: Memory) -> list[Verdict]:
     """Scale what was measured to the run.
 
     Args:
         trial: The rollouts, with times.
-        rehearsal: The updates, with times.
+        updates: The updates, with times.
         before: What was in use before the trial.
     """
     config = trial.session.config
-    return [_time(trial, rehearsal), _memory(trial, before, memory_now()), _disk(config, rehearsal.saved_bytes)]
+    return [_time(trial, updates), _memory(trial, before, memory_now()), _disk(config, updates.saved_bytes)]
 
 
 def memory_now() -> Memory:
@@ -74,9 +74,9 @@ def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
     return calls * (many.seconds - per_row * many.rows) + per_row * rows
 
 
-def _time(trial: Trial, rehearsal: Rehearsal) -> Verdict:
+def _time(trial: Trial, tried: TrialUpdates) -> Verdict:
     session, config = trial.session, trial.session.config
-    if rehearsal.updates is None:
+    if tried.updates is None:
         return Verdict("time", None, "no update could be timed")
     rows = _rollouts(config)
     per_reward = trial.reward.seconds / trial.reward.rows
@@ -85,7 +85,7 @@ def _time(trial: Trial, rehearsal: Rehearsal) -> Verdict:
         "sampling": _drawing(trial, rows),
         "rewards": per_reward * rows,
         "scoring": trial.scoring.seconds / trial.scoring.rows * rows,
-        "updates": affine(*rehearsal.updates, rows=config.update.epochs * rows, calls=updates),
+        "updates": affine(*tried.updates, rows=config.update.epochs * rows, calls=updates),
     }
     step = sum(parts.values())
     each = _evaluation(trial, per_reward)

@@ -19,8 +19,8 @@ import numpy as np
 from steadyrl import kl
 from steadyrl.batch import take_rows
 from steadyrl.errors import AccessError
+from steadyrl.preflight.trial import Timed, Trial, Verdict, measure
 from steadyrl.train import Session, learning_rate
-from steadyrl.trial import Timed, Trial, Verdict, measure
 from steadyrl.types import Array, Batch, TokenScores
 
 EXACT = 1e-6  # relative for metrics, nats for log-probs
@@ -37,7 +37,7 @@ _NAMES = ("gradient", "update", "continuation")
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class TrialUpdates:
     """What the updates told.
 
     Attributes:
@@ -60,14 +60,14 @@ class _Taken:
     seconds: float
 
 
-def rehearse(trial: Trial) -> Rehearsal:
+def make_trial_updates(trial: Trial) -> TrialUpdates:
     """Make a few updates and take them back.
 
     Raises:
         AccessError: There is no room for the state in the folder for temporary files.
     """
     if trial.training is None:
-        return Rehearsal(tuple(Verdict(name, None, "the algorithm kept no rollout to train on") for name in _NAMES))
+        return TrialUpdates(tuple(Verdict(name, None, "the algorithm kept no rollout to train on") for name in _NAMES))
     with _temporary_folder(trial.session) as name:
         start, middle = Path(name) / "start", Path(name) / "middle"
         start.mkdir()
@@ -79,7 +79,7 @@ def rehearse(trial: Trial) -> Rehearsal:
             trial.session.backend.load(start)
 
 
-def _updates(trial: Trial, batch: Batch, start: Path, middle: Path) -> Rehearsal:
+def _updates(trial: Trial, batch: Batch, start: Path, middle: Path) -> TrialUpdates:
     session, backend = trial.session, trial.session.backend
     rate = learning_rate(session.config.update, 0, session.config.run.steps)
     # A part of the rows for the second step: two sizes tell what of an update's time grows with them.
@@ -89,7 +89,7 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path) -> Rehearsal
     gradient = _gradient(batch, before, first.stats["grad_norm"])
     if not math.isfinite(first.stats["grad_norm"]):
         rest = (Verdict(name, None, "no update could be made") for name in _NAMES[1:])
-        return Rehearsal((gradient, *rest))
+        return TrialUpdates((gradient, *rest))
     after = measure(session, batch)
     backend.save(middle)
     saved = sum(file.stat().st_size for file in middle.rglob("*") if file.is_file())
@@ -102,7 +102,7 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path) -> Rehearsal
     update = _update(session, batch, before, after, rate, start)
     continuation = _continuation(session, part, middle, (first, second, loaded, repeated, anew))
     timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
-    return Rehearsal((gradient, update, continuation), timed, saved)
+    return TrialUpdates((gradient, update, continuation), timed, saved)
 
 
 def _take(session: Session, rows: Batch, seen: Batch, rate: float) -> _Taken:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from steadyrl.backends.toy import ToyBackend
-from steadyrl.parity import reference_parity, sampled_entropy, sampler_parity
-from steadyrl.trial import begin_trial
+from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler_parity
+from steadyrl.preflight.trial import begin_trial
 
 NARROW = ("sampling.temperature=0.7", "sampling.top_p=0.9", "sampling.top_k=20")
 

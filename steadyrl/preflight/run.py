@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from steadyrl.forecast import forecast, memory_now
-from steadyrl.parity import reference_parity, sampled_entropy, sampler_parity
-from steadyrl.rehearsal import rehearse
+from steadyrl.preflight.forecast import forecast, memory_now
+from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler_parity
+from steadyrl.preflight.trial import Trial, Verdict, begin_trial
+from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rewards.combine import score_texts
 from steadyrl.train import Session
-from steadyrl.trial import Trial, Verdict, begin_trial
 from steadyrl.types import Rollout
 
 UNSCORED_AT_MOST = 0.2  # a judge or an engine that fails more often is broken, not unlucky
@@ -41,8 +41,8 @@ def preflight(session: Session) -> list[Verdict]:
         sampled_entropy(trial),
         reference_parity(trial),
     ]
-    rehearsal = rehearse(trial)
-    return [*verdicts, *rehearsal.verdicts, *forecast(trial, rehearsal, before)]
+    updates = make_trial_updates(trial)
+    return [*verdicts, *updates.verdicts, *forecast(trial, updates, before)]
 
 
 def summary_line(verdicts: Sequence[Verdict]) -> str:

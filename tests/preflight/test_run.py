@@ -9,10 +9,10 @@ import pytest
 from steadyrl import config
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.errors import ConfigError
-from steadyrl.preflight import completions, gold_answer, preflight, rewards, summary_line
+from steadyrl.preflight.run import completions, gold_answer, preflight, rewards, summary_line
+from steadyrl.preflight.trial import Verdict, begin_trial
 from steadyrl.rundir import RunDir
 from steadyrl.train import open_session, train
-from steadyrl.trial import Verdict, begin_trial
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

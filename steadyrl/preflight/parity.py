@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steadyrl.batch import take_rows
+from steadyrl.preflight.trial import Trial, Verdict, measure, rows_of
 from steadyrl.rollout import collect
 from steadyrl.train import Session
-from steadyrl.trial import Trial, Verdict, measure, rows_of
 from steadyrl.types import Batch, Problem, Rollout, Sampling, TokenScores
 
 # (mean, greatest) |difference| of two log-probs of one token, in nats: rounding stays below these.
