@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from steadyrl import config
+from steadyrl.autopilot.knobs import EASE, MOVES, configured, read_knob, write_knob
 from steadyrl.checkpoint import State
 from steadyrl.errors import DivergedError, SteadyError
-from steadyrl.knobs import EASE, MOVES, configured, read_knob, write_knob
 from steadyrl.rewards.combine import score_groups
 from steadyrl.rollout import collect
 from steadyrl.rundir import RunDir, append_line, read_lines

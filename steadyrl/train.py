@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from steadyrl import checkpoint, metrics, plugins
-from steadyrl.autopilot import Autopilot, pilot_metrics
+from steadyrl.autopilot.knobs import adjust
+from steadyrl.autopilot.pilot import Autopilot, pilot_metrics
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.clock import Clock
@@ -25,7 +26,6 @@ from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
-from steadyrl.knobs import adjust
 from steadyrl.play import World, require_tokens, world_of
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares

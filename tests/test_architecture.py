@@ -28,7 +28,7 @@ FLOORS = (
         "browser",
     },
     {"rewards", "backends", "doctor"},  # services
-    {"tasks", "algorithms", "play", "rollout", "checkpoint", "control", "knobs", "autopilot"},  # composition
+    {"tasks", "algorithms", "play", "rollout", "checkpoint", "autopilot"},  # composition
     {"train", "clock", "evaluate", "record", "preflight"},  # the loop
     {"studies"},  # science
     {"report"},  # writing

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from steadyrl import checkpoint, config
-from steadyrl.autopilot import KL_STEP, Autopilot, step_kl
+from steadyrl.autopilot.controller import Band
+from steadyrl.autopilot.knobs import MENDS, MOVES, adjust, choose
+from steadyrl.autopilot.pilot import KL_STEP, Autopilot, step_kl
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
-from steadyrl.control import Band
 from steadyrl.doctor.examine import CHECKS
 from steadyrl.errors import ConfigError, DivergedError
-from steadyrl.knobs import MENDS, MOVES, adjust, choose
 from steadyrl.report.actions import action_rows
 from steadyrl.report.write import write_report
 from steadyrl.rollout import collect
@@ -308,7 +308,7 @@ def test_the_kl_of_a_step_is_measured_on_rollouts_that_hold_a_token(toy, monkeyp
     session = toy()
     backend, batch = session.backend, scored_batch(session)
     batch.completion_mask[[0, -1]] = False  # episodes that ended before a turn
-    monkeypatch.setattr("steadyrl.autopilot.MEASURED_ROWS", 2)
+    monkeypatch.setattr("steadyrl.autopilot.pilot.MEASURED_ROWS", 2)
     backend.parameters["logits"][:, 0] += 3.0
     assert step_kl(backend, batch, session.sampling) == pytest.approx(
         step_kl(backend, take_rows(batch, np.array([1, len(batch.lengths) - 2])), session.sampling)

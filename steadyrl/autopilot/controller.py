@@ -1,6 +1,6 @@
 """By which factor a learning rate or a KL coefficient moves: pure functions in log space, bounded per step.
 
-Numbers in, a factor out; ``steadyrl.autopilot`` measures and acts.
+Numbers in, a factor out; ``steadyrl.autopilot.pilot`` measures and acts.
 """
 
 from __future__ import annotations

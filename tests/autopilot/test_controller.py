@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from steadyrl.control import Band, clearly_rising, coefficient_after, hold_factor, scale_after, search_factor
+from steadyrl.autopilot.controller import (
+    Band,
+    clearly_rising,
+    coefficient_after,
+    hold_factor,
+    scale_after,
+    search_factor,
+)
 
 BAND = Band(0.01, 0.16)  # middle 0.04
 

@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl import checkpoint, kl
-from steadyrl.batch import take_rows
-from steadyrl.checkpoint import State
-from steadyrl.config import Config, dump
-from steadyrl.control import (
+from steadyrl.autopilot.controller import (
     LEAP,
     LEAST_SHARE,
     WINDOW,
@@ -28,10 +25,24 @@ from steadyrl.control import (
     scale_after,
     search_factor,
 )
+from steadyrl.autopilot.knobs import (
+    EASE,
+    KL_COEF,
+    SCALE,
+    Turn,
+    adjust,
+    choose,
+    configured,
+    failed_key,
+    read_knob,
+    write_knob,
+)
+from steadyrl.batch import take_rows
+from steadyrl.checkpoint import State
+from steadyrl.config import Config, dump
 from steadyrl.doctor.live import LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DivergedError
-from steadyrl.knobs import EASE, KL_COEF, SCALE, Turn, adjust, choose, configured, failed_key, read_knob, write_knob
 from steadyrl.rundir import RunDir, append_line
 from steadyrl.types import Backend, Batch, Finding, Sampling
 
