@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from steadyrl.config import Config
     from steadyrl.config import load as load_config
     from steadyrl.errors import SteadyError
+    from steadyrl.protocols import Algorithm, Task
     from steadyrl.report.write import write_report
     from steadyrl.rundir import RunDir
     from steadyrl.train import Session, open_session
-    from steadyrl.types import Algorithm, Batch, Group, Problem, Rollout, Sampling, Score, Task
+    from steadyrl.types import Batch, Group, Problem, Rollout, Sampling, Score
 
 __version__ = "0.1.0"
 
@@ -39,12 +40,14 @@ __all__ = [
     "write_report",
 ]
 
-_TYPES = ("Algorithm", "Batch", "Group", "Problem", "Rollout", "Sampling", "Score", "Task")
+_TYPES = ("Batch", "Group", "Problem", "Rollout", "Sampling", "Score")
 _PLACES = dict.fromkeys(_TYPES, "steadyrl.types") | {
+    "Algorithm": "steadyrl.protocols",
     "Config": "steadyrl.config",
     "RunDir": "steadyrl.rundir",
     "Session": "steadyrl.train",
     "SteadyError": "steadyrl.errors",
+    "Task": "steadyrl.protocols",
     "load_config": "steadyrl.config:load",
     "open_session": "steadyrl.train",
     "write_report": "steadyrl.report.write",

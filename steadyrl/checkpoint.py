@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import AccessError, CheckpointError, EngineError
+from steadyrl.protocols import Backend
 from steadyrl.rundir import DONE, RunDir, append_line
-from steadyrl.types import Backend
 
 _STATE = "state.json"
 

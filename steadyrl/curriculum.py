@@ -16,8 +16,9 @@ from pydantic import Field, model_validator
 
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
+from steadyrl.protocols import Editable, Task
 from steadyrl.sections import Section
-from steadyrl.types import Editable, Group, Problem, Task
+from steadyrl.types import Group, Problem
 
 MOST_KNOWN = 20_000  # problems remembered, some 3 MB of a checkpoint; those not drawn for longest are forgotten
 PRIOR_ROLLOUTS = 2.0  # what is known before the first rollout weighs as much as two: a uniform prior of a success rate

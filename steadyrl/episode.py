@@ -3,58 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
-from steadyrl.types import Problem, Tokenizer
+from steadyrl.protocols import Tokenizer
 
 CUT = " ..."  # tells the policy that an observation goes on
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What the world answers to one turn of the policy.
-
-    Attributes:
-        observation: Put in before the policy's next turn; empty when done.
-        done: True if the episode is over.
-    """
-
-    observation: str
-    done: bool
-
-
-class Episode(Protocol):
-    """One attempt at a problem that answers back; used by one thread at a time.
-
-    All methods but ``expert`` may raise ``EpisodeError`` when the world itself broke: the rollout is then unscored.
-    """
-
-    def open(self) -> str:
-        """Begin, and return the first observation."""
-
-    def step(self, text: str) -> Turn:
-        """Take a turn of the policy, decoded and stripped; a malformed one costs, it does not raise."""
-
-    def expert(self) -> str | None:
-        """Return what one who knows the way would say now, or None where nobody does."""
-
-    def close(self) -> Mapping[str, Any]:
-        """End the episode, however far it came, and return what it came to: JSON-serialisable, for the rewards."""
-
-
-@runtime_checkable
-class Interactive(Protocol):
-    """A task whose problems answer back, over several turns."""
-
-    max_turns: int
-    """Turns of the policy, at most."""
-    workers: int
-    """Episodes that are stepped at the same time, in threads."""
-
-    def episode(self, problem: Problem, seed: int) -> Episode:
-        """Return a fresh attempt; equal seeds meet equal worlds."""
 
 
 def cut_observation(tokenizer: Tokenizer, text: str, limit: int) -> str:

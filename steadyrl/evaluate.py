@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from steadyrl.play import World
+from steadyrl.protocols import Backend
 from steadyrl.rewards.combine import Term, score_groups, score_texts
 from steadyrl.rollout import collect
-from steadyrl.types import Backend, Group, Problem, Rollout, Sampling
+from steadyrl.types import Group, Problem, Rollout, Sampling
 
 # The evaluation's draws never meet the training's: steps count from 0, this key stands where a step would.
 _EVALUATION_KEY = 2**31

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.episode import Episode, Interactive, cut_observation
+from steadyrl.episode import cut_observation
 from steadyrl.errors import DataError, EpisodeError
+from steadyrl.protocols import Backend, Episode, Interactive, Task, Tokenizer
 from steadyrl.sections import RolloutSection
-from steadyrl.types import Backend, Completion, Group, Problem, Rollout, Sampling, StopReason, Task, Tokenizer
+from steadyrl.types import Completion, Group, Problem, Rollout, Sampling, StopReason
 
 log = logging.getLogger(__name__)
 

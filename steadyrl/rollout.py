@@ -8,7 +8,8 @@ import numpy as np
 
 from steadyrl.errors import DataError
 from steadyrl.play import Attempt, World, play, policy_speaker, require_room
-from steadyrl.types import Backend, Completion, Group, Problem, Rollout, Sampling, Task
+from steadyrl.protocols import Backend, Task
+from steadyrl.types import Completion, Group, Problem, Rollout, Sampling
 
 
 def collect(

@@ -27,13 +27,14 @@ from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
 from steadyrl.play import World, require_tokens, world_of
+from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout import collect, demonstrate
 from steadyrl.rundir import RunDir, append_line, write_lines
 from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
-from steadyrl.types import Algorithm, Backend, Batch, Editable, Group, Problem, Sampling, Task
+from steadyrl.types import Batch, Group, Problem, Sampling
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The words of steadyrl as types: frozen records of numpy arrays, and the protocols that the rooms meet through.
+"""The words of steadyrl as types: frozen records of numpy arrays.
 
 Conventions that hold everywhere:
 - ``logprobs[b, t]`` is log p(tokens[b, t] given tokens[b, :t]), in nats; column 0 is 0.
@@ -8,10 +8,9 @@ Conventions that hold everywhere:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -203,37 +202,6 @@ class Batch:
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-# (xp, new scores, the batch's arrays by name, ``batch.loss_count`` of the whole minibatch) -> (scalar loss, sums).
-# The names are those that ``batch.loss_arrays`` gives. The loss is already divided by the count, so that the
-# losses of micro-batches add up; the sums are over tokens and the driver divides them.
-LossFn = Callable[[Any, TokenScores, Mapping[str, Array], float], tuple[Array, dict[str, Array]]]
-Numbers = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """An algorithm is a record of functions; the loop knows no names of algorithms.
-
-    Attributes:
-        needs: What the backend must supply: a subset of {"ref_logprobs", "values", "entropy"}; "entropy" asks for
-            it with a gradient in ``step`` (``score`` always measures it).
-        select: Which rollouts train.
-        prepare: Rewards to advantages (and returns), with the algorithm's numbers; numpy.
-        loss: See LossFn.
-        adapt: Numbers and the step's metrics to the next step's numbers (adaptive KL; identity by default).
-        state: The numbers at the start; saved in every checkpoint.
-        source: Who writes what trains: the policy, or the task, which knows good answers.
-    """
-
-    needs: frozenset[str]
-    select: Callable[[Sequence[Group]], list[Group]]
-    prepare: Callable[[Batch, Numbers], Batch]
-    loss: LossFn
-    adapt: Callable[[Numbers, Numbers], dict[str, float]]
-    state: Mapping[str, float]
-    source: Literal["policy", "demonstrations"] = "policy"
-
-
 @dataclass(frozen=True)
 class Finding:
     """Something wrong with a run, and why.
@@ -263,67 +231,6 @@ class Finding:
     follows: str = ""
 
 
-class Tokenizer(Protocol):
-    """What rollouts need of a tokenizer."""
-
-    eos_id: int
-    pad_id: int
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        """Return the [P] int32 ids of a prompt, chat template and special tokens included."""
-
-    def encode_answer(self, text: str, after: str) -> np.ndarray:
-        """Return the [T] int32 ids of an answer as the policy would write it, end-of-sequence token included.
-
-        Args:
-            text: The answer.
-            after: The prompt or observation that it follows.
-        """
-
-    def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
-        """Return the [T] int32 ids that stand between two turns of the policy.
-
-        Args:
-            observation: What the world answered.
-            ended: Whether the turn before it has its end-of-sequence token.
-        """
-
-    def decode(self, ids: np.ndarray) -> str:
-        """Return the text of ids without special tokens."""
-
-
-class Backend(Protocol):
-    """Five methods and a description, numpy in and numpy out; devices, autodiff and optimizers stay inside."""
-
-    tokenizer: Tokenizer
-
-    def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
-        """Sample one completion per prompt; equal seeds give equal tokens, whatever else is in the batch."""
-
-    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """Measure a batch under the policy, without gradients; see Algorithm.needs for what else can be asked."""
-
-    def step(
-        self,
-        batch: Batch,
-        loss: LossFn,
-        sampling: Sampling,
-        needs: frozenset[str],
-        learning_rate: float,
-        max_grad_norm: float,
-    ) -> dict[str, tuple[float, float]]:
-        """Make exactly one optimizer step; return (sum, count) pairs, ``grad_norm`` (before clipping) among them."""
-
-    def describe(self) -> dict[str, object]:
-        """Return what run.json records of the model: parameters, device, ..."""
-
-    def save(self, folder: Path) -> None:
-        """Write weights and optimizer state into an existing folder."""
-
-    def load(self, folder: Path) -> None:
-        """Read what ``save`` wrote; afterwards training goes on as if it had never stopped."""
-
-
 @dataclass(frozen=True)
 class Score:
     """A reward's verdict on one rollout.
@@ -339,50 +246,3 @@ class Score:
     parts: Mapping[str, float] = field(default_factory=dict)
     unscored: str | None = None
     note: str = ""
-
-
-# What a user writes: one rollout in, a number out. None is "unscored"; in a mapping the entry named like the
-# reward counts and the others are logged.
-RewardFn = Callable[[Problem, Rollout], "float | Mapping[str, float] | Score | None"]
-
-
-class Task(Protocol):
-    """A set of problems, the rewards that only it can give, and answers that need no model."""
-
-    name: str
-    metric: str
-    """The reward that evaluations and reports compare; larger is better; measured even where it has no weight."""
-
-    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
-        """Return the problems of a split, in a fixed order."""
-
-    def rewards(self) -> Mapping[str, RewardFn]:
-        """Return the task's own rewards by name; they never raise for what a model wrote."""
-
-    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
-        """Return model-free answers by name, shown beside every result; may be empty."""
-
-    def gold(self, problem: Problem) -> str | None:
-        """Return an answer known to be good, or None where the task knows none."""
-
-    def ask(self, text: str) -> Problem:
-        """Return a problem made of a user's own words, for trying a policy out; it cannot be scored."""
-
-    def show(self, answer: str) -> list[str]:
-        """Return lines that tell a reader what an answer does (the documents that a query finds, ...)."""
-
-
-@runtime_checkable
-class Exact(Protocol):
-    """A task that decides, and does not estimate: each gold answer scores 1, each empty one 0, each wrong one less."""
-
-    def wrong(self, problem: Problem) -> str | None:
-        """Return an answer known to be wrong, or None where the task knows none."""
-
-
-@runtime_checkable
-class Editable(Protocol):
-    """A task whose problems can be changed a little, for curricula that make their own."""
-
-    def mutate(self, problem: Problem, generator: np.random.Generator) -> Problem:
-        """Return a problem like this one, a little easier or harder, with an id that tells it from all others."""

@@ -3,8 +3,8 @@
 from pydantic import Field
 
 from steadyrl.config import Section
-from steadyrl.episode import Turn
 from steadyrl.errors import EpisodeError
+from steadyrl.protocols import Turn
 from steadyrl.types import Problem
 
 

@@ -12,7 +12,7 @@ import steadyrl
 
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
-    {"types", "episode", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
+    {"types", "protocols", "episode", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
     # mathematics; the jail; the browser
     {
         "advantages",

@@ -8,10 +8,11 @@ import pytest
 
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.batch import make_batch
-from steadyrl.episode import Turn, cut_observation
+from steadyrl.episode import cut_observation
 from steadyrl.errors import DataError, EpisodeError
 from steadyrl.metrics import reward_metrics
 from steadyrl.play import World, require_tokens, world_of
+from steadyrl.protocols import Turn
 from steadyrl.rewards.combine import Term, score_groups
 from steadyrl.rollout import collect, demonstrate
 from steadyrl.sections import RolloutSection

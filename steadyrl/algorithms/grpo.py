@@ -15,9 +15,10 @@ from pydantic import Field, model_validator
 from steadyrl import advantages, kl, losses
 from steadyrl.batch import mean_of_tokens, sum_of_tokens
 from steadyrl.errors import ConfigError
+from steadyrl.protocols import Algorithm, Numbers
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored, prefer_signal
-from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
+from steadyrl.types import Array, Batch, TokenScores
 
 SELECTS = {"all": drop_unscored, "signal": prefer_signal}
 SCALES = {"group": advantages.group_scale, "batch": advantages.batch_scale, "none": advantages.unscaled}

@@ -10,9 +10,10 @@ from pydantic import Field
 
 from steadyrl import kl, losses
 from steadyrl.advantages import gae, penalised_rewards, scale_to_unit_std, whiten
+from steadyrl.protocols import Algorithm, Numbers
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
-from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
+from steadyrl.types import Array, Batch, TokenScores
 
 
 class PPOSettings(Section):

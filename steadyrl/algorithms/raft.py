@@ -10,8 +10,9 @@ from pydantic import Field
 
 from steadyrl.config import Section
 from steadyrl.losses import kl_old_sums, likelihood_loss
+from steadyrl.protocols import Algorithm
 from steadyrl.select import best_of_n
-from steadyrl.types import Algorithm, Array, TokenScores
+from steadyrl.types import Array, TokenScores
 
 
 class RAFTSettings(Section):

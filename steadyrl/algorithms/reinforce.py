@@ -10,9 +10,10 @@ from pydantic import Field
 
 from steadyrl.advantages import gae, penalised_rewards, whiten
 from steadyrl.losses import policy_loss
+from steadyrl.protocols import Algorithm, Numbers
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
-from steadyrl.types import Algorithm, Batch, Numbers
+from steadyrl.types import Batch
 
 
 class ReinforceSettings(Section):

@@ -17,8 +17,9 @@ from pydantic import Field, model_validator
 from steadyrl import advantages, kl, losses
 from steadyrl.algorithms.grpo import require_groups
 from steadyrl.config import Section
+from steadyrl.protocols import Algorithm, Numbers
 from steadyrl.select import drop_unscored
-from steadyrl.types import Algorithm, Array, Batch, Numbers, TokenScores
+from steadyrl.types import Array, Batch, TokenScores
 
 
 class RLAIFSettings(Section):

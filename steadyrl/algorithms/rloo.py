@@ -10,9 +10,10 @@ from pydantic import Field
 from steadyrl.advantages import at_every_token, leave_one_out, penalised_rewards
 from steadyrl.algorithms.grpo import require_groups
 from steadyrl.losses import policy_loss
+from steadyrl.protocols import Algorithm, Numbers
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
-from steadyrl.types import Algorithm, Batch, Numbers
+from steadyrl.types import Batch
 
 
 class RLOOSettings(Section):

@@ -10,8 +10,9 @@ from steadyrl.advantages import at_every_token, exponential_weights
 from steadyrl.algorithms.grpo import require_groups
 from steadyrl.algorithms.raft import likelihood_of_samples
 from steadyrl.config import Section
+from steadyrl.protocols import Algorithm, Numbers
 from steadyrl.select import drop_unscored
-from steadyrl.types import Algorithm, Batch, Numbers
+from steadyrl.types import Batch
 
 
 class RWRSettings(Section):

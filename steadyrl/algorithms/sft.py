@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from steadyrl.config import Section
 from steadyrl.losses import likelihood_loss
+from steadyrl.protocols import Algorithm
 from steadyrl.select import drop_unscored
-from steadyrl.types import Algorithm
 
 
 class SFTSettings(Section):

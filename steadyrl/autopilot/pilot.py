@@ -43,8 +43,9 @@ from steadyrl.config import Config, dump
 from steadyrl.doctor.live import LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DivergedError
+from steadyrl.protocols import Backend
 from steadyrl.rundir import RunDir, append_line
-from steadyrl.types import Backend, Batch, Finding, Sampling
+from steadyrl.types import Batch, Finding, Sampling
 
 KL_STEP = "kl_step_k3"
 MEASURED_ROWS = 64  # rollouts on which the KL of a step is measured: some hundred tokens tell it to a fifth

@@ -31,7 +31,8 @@ from steadyrl.backends.vllm_engine import VllmEngine
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
-from steadyrl.types import Algorithm, Batch, Completion, LossFn, Sampling, TokenScores
+from steadyrl.protocols import Algorithm, LossFn
+from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
 # The sampler's log-probs are taken for the trainer's where the two agree on some rows to this many nats; rounding

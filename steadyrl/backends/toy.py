@@ -19,7 +19,8 @@ from steadyrl.backends import tape
 from steadyrl.batch import loss_arrays, loss_count
 from steadyrl.config import Config
 from steadyrl.errors import CheckpointError
-from steadyrl.types import Algorithm, Batch, Completion, LossFn, Sampling, TokenScores
+from steadyrl.protocols import Algorithm, LossFn
+from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 _FILE = "toy.npz"

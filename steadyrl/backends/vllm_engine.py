@@ -23,8 +23,9 @@ from steadyrl.backends.torch_model import BASE_MODEL
 from steadyrl.backends.vllm_client import VllmClient
 from steadyrl.batch import make_batch
 from steadyrl.errors import AccessError, EngineError
+from steadyrl.protocols import Tokenizer
 from steadyrl.sections import ModelSection, SamplerSection
-from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, Tokenizer, TokenScores
+from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from steadyrl.errors import ConfigError
+from steadyrl.protocols import Task
 from steadyrl.rewards.combine import Term, make_terms, require_gate, score_texts, term_metrics
 from steadyrl.rewards.judge import NAME
 from steadyrl.rewards.judge_agreement import Estimate, concordance, mean, rank_correlation
 from steadyrl.sections import JudgeSection
-from steadyrl.types import Problem, Rollout, Task
+from steadyrl.types import Problem, Rollout
 
 GOLD = "gold answer"
 INJECTION = (

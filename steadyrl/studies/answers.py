@@ -13,10 +13,11 @@ from typing import Any
 
 from steadyrl.evaluate import answer_record
 from steadyrl.play import World
+from steadyrl.protocols import Backend
 from steadyrl.rewards.combine import Term, score_groups
 from steadyrl.rollout import collect
 from steadyrl.rundir import append_line, read_lines, write_lines
-from steadyrl.types import Backend, Problem, Rollout, Sampling
+from steadyrl.types import Problem, Rollout, Sampling
 
 PART = 64  # problems answered together: enough to fill a batch, and all that a kill can cost
 # Neither training (which counts from 0) nor its evaluations draw with this key.

@@ -16,12 +16,13 @@ from steadyrl.config import Config
 from steadyrl.errors import DataError
 from steadyrl.evaluate import greedy_sampling, pick_heldout
 from steadyrl.play import world_of
+from steadyrl.protocols import Task
 from steadyrl.rewards.combine import make_terms
 from steadyrl.rundir import write_json
 from steadyrl.studies.answers import Answers, Kept, Questions, all_known, answer
 from steadyrl.studies.findings import MEASURED, TOTAL, findings, part_names, sample_value
 from steadyrl.studies.subject import Subject, find_subject, open_policy
-from steadyrl.types import Sampling, Task
+from steadyrl.types import Sampling
 
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
 RECORD = "comparison.json"

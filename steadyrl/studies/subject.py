@@ -11,8 +11,8 @@ from steadyrl import config as configs
 from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.errors import CheckpointError, ModelError, RunError
+from steadyrl.protocols import Backend
 from steadyrl.rundir import DONE, RunDir
-from steadyrl.types import Backend
 
 BASE = "base"
 KINDS = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.episode import Episode, Interactive
 from steadyrl.errors import EpisodeError
+from steadyrl.protocols import Episode, Interactive
 from steadyrl.rewards.combine import Term, score_groups
 from steadyrl.types import Group, Problem, Rollout
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from steadyrl import plugins
 from steadyrl.config import Config
-from steadyrl.episode import Interactive
+from steadyrl.protocols import Exact, Interactive, Task
 from steadyrl.rewards.combine import Term, make_terms, score_texts
 from steadyrl.tasks.attempts import Say, score_attempts
-from steadyrl.types import Exact, Problem, Rollout, Task
+from steadyrl.types import Problem, Rollout
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _PROBLEMS = 200  # of each split, spread evenly

@@ -17,9 +17,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from steadyrl.errors import DataError
+from steadyrl.protocols import RewardFn
 from steadyrl.sections import Section
 from steadyrl.tasks.jsonl import filled_field, held_out_ids, read_objects, text_field
-from steadyrl.types import Problem, RewardFn
+from steadyrl.types import Problem
 
 # 64 bits: a million prompts share one by chance in fewer than one of ten million files.
 _ID_DIGITS = 16

@@ -9,9 +9,9 @@ import pytest
 from steadyrl import config
 from steadyrl.algorithms.ppo import PPO
 from steadyrl.batch import make_batch
-from steadyrl.episode import Turn
 from steadyrl.errors import CheckpointError, ModelError
 from steadyrl.play import World
+from steadyrl.protocols import Turn
 from steadyrl.rollout import collect
 from steadyrl.types import Group, Problem, Sampling
 

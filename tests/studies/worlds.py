@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.config import Section
-from steadyrl.episode import Turn
 from steadyrl.errors import EpisodeError
+from steadyrl.protocols import Turn
 from steadyrl.types import Problem
 
 SEEDS = []  # of the worlds opened, by problem

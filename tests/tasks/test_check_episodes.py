@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from steadyrl import config
-from steadyrl.episode import Turn
 from steadyrl.errors import EpisodeError
+from steadyrl.protocols import Turn
 from steadyrl.sections import Section
 from steadyrl.tasks.check import check_task
 from steadyrl.types import Problem

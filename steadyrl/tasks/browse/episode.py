@@ -8,7 +8,7 @@ from typing import Any
 
 from steadyrl.browser.actions import Stop, parse
 from steadyrl.browser.snapshot import Tab
-from steadyrl.episode import Turn
+from steadyrl.protocols import Turn
 from steadyrl.tasks.browse.expert import advise
 from steadyrl.tasks.browse.quest import Quest
 from steadyrl.tasks.browse.view import View, error

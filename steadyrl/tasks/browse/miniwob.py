@@ -19,8 +19,8 @@ import numpy as np
 from steadyrl.browser.actions import Stop, parse
 from steadyrl.browser.chromium import Chromium, PageTab
 from steadyrl.browser.loopback import Loopback
-from steadyrl.episode import Episode, Turn
 from steadyrl.errors import ConfigError, MissingExtraError
+from steadyrl.protocols import Episode, Turn
 from steadyrl.tasks.browse.miniwob_experts import EXPERTS
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.suite import EDIT_SEEDS, is_held_out

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from steadyrl.types import Problem, RewardFn, Rollout, Score
+from steadyrl.protocols import RewardFn
+from steadyrl.types import Problem, Rollout, Score
 
 INVALID_COST = 0.1  # of an action that is none or impossible; a fifth of it in total with the weight of the examples
 MOST_INVALID = 1.0  # where the cost ends: a policy that has gone wrong cannot lose more and more by staying

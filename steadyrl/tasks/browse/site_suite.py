@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.episode import Episode
 from steadyrl.errors import ConfigError
+from steadyrl.protocols import Episode
 from steadyrl.tasks.browse.engines import SiteInBrowser, show_in_process
 from steadyrl.tasks.browse.episode import SiteEpisode
 from steadyrl.tasks.browse.families import FAMILIES, make_quest

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from steadyrl.episode import Episode
+from steadyrl.protocols import Episode
 from steadyrl.types import Problem
 
 HELD_OUT_OF = 5  # one problem in so many is held out, by a hash of its content

@@ -8,14 +8,14 @@ from typing import Literal
 import numpy as np
 
 from steadyrl.browser.actions import parse
-from steadyrl.episode import Episode
+from steadyrl.protocols import Episode, RewardFn
 from steadyrl.tasks.browse.families import FAMILIES
 from steadyrl.tasks.browse.miniwob import KINDS, MiniwobSuite
 from steadyrl.tasks.browse.rewards import browse_rewards
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.site_suite import SiteSuite
 from steadyrl.tasks.browse.suite import Suite
-from steadyrl.types import Problem, RewardFn
+from steadyrl.types import Problem
 
 
 class BrowseTask:

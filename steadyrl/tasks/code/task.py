@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from steadyrl.errors import DataError
+from steadyrl.protocols import RewardFn
 from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
 from steadyrl.sandbox.outcome import Returned
 from steadyrl.sandbox.pool import JailError
@@ -28,7 +29,7 @@ from steadyrl.tasks.code.lint import find_ruff, lint
 from steadyrl.tasks.code.problems import CodeProblem, program
 from steadyrl.tasks.code.published import load_problems
 from steadyrl.tasks.jsonl import held_out_ids
-from steadyrl.types import Problem, RewardFn, Rollout, Score
+from steadyrl.types import Problem, Rollout, Score
 
 OWN_PROBLEMS = Path(__file__).with_name("problems.jsonl")
 _ENTRIES_KEPT = 10_000  # a step asks for each one once per reward part

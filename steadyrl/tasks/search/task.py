@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from steadyrl.errors import DataError
+from steadyrl.protocols import RewardFn
 from steadyrl.sections import Section
 from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
 from steadyrl.tasks.search.beir import beir_corpus
@@ -26,7 +27,7 @@ from steadyrl.tasks.search.corpus import Corpus, Request
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
 from steadyrl.tasks.search.query import Node, canonical, parse, terms
-from steadyrl.types import Problem, RewardFn, Rollout, Score
+from steadyrl.types import Problem, Rollout, Score
 
 _JUDGED_ENTRIES = 10_000  # judgements kept; a step asks for each one once per reward part
 _HITS_SHOWN = 5

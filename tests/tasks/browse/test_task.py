@@ -5,15 +5,14 @@ import pytest
 
 from steadyrl import config
 from steadyrl.config import resolve
-from steadyrl.episode import Interactive
 from steadyrl.errors import ConfigError
+from steadyrl.protocols import Editable, Interactive
 from steadyrl.tasks.browse.engines import show_in_process
 from steadyrl.tasks.browse.episode import SiteEpisode
 from steadyrl.tasks.browse.families import make_quest
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.task import BrowseTask
 from steadyrl.tasks.check import check_task
-from steadyrl.types import Editable
 
 from .conftest import play
 
