@@ -25,7 +25,7 @@ from steadyrl.autopilot.knobs import EASE, MOVES, configured, read_knob, write_k
 from steadyrl.checkpoint import State
 from steadyrl.errors import DivergedError, SteadyError
 from steadyrl.rewards.combine import score_groups
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir, append_line, read_lines
 from steadyrl.train import Session, Watch, one_step, open_session, run_steps
 

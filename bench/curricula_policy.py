@@ -23,7 +23,7 @@ import numpy as np
 from steadyrl import config
 from steadyrl.checkpoint import State
 from steadyrl.rewards.combine import score_groups
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.rundir import append_line, read_lines
 from steadyrl.train import Session, one_step, open_session
 from steadyrl.types import Problem
@@ -42,7 +42,7 @@ def levels(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 def success(session: Session, problems: Sequence[Problem], draws: int, metric: str) -> np.ndarray:
     """Return [levels, draws]: the metric of every draw; NaN where it could not be had."""
-    groups = collect(session.backend, problems, draws, session.sampling, (0, _KEY), world=session.world)
+    groups = collect(session.backend, problems, draws, session.sampling, (0, _KEY), environment=session.environment)
     scored = score_groups(groups, session.terms)
     return np.array([[r.parts.get(metric, math.nan) for r in group.rollouts] for group in scored])
 

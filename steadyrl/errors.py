@@ -10,7 +10,7 @@
       AccessError    (OSError)      a file or folder cannot be written
       EngineError    (ConnectionError)   an outside engine does not answer, or not with what is needed
       DivergedError  (ArithmeticError)   a gradient or loss is not finite
-      EpisodeError   (RuntimeError) the world of an episode broke: a page hung or crashed
+      EpisodeError   (RuntimeError) the environment of an episode broke: a page hung or crashed
 
 Each message says what was got, what was expected, and what to do next.
 """
@@ -59,4 +59,4 @@ class DivergedError(SteadyError, ArithmeticError):
 
 
 class EpisodeError(SteadyError, RuntimeError):
-    """The world of an episode broke; its rollout is unscored, and the others go on."""
+    """The environment of an episode broke; its rollout is unscored, and the others go on."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.play import World
 from steadyrl.protocols import Backend
 from steadyrl.rewards.combine import Term, score_groups, score_texts
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
+from steadyrl.rollout.episode import Environment
 from steadyrl.types import Group, Problem, Rollout, Sampling
 
 # The evaluation's draws never meet the training's: steps count from 0, this key stands where a step would.
@@ -25,7 +25,7 @@ def evaluate(
     metric: str,
     sampling: Sampling,
     seed: int,
-    world: World | None = None,
+    environment: Environment | None = None,
 ) -> list[dict[str, Any]]:
     """Answer every problem once sampled, as in training, and once greedily.
 
@@ -34,7 +34,7 @@ def evaluate(
     """
     key = (seed, _EVALUATION_KEY)
     by_decoding = {
-        name: _only_rollouts(score_groups(collect(backend, problems, 1, drawn, key, world=world), terms))
+        name: _only_rollouts(score_groups(collect(backend, problems, 1, drawn, key, environment=environment), terms))
         for name, drawn in (("sampled", sampling), ("greedy", greedy_sampling(sampling)))
     }
     return _records(problems, by_decoding, metric)

@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
         """Return the [T] int32 ids that stand between two turns of the policy.
 
         Args:
-            observation: What the world answered.
+            observation: What the environment answered.
             ended: Whether the turn before it has its end-of-sequence token.
         """
 
@@ -152,7 +152,7 @@ class Editable(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """What the world answers to one turn of the policy.
+    """What the environment answers to one turn of the policy.
 
     Attributes:
         observation: Put in before the policy's next turn; empty when done.
@@ -166,7 +166,8 @@ class Turn:
 class Episode(Protocol):
     """One attempt at a problem that answers back; used by one thread at a time.
 
-    All methods but ``expert`` may raise ``EpisodeError`` when the world itself broke: the rollout is then unscored.
+    All methods but ``expert`` may raise ``EpisodeError`` when the environment itself broke: the rollout is then
+    unscored.
     """
 
     def open(self) -> str:
@@ -192,4 +193,4 @@ class Interactive(Protocol):
     """Episodes that are stepped at the same time, in threads."""
 
     def episode(self, problem: Problem, seed: int) -> Episode:
-        """Return a fresh attempt; equal seeds meet equal worlds."""
+        """Return a fresh attempt; equal seeds meet equal environments."""

@@ -26,11 +26,11 @@ from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
-from steadyrl.play import World, require_tokens, world_of
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
-from steadyrl.rollout import collect, demonstrate
+from steadyrl.rollout.collect import collect, demonstrate
+from steadyrl.rollout.episode import Environment, environment_of, require_tokens
 from steadyrl.rundir import RunDir, append_line, write_lines
 from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
@@ -56,9 +56,9 @@ class Session:
     sampling: Sampling
 
     @property
-    def world(self) -> World | None:
+    def environment(self) -> Environment | None:
         """Where the task's problems answer back; None where they do not."""
-        return world_of(self.task, self.sampling, self.config.rollout)
+        return environment_of(self.task, self.sampling, self.config.rollout)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
     training = algorithm.select(groups)
     if not training:
         raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
-    require_tokens(training, session.world)
+    require_tokens(training, session.environment)
     batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
     batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
     batch = algorithm.prepare(batch, state.algorithm)
@@ -251,9 +251,9 @@ def gather(session: Session, state: State, clock: Clock) -> tuple[list[Group], M
 
 def _answer(session: Session, problems: Sequence[Problem], key: tuple[int, ...], version: int) -> list[Group]:
     if session.algorithm.source == "demonstrations":
-        return demonstrate(session.backend, problems, session.task, key, session.world)
+        return demonstrate(session.backend, problems, session.task, key, session.environment)
     samples = session.config.rollout.samples_per_prompt
-    return collect(session.backend, problems, samples, session.sampling, key, version, session.world)
+    return collect(session.backend, problems, samples, session.sampling, key, version, session.environment)
 
 
 def with_knobs(session: Session, state: State) -> Session:
@@ -332,7 +332,7 @@ def _evaluate(session: Session) -> list[dict[str, Any]]:
         session.task.metric,
         session.sampling,
         session.config.run.seed,
-        session.world,
+        session.environment,
     )
 
 

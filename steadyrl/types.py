@@ -83,8 +83,8 @@ class Rollout:
     Attributes:
         problem_id: The problem it answers.
         prompt_ids: [P] int32.
-        completion_ids: [T] int32. Of several turns: the policy's, and between them what the world answered.
-        completion_mask: [T] bool, True where the policy chose the token (False for what the world answered).
+        completion_ids: [T] int32. Of several turns: the policy's, and between them what the environment answered.
+        completion_mask: [T] bool, True where the policy chose the token (False for what the environment answered).
         sampling_logprobs: [T] float32, nats; NaN under the mask where no sampler drew the token (demonstrations).
         text: The decoded completion, without special tokens; of several turns the policy's, a line each.
         stop_reason: Why it ended.

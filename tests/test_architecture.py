@@ -12,7 +12,7 @@ import steadyrl
 
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
-    {"types", "protocols", "episode", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
+    {"types", "protocols", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
     # mathematics; the jail; the browser
     {
         "advantages",
@@ -28,7 +28,7 @@ FLOORS = (
         "browser",
     },
     {"rewards", "backends", "doctor"},  # services
-    {"tasks", "algorithms", "play", "rollout", "checkpoint", "autopilot"},  # composition
+    {"tasks", "algorithms", "rollout", "checkpoint", "autopilot"},  # composition
     {"train", "clock", "evaluate", "record", "preflight"},  # the loop
     {"studies"},  # science
     {"report"},  # writing

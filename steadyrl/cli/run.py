@@ -20,7 +20,7 @@ from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.preflight.run import preflight, summary_line
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import Session, Watch, open_session, train
 
@@ -81,7 +81,7 @@ def sample_command(
     sampling = session.sampling
     if greedy:
         samples, sampling = 1, greedy_sampling(sampling)
-    (group,) = collect(session.backend, [problem], samples, sampling, (seed,), world=session.world)
+    (group,) = collect(session.backend, [problem], samples, sampling, (seed,), environment=session.environment)
     for rollout in group.rollouts:
         print(rollout.text or "(nothing)")
         for line in session.task.show(rollout.text):

@@ -13,7 +13,7 @@ import numpy as np
 
 from steadyrl.batch import take_rows
 from steadyrl.preflight.trial import Trial, Verdict, measure, rows_of
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.train import Session
 from steadyrl.types import Batch, Problem, Rollout, Sampling, TokenScores
 

@@ -115,7 +115,7 @@ def _ends(rollout: Rollout, eos: int) -> bool:
 
 
 def _goes_on(rollout: Rollout, eos: int) -> bool:
-    """Return whether the policy's own tokens stand behind an end of its text; what the world answers may."""
+    """Return whether the policy's own tokens stand behind an end of its text; what the environment answers may."""
     ids, mask = rollout.completion_ids, rollout.completion_mask
     return bool(((ids[:-1] == eos) & mask[:-1] & mask[1:]).any())
 

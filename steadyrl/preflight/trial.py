@@ -10,9 +10,9 @@ import numpy as np
 
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.curriculum import uniform
-from steadyrl.play import require_tokens
 from steadyrl.rewards.combine import require_scores, score_groups
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
+from steadyrl.rollout.episode import require_tokens
 from steadyrl.train import Session
 from steadyrl.types import Batch, Group, Problem, TokenScores
 
@@ -81,23 +81,24 @@ def begin_trial(session: Session) -> Trial:
     """Sample and score a few rollouts; the session stays as it is.
 
     Raises:
-        DataError: None of them holds a token of the policy: no turn fits, or the world is broken.
+        DataError: None of them holds a token of the policy: no turn fits, or the environment is broken.
     """
-    backend, key, world = session.backend, (session.config.run.seed, _KEY), session.world
+    backend, key, environment = session.backend, (session.config.run.seed, _KEY), session.environment
     problems, samples = _choose(session)
-    collect(backend, problems[:2], 1, session.sampling, (*key, 0), world=world)  # what is done once must not be timed
+    # What is done once must not be timed.
+    collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
     began = time.perf_counter()
     few = max(1, len(problems) // 4)
-    collect(backend, problems[:few], samples, session.sampling, (*key, 1), world=world)
+    collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
     half = time.perf_counter()
-    groups = collect(backend, problems, samples, session.sampling, (*key, 2), world=world)
+    groups = collect(backend, problems, samples, session.sampling, (*key, 2), environment=environment)
     drawn = time.perf_counter()
     rows = len(problems) * samples
     groups = score_groups(groups, session.terms)
     rewarded = time.perf_counter()
     if not any(rollout.completion_mask.any() for group in groups for rollout in group.rollouts):
-        require_scores(groups)  # a broken world says more than the rollouts that it left empty
-        require_tokens(groups, session.world)
+        require_scores(groups)  # a broken environment says more than the rollouts that it left empty
+        require_tokens(groups, session.environment)
     batch = rows_of(session, groups)
     scores = measure(session, batch)
     start = time.perf_counter()

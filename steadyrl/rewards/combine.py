@@ -89,7 +89,7 @@ def make_terms(weights: Mapping[str, float], task: Task, judge: JudgeSection | N
 def score_groups(groups: Sequence[Group], terms: Sequence[Term]) -> list[Group]:
     """Score every rollout of every group; what could not be scored has no reward and says why.
 
-    A rollout that says so already, since the world of its episode broke, stays as it is.
+    A rollout that says so already, since the environment of its episode broke, stays as it is.
     """
     whole = [(group.problem, rollout) for group in groups for rollout in group.rollouts if rollout.unscored is None]
     scored = iter(_totals(whole, [(term, term.reward(whole)) for term in terms] if whole else []))

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.evaluate import answer_record
-from steadyrl.play import World
 from steadyrl.protocols import Backend
 from steadyrl.rewards.combine import Term, score_groups
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
+from steadyrl.rollout.episode import Environment
 from steadyrl.rundir import append_line, read_lines, write_lines
 from steadyrl.types import Problem, Rollout, Sampling
 
@@ -36,7 +36,7 @@ class Questions:
         sampling: How they are drawn.
         terms: What scores them.
         seed: Of the draws.
-        world: Where problems answer back; None for problems of one turn.
+        environment: Where problems answer back; None for problems of one turn.
     """
 
     problems: Sequence[Problem]
@@ -44,7 +44,7 @@ class Questions:
     sampling: Sampling
     terms: Sequence[Term]
     seed: int
-    world: World | None
+    environment: Environment | None
 
 
 class Kept:
@@ -100,7 +100,7 @@ def all_known(questions: Questions, kept: Kept | None) -> bool:
 
 def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start: int) -> dict[str, Any]:
     key = (questions.seed, _COMPARISON_KEY, start)
-    groups = collect(backend, part, questions.samples, questions.sampling, key, world=questions.world)
+    groups = collect(backend, part, questions.samples, questions.sampling, key, environment=questions.environment)
     scored = score_groups(groups, questions.terms)
     return {group.problem.id: [_record(rollout) for rollout in group.rollouts] for group in scored}
 

@@ -15,9 +15,9 @@ from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.errors import DataError
 from steadyrl.evaluate import greedy_sampling, pick_heldout
-from steadyrl.play import world_of
 from steadyrl.protocols import Task
 from steadyrl.rewards.combine import make_terms
+from steadyrl.rollout.episode import environment_of
 from steadyrl.rundir import write_json
 from steadyrl.studies.answers import Answers, Kept, Questions, all_known, answer
 from steadyrl.studies.findings import MEASURED, TOTAL, findings, part_names, sample_value
@@ -126,7 +126,7 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
         sampling=greedy_sampling(sampling) if greedy else sampling,
         terms=make_terms(config.rewards, task),
         seed=config.run.seed,
-        world=world_of(task, sampling, config.rollout),
+        environment=environment_of(task, sampling, config.rollout),
     )
 
 

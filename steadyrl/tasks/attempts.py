@@ -17,7 +17,7 @@ Say = Callable[[Episode, int], "str | None"]
 
 
 def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
-    """Play one episode; where its world broke, the rollout says why it has no reward."""
+    """Play one episode; where its environment broke, the rollout says why it has no reward."""
     episode = task.episode(problem, seed=0)
     turns: list[str] = []
     broken: str | None = None

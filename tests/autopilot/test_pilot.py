@@ -20,7 +20,7 @@ from steadyrl.doctor.examine import CHECKS
 from steadyrl.errors import ConfigError, DivergedError
 from steadyrl.report.actions import action_rows
 from steadyrl.report.write import write_report
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir, append_line, write_json
 from steadyrl.train import Watch, limit_rewards, train, with_knobs
 from steadyrl.types import Finding

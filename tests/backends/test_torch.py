@@ -10,9 +10,9 @@ from steadyrl import config
 from steadyrl.algorithms.ppo import PPO
 from steadyrl.batch import make_batch
 from steadyrl.errors import CheckpointError, ModelError
-from steadyrl.play import World
 from steadyrl.protocols import Turn
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
+from steadyrl.rollout.episode import Environment
 from steadyrl.types import Group, Problem, Sampling
 
 torch = pytest.importorskip("torch")
@@ -566,7 +566,7 @@ def test_rows_without_a_completion_change_neither_scores_nor_the_update(tiny_mod
 def test_the_trainer_reads_episodes_of_several_turns_as_the_sampler_wrote_them(backends, family, way):
     backend, sampling = backends[family], replace(WAYS[way], max_new_tokens=5)
     problems = [Problem("a", "the cat"), Problem("b", "on the mat the dog")]
-    groups = collect(backend, problems, 3, sampling, (1, 1), world=World(Answering(), 5))
+    groups = collect(backend, problems, 3, sampling, (1, 1), environment=Environment(Answering(), 5))
     assert all(len(rollout.turns) == 3 for group in groups for rollout in group.rollouts)
     scored = [replace(g, rollouts=tuple(replace(r, reward=0.0) for r in g.rollouts)) for g in groups]
     batch = make_batch(scored, backend.tokenizer.pad_id)

@@ -9,7 +9,7 @@ from steadyrl.algorithms.ppo import PPO
 from steadyrl.backends.toy import ToyBackend, truncation
 from steadyrl.batch import loss_arrays, make_batch
 from steadyrl.errors import CheckpointError
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.types import Problem, Sampling, TokenScores
 
 ALGORITHM = PPO.build(PPO.Settings(entropy_coef=0.03, whiten_advantages=False))

@@ -18,7 +18,7 @@ from steadyrl.checkpoint import State
 from steadyrl.errors import AccessError, ConfigError, EngineError, SteadyError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.metrics import batch_metrics
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, open_session, run_steps
 from steadyrl.types import Problem, Sampling

@@ -253,18 +253,18 @@ def test_text_after_the_end_and_a_missing_end_are_told(toy):
     trial = begin_trial(toy())
     eos = trial.session.backend.tokenizer.eos_id
 
-    def judged(ids, reason, world=()):
-        """Return the cause for completions of these ids, of which the world answered those at the places named."""
-        mask = np.array([i not in world for i in range(len(ids))])
+    def judged(ids, reason, environment=()):
+        """Return the cause for completions of these ids; the environment answered those at the places named."""
+        mask = np.array([i not in environment for i in range(len(ids))])
         told = {"completion_ids": np.array(ids), "completion_mask": mask, "stop_reason": reason}
         rollouts = tuple(replace(r, **told) for r in trial.groups[0].rollouts)
         return completions(replace(trial, groups=[replace(trial.groups[0], rollouts=rollouts)])).cause
 
     assert judged([1, eos, 2, 3], "length") == "text_after_end"
     # Of several turns each has its end, and running out of turns is no text cut off.
-    assert judged([1, eos, 4, 4, 2, eos], "length", world=(2, 3)) == ""
-    assert judged([1, eos, 4, 4, 2, 3], "length", world=(2, 3)) == "never_ends"
-    assert judged([1, eos, 2, 4, 2, eos], "stop", world=(3,)) == "text_after_end"
+    assert judged([1, eos, 4, 4, 2, eos], "length", environment=(2, 3)) == ""
+    assert judged([1, eos, 4, 4, 2, 3], "length", environment=(2, 3)) == "never_ends"
+    assert judged([1, eos, 2, 4, 2, eos], "stop", environment=(3,)) == "text_after_end"
     assert judged([1, 2, 3], "stop") == "end_token_missing"
 
 

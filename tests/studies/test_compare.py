@@ -117,7 +117,7 @@ def test_a_task_of_several_turns_is_compared_in_the_same_worlds(settings):
     assert (found["same_answers"], found["left_out"]) == (5, 1)
     assert found["a"] == {**found["a"], "answers": 12, "unscored": 2}
     assert len(worlds.SEEDS) == 24
-    assert len(set(worlds.SEEDS)) == 6  # a world per problem, whoever tries it
+    assert len(set(worlds.SEEDS)) == 6  # an environment per problem, whoever tries it
 
 
 def test_the_breakdown_by_difficulty_adds_up(settings, trained):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.backends.toy import ToyBackend
-from steadyrl.rollout import collect
+from steadyrl.rollout.collect import collect
 from steadyrl.types import Problem, Sampling
 
 PROBLEMS = [Problem("one", "ab"), Problem("two", "xyz"), Problem("three", "q")]

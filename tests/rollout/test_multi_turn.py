@@ -1,4 +1,4 @@
-"""Episodes of several turns: whose tokens count, what the world may break, what an expert shows."""
+"""Episodes of several turns: whose tokens count, what the environment may break, what an expert shows."""
 
 import threading
 from dataclasses import dataclass, field, replace
@@ -8,13 +8,12 @@ import pytest
 
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.batch import make_batch
-from steadyrl.episode import cut_observation
 from steadyrl.errors import DataError, EpisodeError
 from steadyrl.metrics import reward_metrics
-from steadyrl.play import World, require_tokens, world_of
 from steadyrl.protocols import Turn
 from steadyrl.rewards.combine import Term, score_groups
-from steadyrl.rollout import collect, demonstrate
+from steadyrl.rollout.collect import collect, demonstrate
+from steadyrl.rollout.episode import Environment, cut_observation, environment_of, require_tokens
 from steadyrl.sections import RolloutSection
 from steadyrl.types import Problem, Sampling, Score
 
@@ -69,8 +68,8 @@ class Building:
 
 
 def play(task, problems=(PROBLEM,), samples=1, max_tokens=0, sampling=SAMPLING):
-    world = World(task, sampling.max_new_tokens, max_tokens)
-    return collect(ToyBackend(), problems, samples, sampling, (0, 0), 7, world)
+    environment = Environment(task, sampling.max_new_tokens, max_tokens)
+    return collect(ToyBackend(), problems, samples, sampling, (0, 0), 7, environment)
 
 
 def test_only_the_policys_tokens_stand_under_the_mask_and_no_id_is_encoded_again():
@@ -78,9 +77,9 @@ def test_only_the_policys_tokens_stand_under_the_mask_and_no_id_is_encoded_again
     ((rollout,),) = [group.rollouts for group in play(task)]
     assert rollout.prompt_ids.tolist() == tokenizer.encode_prompt("go\ndoor 1").tolist()
     chosen = rollout.completion_ids[rollout.completion_mask]
-    world = rollout.completion_ids[~rollout.completion_mask]
+    environment = rollout.completion_ids[~rollout.completion_mask]
     end = [] if tokenizer.eos_id in rollout.completion_ids[:4] else [tokenizer.eos_id]
-    assert world.tolist() == end + tokenizer.encode_prompt("\ndoor 2\n").tolist()
+    assert environment.tolist() == end + tokenizer.encode_prompt("\ndoor 2\n").tolist()
     assert "".join(tokenizer.decode(chosen).split()) == "".join("".join(rollout.turns).split())
     assert task.made[0].told == list(rollout.turns)
     assert (rollout.sampling_logprobs[rollout.completion_mask] < 0).all()
@@ -184,7 +183,7 @@ def test_episodes_are_stepped_side_by_side_when_a_task_says_so():
 
 def test_an_expert_shows_the_way_and_nobody_drew_its_tokens():
     backend, task = ToyBackend(), Building()
-    (group,) = demonstrate(backend, [PROBLEM], task, (0, 0), World(task, 4))
+    (group,) = demonstrate(backend, [PROBLEM], task, (0, 0), Environment(task, 4))
     (rollout,) = group.rollouts
     tokenizer = backend.tokenizer
     said = [*tokenizer.encode_prompt("open").tolist(), tokenizer.eos_id]
@@ -210,27 +209,29 @@ def test_problems_that_nobody_can_show_are_left_out_and_none_at_all_is_an_error(
         demonstrate(backend, [Problem("b", "q")], Book(), (0, 0))
     task = Building(doors=0)
     with pytest.raises(DataError, match="'building' knows no good answer"):
-        demonstrate(backend, [PROBLEM], task, (0, 0), World(task, 4))
+        demonstrate(backend, [PROBLEM], task, (0, 0), Environment(task, 4))
 
 
 def test_a_task_answers_back_if_it_has_episodes():
     task = Building()
-    assert world_of(task, SAMPLING, RolloutSection(max_tokens=64, observation_tokens=9)) == World(task, 4, 64, 9)
-    assert world_of(object(), SAMPLING, RolloutSection()) is None
+    limits = RolloutSection(max_tokens=64, observation_tokens=9)
+    assert environment_of(task, SAMPLING, limits) == Environment(task, 4, 64, 9)
+    assert environment_of(object(), SAMPLING, RolloutSection()) is None
 
 
 def test_where_no_turn_fits_the_limit_and_what_to_set_are_named():
     problems = [PROBLEM, Problem("q", "go there")]
     groups = play(Building(), problems, max_tokens=12)  # prompts of 9 and 15 tokens, a turn of 4
-    world = World(Building(), 4, 12)
+    environment = Environment(Building(), 4, 12)
     said = (
         r"rollout\.max_tokens = 12 .* take 9 to 15 tokens.* sampling\.max_new_tokens = 4; set rollout\.max_tokens to 19"
     )
     with pytest.raises(DataError, match=said):
-        require_tokens(groups, world)
+        require_tokens(groups, environment)
     with pytest.raises(DataError, match=said):
-        demonstrate(ToyBackend(), problems, Building(), (0, 0), world)
-    require_tokens(play(Building(), problems, max_tokens=13), World(Building(), 4, 13))  # one of the two has a turn
+        demonstrate(ToyBackend(), problems, Building(), (0, 0), environment)
+    # One of the two has a turn.
+    require_tokens(play(Building(), problems, max_tokens=13), Environment(Building(), 4, 13))
 
 
 class Wordy(Building):
@@ -250,8 +251,8 @@ class Wordy(Building):
 
 def play_wordy(observation_tokens):
     task = Wordy(doors=3)
-    world = World(task, 4, 0, observation_tokens)
-    return task, collect(ToyBackend(), [PROBLEM], 1, SAMPLING, (0, 0), 7, world)
+    environment = Environment(task, 4, 0, observation_tokens)
+    return task, collect(ToyBackend(), [PROBLEM], 1, SAMPLING, (0, 0), 7, environment)
 
 
 def test_an_observation_that_takes_too_many_tokens_is_cut_and_its_last_line_stays():
@@ -267,9 +268,9 @@ def test_cut_observations_are_counted_and_only_what_was_shown_is_in_the_rollout(
     tokenizer = CharTokenizer()
     task, groups = play_wordy(26)
     (rollout,) = groups[0].rollouts
-    world = [int(i) for i in rollout.completion_ids[~rollout.completion_mask] if i != tokenizer.eos_id]
+    environment = [int(i) for i in rollout.completion_ids[~rollout.completion_mask] if i != tokenizer.eos_id]
     shown = "".join(f"\ndoor {door} {'x' * 7} ...\naction:\n" for door in (2, 3))
-    assert world == tokenizer.encode_prompt(shown).tolist()
+    assert environment == tokenizer.encode_prompt(shown).tolist()
     assert (rollout.observations, rollout.observations_cut) == (3, 2)  # the first is short
     assert task.made[0].told == list(rollout.turns)
     assert reward_metrics(groups)["observation/cut"] == 2 / 3

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from steadyrl.errors import DataError
-from steadyrl.play import Attempt, World, play, policy_speaker, require_room
 from steadyrl.protocols import Backend, Task
+from steadyrl.rollout.episode import Attempt, Environment, require_room
+from steadyrl.rollout.multi_turn import play_experts, play_policy
 from steadyrl.types import Completion, Group, Problem, Rollout, Sampling
 
 
@@ -19,7 +20,7 @@ def collect(
     sampling: Sampling,
     key: tuple[int, ...],
     policy_version: int = 0,
-    world: World | None = None,
+    environment: Environment | None = None,
 ) -> list[Group]:
     """Sample every problem several times with the present policy.
 
@@ -30,33 +31,37 @@ def collect(
         sampling: How to draw; of several turns, each of them.
         key: What the draws depend on, such as (seed, step); equal keys give equal completions.
         policy_version: Recorded on the rollouts.
-        world: Where problems answer back; None for problems of one turn.
+        environment: Where problems answer back; None for problems of one turn.
     """
     attempts = [Attempt(p, (*key, i, s)) for i, p in enumerate(problems) for s in range(samples)]
-    if world is None:
+    if environment is None:
         rollouts = _one_turn(backend, attempts, sampling, policy_version)
     else:
-        rollouts = iter(play(backend.tokenizer, world, attempts, policy_speaker(backend, sampling), policy_version))
+        rollouts = iter(play_policy(backend, environment, attempts, sampling, policy_version))
     return [Group(problem, tuple(next(rollouts) for _ in range(samples))) for problem in problems]
 
 
 def demonstrate(
-    backend: Backend, problems: Sequence[Problem], task: Task, key: tuple[int, ...], world: World | None = None
+    backend: Backend,
+    problems: Sequence[Problem],
+    task: Task,
+    key: tuple[int, ...],
+    environment: Environment | None = None,
 ) -> list[Group]:
     """Return a good answer to every problem that the task knows one for, as if the policy had written it.
 
     Raises:
         DataError: It knows none for any of them, or no turn fits.
     """
-    if world is None:
+    if environment is None:
         known = [(problem, task.gold(problem)) for problem in problems]
         groups = [Group(p, (_demonstration(backend, p, text),)) for p, text in known if text is not None]
     else:
         attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]
-        rollouts = play(backend.tokenizer, world, attempts, None, 0)
+        rollouts = play_experts(backend.tokenizer, environment, attempts)
         groups = [Group(p, (r,)) for p, r in zip(problems, rollouts, strict=True) if r.turns or r.unscored]
         if not groups:
-            require_room(rollouts, world)  # an expert who was not asked may know the way
+            require_room(rollouts, environment)  # an expert who was not asked may know the way
     if not groups:
         raise DataError(
             f"the task '{task.name}' knows no good answer to any of {len(problems)} problems, and this algorithm "

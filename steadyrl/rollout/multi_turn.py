@@ -1,0 +1,169 @@
+"""All episodes of a batch are played one turn at a time, so that the policy answers them together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from steadyrl.errors import EpisodeError
+from steadyrl.protocols import Backend, Tokenizer
+from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation
+from steadyrl.types import Completion, Rollout, Sampling
+
+log = logging.getLogger(__name__)
+
+
+# Episodes and the number of the turn to what is said in each; None where nobody knows what to say.
+Speak = Callable[[Sequence[Playing], int], "list[Completion | None]"]
+
+
+def play_policy(
+    backend: Backend, environment: Environment, attempts: Sequence[Attempt], sampling: Sampling, policy_version: int
+) -> list[Rollout]:
+    """Play all attempts to their ends, every turn drawn from the policy.
+
+    Args:
+        backend: Holds the policy.
+        environment: Where they are played.
+        attempts: What is played.
+        sampling: How to draw a turn.
+        policy_version: Recorded on the rollouts.
+
+    Returns:
+        A rollout per attempt, in order; unscored where its environment broke.
+    """
+
+    def speak(playing: Sequence[Playing], turn: int) -> list[Completion | None]:
+        seeds = [one.attempt.seed(turn) for one in playing]
+        return list(backend.generate([one.context for one in playing], sampling, seeds))
+
+    return _play(backend.tokenizer, environment, attempts, speak, policy_version)
+
+
+def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:
+    """Play all attempts to their ends, every turn said by the environment's own expert; see ``play_policy``."""
+
+    def say(one: Playing) -> Completion | None:
+        text = one.episode.expert()
+        if text is None:
+            return None
+        ids = tokenizer.encode_answer(text, one.observation)
+        return Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")
+
+    return _play(tokenizer, environment, attempts, lambda playing, turn: [say(one) for one in playing], 0)
+
+
+def _play(
+    tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt], speak: Speak, policy_version: int
+) -> list[Rollout]:
+    playing = [
+        Playing(a, environment.task.episode(a.problem, a.environment_seed()), np.zeros(0, np.int32)) for a in attempts
+    ]
+    with _crew(environment.task.workers) as each:
+        try:
+            each(lambda one: _open(tokenizer, environment, one), playing)
+            for turn in range(environment.task.max_turns):
+                if not (live := [one for one in playing if not one.done]):
+                    break
+                said = zip(live, speak(live, turn), strict=True)
+                each(lambda pair: _take_turn(tokenizer, environment, *pair), list(said))
+        finally:
+            each(_close, playing)
+    return [_rollout(one, policy_version) for one in playing]
+
+
+def _open(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
+    with _survived(one):
+        one.observation = one.episode.open()
+    _fit_observation(tokenizer, environment, one)
+    # What the policy sees first is the problem and the observation, as one message.
+    one.observation = "\n".join(filter(None, [one.attempt.problem.prompt, one.observation]))
+    one.prompt = tokenizer.encode_prompt(one.observation)
+    if not environment.has_room(len(one.prompt)):
+        one.done, one.stop_reason = True, "length"
+
+
+def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, said: Completion | None) -> None:
+    """Put what was said to the environment, and what it answered behind it."""
+    if said is None:
+        one.done = True
+        return
+    one.add(said.ids, said.logprobs, said.kept_ids)
+    one.turns.append(tokenizer.decode(said.ids).strip())
+    one.stop_reason = said.stop_reason
+    with _survived(one):
+        answer = one.episode.step(one.turns[-1])
+        one.done, one.observation = answer.done, answer.observation
+    if one.done:
+        return
+    _fit_observation(tokenizer, environment, one)
+    between = tokenizer.encode_turn(one.observation, said.stop_reason == "stop")
+    if len(one.turns) == environment.task.max_turns or not environment.has_room(len(one.context) + len(between)):
+        one.done, one.stop_reason = True, "length"
+        return
+    one.add(between, None, None)
+
+
+def _fit_observation(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
+    """Cut the newest observation to the environment's limit before it is encoded, and count it."""
+    if not environment.observation_tokens or not one.observation:
+        return
+    whole = one.observation
+    one.observation = cut_observation(tokenizer, whole, environment.observation_tokens)
+    one.observations += 1
+    one.observations_cut += one.observation != whole
+
+
+def _close(one: Playing) -> None:
+    with _survived(one):
+        one.outcome = one.episode.close()
+
+
+@contextmanager
+def _survived(one: Playing) -> Iterator[None]:
+    """End an episode whose environment broke, and say why; the episodes beside it go on."""
+    try:
+        yield
+    except EpisodeError as error:
+        one.done, one.broken = True, one.broken or str(error)
+    except Exception as error:  # the rollout boundary: a user's environment may raise anything
+        reason = f"the episode of '{one.attempt.problem.id}' raised {type(error).__name__}: {error}"
+        log.warning("%s", reason)
+        one.done, one.broken = True, one.broken or reason
+
+
+@contextmanager
+def _crew(workers: int) -> Iterator[Callable[[Callable[[Any], None], Sequence[Any]], None]]:
+    """Yield a function that does something to each of many, ``workers`` of them at a time."""
+    with ThreadPoolExecutor(workers) as pool:
+
+        def each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
+            for _ in pool.map(work, items) if workers > 1 else map(work, items):
+                pass  # what a worker raised is raised here
+
+        yield each
+
+
+def _rollout(one: Playing, policy_version: int) -> Rollout:
+    kept = tuple(ids for part in one.kept for ids in part)
+    return Rollout(
+        problem_id=one.attempt.problem.id,
+        prompt_ids=one.prompt,
+        completion_ids=np.concatenate([np.zeros(0, np.int32), *one.ids]).astype(np.int32),
+        completion_mask=np.concatenate([np.zeros(0, bool), *one.mask]),
+        sampling_logprobs=np.concatenate([np.zeros(0, np.float32), *one.logprobs]).astype(np.float32),
+        text="\n".join(one.turns),
+        stop_reason=one.stop_reason,
+        policy_version=policy_version,
+        kept_ids=kept if any(len(ids) for ids in kept) else None,
+        unscored=one.broken,
+        turns=tuple(one.turns),
+        outcome=one.outcome,
+        observations=one.observations,
+        observations_cut=one.observations_cut,
+    )
