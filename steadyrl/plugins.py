@@ -27,11 +27,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sft": "steadyrl.algorithms.sft:SFT",
     },
     "curriculum": {
-        "uniform": "steadyrl.curriculum:Uniform",
-        "learnability": "steadyrl.curriculum:Learnability",
-        "plr": "steadyrl.level_replay:PLR",
-        "accel": "steadyrl.level_replay:Accel",
-        "bandit": "steadyrl.bandit:Bandit",
+        "uniform": "steadyrl.curriculum.passes:Uniform",
+        "learnability": "steadyrl.curriculum.learnability:Learnability",
+        "plr": "steadyrl.curriculum.level_replay:PLR",
+        "accel": "steadyrl.curriculum.level_replay:Accel",
+        "bandit": "steadyrl.curriculum.bandit:Bandit",
     },
     "task": {
         "search": "steadyrl.tasks.search.task:SearchTask",

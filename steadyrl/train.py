@@ -21,7 +21,8 @@ from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.clock import Clock
 from steadyrl.config import Config, dump, in_steps
-from steadyrl.curriculum import Curriculum, Memory, Request, recall, require_choice
+from steadyrl.curriculum.choice import Curriculum, Request, require_choice
+from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError

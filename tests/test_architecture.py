@@ -21,8 +21,6 @@ FLOORS = (
         "select",
         "batch",
         "curriculum",
-        "level_replay",
-        "bandit",
         "stats",
         "sandbox",
         "browser",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steadyrl.batch import make_batch, take_rows
-from steadyrl.curriculum import uniform
+from steadyrl.curriculum.passes import uniform
 from steadyrl.rewards.combine import require_scores, score_groups
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import require_tokens

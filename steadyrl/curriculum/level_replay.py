@@ -9,19 +9,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from steadyrl.curriculum import (
-    Choice,
-    Curriculum,
-    Known,
-    Memory,
-    Request,
-    draw,
-    entropy,
-    look_up,
-    reason,
-    record_outcomes,
-    shares,
-)
+from steadyrl.curriculum.choice import Choice, Curriculum, Request, draw, entropy, reason, shares
+from steadyrl.curriculum.memory import Known, Memory, look_up, record_outcomes
 from steadyrl.sections import Section
 from steadyrl.types import Group, Problem
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from steadyrl.curriculum import Choice, Curriculum, Memory, Request, draw, entropy, look_up, record_outcomes, shares
+from steadyrl.curriculum.choice import Choice, Curriculum, Request, draw, entropy, shares
+from steadyrl.curriculum.memory import Memory, look_up, record_outcomes
 from steadyrl.errors import DataError
 from steadyrl.sections import Section
 from steadyrl.types import Problem

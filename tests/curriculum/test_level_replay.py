@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from steadyrl.curriculum import Known, Memory, Request, look_up, record_outcomes
-from steadyrl.level_replay import (
+from steadyrl.curriculum.choice import Request
+from steadyrl.curriculum.level_replay import (
     PLR,
     Accel,
     AccelSettings,
@@ -11,6 +11,7 @@ from steadyrl.level_replay import (
     best_minus_mean,
     replay_probabilities,
 )
+from steadyrl.curriculum.memory import Known, Memory, look_up, record_outcomes
 from steadyrl.types import Problem
 from tests.group_of_rewards import group
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from steadyrl.bandit import Bandit
-from steadyrl.curriculum import Memory, Request
+from steadyrl.curriculum.bandit import Bandit
+from steadyrl.curriculum.choice import Request
+from steadyrl.curriculum.memory import Memory
 from steadyrl.errors import DataError
 from steadyrl.types import Problem
 from tests.group_of_rewards import group

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl.bandit import Bandit
 from steadyrl.checkpoint import State
+from steadyrl.curriculum.bandit import Bandit
+from steadyrl.curriculum.level_replay import Accel, AccelSettings
 from steadyrl.errors import ConfigError, DataError
-from steadyrl.level_replay import Accel, AccelSettings
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.train import one_step, train
 from steadyrl.types import Problem

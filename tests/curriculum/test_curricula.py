@@ -5,19 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyrl import curriculum
-from steadyrl.curriculum import (
-    Learnability,
-    Memory,
-    Request,
-    Uniform,
-    draw,
-    learnability,
-    look_up,
-    recall,
-    record_outcomes,
-    uniform,
-)
+from steadyrl.curriculum import memory as module
+from steadyrl.curriculum.choice import Request, draw
+from steadyrl.curriculum.learnability import Learnability, learnability
+from steadyrl.curriculum.memory import Memory, look_up, recall, record_outcomes
+from steadyrl.curriculum.passes import Uniform, uniform
 from steadyrl.types import Problem
 from tests.group_of_rewards import group
 
@@ -99,7 +91,7 @@ def test_an_unscored_draw_leaves_what_was_known():
 
 
 def test_what_was_not_drawn_for_longest_is_forgotten_first(monkeypatch):
-    monkeypatch.setattr(curriculum, "MOST_KNOWN", 3)
+    monkeypatch.setattr(module, "MOST_KNOWN", 3)
     memory = Memory()
     for step, name in enumerate("abacd"):
         memory = record_outcomes(memory, [group(name, 1.0)], step, decay=0.5)

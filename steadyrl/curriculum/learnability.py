@@ -1,0 +1,72 @@
+"""Problems by what can be learned from them: the variance of their reward."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from steadyrl.curriculum.choice import Choice, Curriculum, Request, draw, entropy, reason, shares
+from steadyrl.curriculum.memory import Known, Memory, look_up, record_outcomes
+from steadyrl.sections import Section
+
+PRIOR_ROLLOUTS = 2.0  # what is known before the first rollout weighs as much as two: a uniform prior of a success rate
+
+
+def learnability(known: Known) -> np.ndarray:
+    """Return the variance of a problem's reward, which is p(1 - p) for a success rate p, [N].
+
+    It is largest at p = 1/2, and 0 for problems that are always or never solved, from which nothing is to be
+    learned. For rewards between failure and success it is the part of p(1 - p) that rollouts really differ by.
+    Unseen problems are taken for average ones, and every estimate is drawn towards that by two rollouts.
+
+    Source:
+        Rutherford et al., "No Regrets" (arXiv 2408.15099): sampling for learnability, from each level's success rate.
+    """
+    variance = np.maximum(known.square - known.mean**2, 0.0)
+    measured = known.rollouts > 0
+    prior = float(variance[measured].mean()) if measured.any() else 0.0
+    found: np.ndarray = (PRIOR_ROLLOUTS * prior + known.rollouts * variance) / (PRIOR_ROLLOUTS + known.rollouts)
+    return found
+
+
+class Learnability:
+    """Problems by the variance of their reward, with a share for those not drawn for long and one for all."""
+
+    class Settings(Section):
+        """How much is drawn by what."""
+
+        stale_share: float = Field(0.1, ge=0, le=1, description="drawn by the steps since the last draw")
+        uniform_share: float = Field(0.1, ge=0, le=1, description="drawn from all problems alike")
+        sharpness: float = Field(1.0, ge=0, description="power of the learnability; 0 makes all alike")
+        decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of a problem count for at each draw")
+
+        @model_validator(mode="after")
+        def _shares_leave_room(self) -> Learnability.Settings:
+            if self.stale_share + self.uniform_share > 1:
+                raise ValueError("stale_share + uniform_share of at most 1")
+            return self
+
+    @staticmethod
+    def build(settings: Settings) -> Curriculum:
+        """Return the curriculum as a record of functions."""
+
+        def choose(request: Request, memory: Memory) -> Choice:
+            known = look_up([problem.id for problem in request.problems], memory, request.step)
+            score = learnability(known)
+            probabilities = (
+                (1 - settings.stale_share - settings.uniform_share) * shares(score**settings.sharpness)
+                + settings.stale_share * shares(known.stale)
+                + settings.uniform_share / len(score)
+            )
+            chosen = draw(probabilities, request.count, request.generator())
+            return Choice(
+                [request.problems[i] for i in chosen],
+                [reason("learnability", score, known, probabilities, i) for i in chosen],
+                entropy(probabilities),
+                memory,
+            )
+
+        return Curriculum(
+            choose=choose,
+            observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay),
+        )

@@ -1,0 +1,130 @@
+"""What a curriculum remembers of earlier rollouts: numbers by problem id, and problems that it made itself.
+
+A checkpoint holds all of it, so that a resumed run chooses as the unbroken one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from steadyrl.types import Group, Problem
+
+MOST_KNOWN = 20_000  # problems remembered, some 3 MB of a checkpoint; those not drawn for longest are forgotten
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a curriculum knows.
+
+    Attributes:
+        seen: Numbers by problem id (or by arm), see ``record_outcomes``.
+        made: Problems that the curriculum made by editing, by id.
+    """
+
+    seen: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    made: Mapping[str, Problem] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Return data for JSON; ``recall(memory.plain()) == memory``."""
+        made = [{"id": p.id, "prompt": p.prompt, "columns": dict(p.columns)} for p in self.made.values()]
+        return {"seen": {name: dict(numbers) for name, numbers in self.seen.items()}, "made": made}
+
+
+def recall(data: Mapping[str, Any]) -> Memory:
+    """Return the memory that ``plain`` wrote; an empty one of nothing."""
+    return Memory(data.get("seen", {}), {made["id"]: Problem(**made) for made in data.get("made", ())})
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is remembered of N problems (or arms), as arrays [N]; 0 where nothing is.
+
+    Attributes:
+        seen: bool, drawn before and remembered.
+        rollouts: Scored rollouts behind the numbers, old ones counting for less.
+        mean, square: Of the reward and of its square.
+        deviation: Mean distance of a reward from the mean of its group: the size of the advantages.
+        best: Highest reward ever.
+        stale: Steps since the last draw; since the start for those never drawn.
+    """
+
+    seen: np.ndarray
+    rollouts: np.ndarray
+    mean: np.ndarray
+    square: np.ndarray
+    deviation: np.ndarray
+    best: np.ndarray
+    stale: np.ndarray
+
+
+def record_outcomes(
+    memory: Memory,
+    groups: Sequence[Group],
+    step: int,
+    decay: float,
+    name: Callable[[Problem], str] = lambda problem: problem.id,
+) -> Memory:
+    """Take the rewards of a step's groups into the memory; what was known counts for ``decay`` of itself.
+
+    Groups without any signal count like the others: that a problem is solved, or never, is what they tell. A problem
+    none of whose rollouts could be scored is remembered as drawn, with nothing known.
+
+    Args:
+        memory: Is left alone.
+        groups: Scored; unscored rollouts are passed over.
+        step: Steps finished before.
+        decay: In [0, 1).
+        name: What numbers are kept by.
+    """
+    rewards: dict[str, list[np.ndarray]] = {}
+    for group in groups:
+        scored = np.array([r.reward for r in group.rollouts if r.reward is not None], np.float64)
+        rewards.setdefault(name(group.problem), []).append(scored)
+    seen = dict(memory.seen)
+    for key, parts in rewards.items():
+        seen[key] = _with_rewards(seen.get(key), parts, step, decay)
+    if len(seen) > MOST_KNOWN:
+        latest = sorted(seen, key=lambda key: -seen[key]["last"])[:MOST_KNOWN]
+        kept = set(latest)
+        seen = {key: numbers for key, numbers in seen.items() if key in kept}
+    return replace(memory, seen=seen)
+
+
+def _with_rewards(
+    before: Mapping[str, float] | None, parts: Sequence[np.ndarray], step: int, decay: float
+) -> dict[str, float]:
+    rewards = np.concatenate(parts)
+    if not rewards.size:
+        return {**(before or {"rollouts": 0.0}), "last": float(step)}
+    distances = np.concatenate([np.abs(part - part.mean()) for part in parts if part.size])
+    fresh = {"mean": rewards, "square": rewards**2, "deviation": distances}
+    old = decay * before["rollouts"] if before else 0.0
+    total = old + rewards.size
+    found = {"rollouts": total, "last": float(step), "best": float(rewards.max())}
+    if before and "best" in before:
+        found["best"] = max(found["best"], before["best"])
+    for key, values in fresh.items():
+        found[key] = float((old * (before or {}).get(key, 0.0) + values.sum()) / total)
+    return found
+
+
+def look_up(names: Sequence[str], memory: Memory, step: int) -> Known:
+    """Return what is remembered under some names, in their order."""
+    found = [memory.seen.get(name) for name in names]
+
+    def column(key: str) -> np.ndarray:
+        return np.array([numbers.get(key, 0.0) if numbers else 0.0 for numbers in found])
+
+    return Known(
+        seen=np.array([numbers is not None for numbers in found], bool),
+        rollouts=column("rollouts"),
+        mean=column("mean"),
+        square=column("square"),
+        deviation=column("deviation"),
+        best=column("best"),
+        stale=np.array([step - numbers["last"] if numbers else step + 1.0 for numbers in found]),
+    )

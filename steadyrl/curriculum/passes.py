@@ -1,0 +1,48 @@
+"""Shuffled passes over all problems."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steadyrl.curriculum.choice import Choice, Curriculum, Request
+from steadyrl.curriculum.memory import Memory
+from steadyrl.sections import Section
+
+
+def uniform(problems: int, drawn: int, count: int, seed: int) -> list[int]:
+    """Return the next problems of an endless series of shuffled passes over all of them.
+
+    A pure function of how many were drawn before, so that nothing but that number has to be saved.
+
+    Args:
+        problems: How many there are, at least one.
+        drawn: How many were drawn so far.
+        count: How many to draw.
+        seed: Of the shuffles; every pass has its own.
+
+    Returns:
+        ``count`` indices below ``problems``.
+    """
+    indices: list[int] = []
+    while len(indices) < count:
+        turn, start = divmod(drawn + len(indices), problems)
+        order = np.random.default_rng([seed, turn]).permutation(problems)
+        indices += order[start : start + count - len(indices)].tolist()
+    return indices
+
+
+class Uniform:
+    """Shuffled passes over all problems."""
+
+    class Settings(Section):
+        """Passes have no settings."""
+
+    @staticmethod
+    def build(settings: Settings) -> Curriculum:
+        """Return the passes as a record of functions."""
+
+        def choose(request: Request, memory: Memory) -> Choice:
+            indices = uniform(len(request.problems), request.drawn, request.count, request.seed)
+            return Choice([request.problems[i] for i in indices], [""] * len(indices), None, memory)
+
+        return Curriculum(choose=choose, observe=lambda memory, groups, step: memory)
