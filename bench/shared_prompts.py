@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from steadyrl.backends import torch_shared
-from steadyrl.backends.torch_decoder import checked_plan
-from steadyrl.backends.torch_model import BASE_MODEL
-from steadyrl.backends.torch_sampler import sample
+from steadyrl.backends.torch import shared
+from steadyrl.backends.torch.decoder import checked_plan
+from steadyrl.backends.torch.model import BASE_MODEL
+from steadyrl.backends.torch.sampler import sample
 from steadyrl.types import Sampling
 
 LENGTHS, SHAPES, TOKENS, ROUNDS = (16, 64, 128, 256, 512), ((2, 8), (8, 8)), 32, 4
@@ -38,7 +38,7 @@ def main() -> None:
             best = {NEVER: np.inf, ALWAYS: np.inf}
             for _ in range(ROUNDS):
                 for least in best:
-                    torch_shared.LEAST_SPARED = least
+                    shared.LEAST_SPARED = least
                     began = time.process_time()
                     sample(model, plan, rows, Sampling(TOKENS), range(len(rows)), eos_id=-5, pad_id=0)
                     best[least] = min(best[least], time.process_time() - began)

@@ -45,11 +45,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "judge": "steadyrl.rewards.judge:Judge",
     },
     "judge": {
-        "likelihood": "steadyrl.backends.likelihood:LikelihoodRatio",
+        "likelihood": "steadyrl.backends.torch.likelihood:LikelihoodRatio",
     },
     "backend": {
         "toy": "steadyrl.backends.toy:ToyBackend",
-        "torch": "steadyrl.backends.torch_local:TorchBackend",
+        "torch": "steadyrl.backends.torch.backend:TorchBackend",
     },
 }
 # Which extra brings a package that a built-in needs.

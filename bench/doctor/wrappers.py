@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from steadyrl.backends.torch_local import TorchBackend
-from steadyrl.backends.torch_reader import Reader
+from steadyrl.backends.torch.backend import TorchBackend
+from steadyrl.backends.torch.reader import Reader
 from steadyrl.rewards.combine import BatchReward, Term
 from steadyrl.types import Completion, Group, Problem, Rollout, Sampling, Score
 

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from steadyrl.backends.device_memory import peak_device_memory
+from steadyrl.backends.torch.device_memory import peak_device_memory
 from steadyrl.config import Config
 from steadyrl.preflight.trial import Timed, Trial, Verdict
 from steadyrl.preflight.trial_updates import TrialUpdates

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from steadyrl.backends.torch_decoder import Decoder
-from steadyrl.backends.torch_families import Plan
-from steadyrl.backends.torch_graph import GraphDecoder
+from steadyrl.backends.torch.decoder import Decoder
+from steadyrl.backends.torch.families import Plan
+from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.types import Completion, Sampling
 
 # Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures

@@ -3,7 +3,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra torch is not installed")
 transformers = pytest.importorskip("transformers", reason="the extra torch is not installed")
 
-from steadyrl.backends.likelihood import LikelihoodRatio  # noqa: E402  # after the check that torch is there
+from steadyrl.backends.torch.likelihood import LikelihoodRatio  # noqa: E402  # after the check that torch is there
 from steadyrl.errors import ModelError  # noqa: E402
 
 PAIRS = [

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from steadyrl.backends.torch_families import Plan
-from steadyrl.backends.torch_packed import pack
-from steadyrl.backends.torch_trunk import fits, hidden_states
+from steadyrl.backends.torch.families import Plan
+from steadyrl.backends.torch.packed import pack
+from steadyrl.backends.torch.trunk import fits, hidden_states
 from steadyrl.types import Batch
 
 

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from steadyrl.backends.torch_model import load_model, split_head  # noqa: E402
+from steadyrl.backends.torch.model import load_model, split_head  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from steadyrl.backends.torch_families import Block, Function, Plan, plan_of
-from steadyrl.backends.torch_shared import Prompts, pays
+from steadyrl.backends.torch.families import Block, Function, Plan, plan_of
+from steadyrl.backends.torch.shared import Prompts, pays
 
 # Nats: a plan whose log-probs are further from those of transformers' forward is wrong, not rounded.
 PARITY = {torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.05}

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from steadyrl.backends.torch_decoder import norm
-from steadyrl.backends.torch_families import Block, Plan
-from steadyrl.backends.torch_packed import Packed, Segments
+from steadyrl.backends.torch.decoder import norm
+from steadyrl.backends.torch.families import Block, Plan
+from steadyrl.backends.torch.packed import Packed, Segments
 
 # Relative to the largest number: hidden states further from those of transformers' forward are wrong, not rounded.
 PARITY = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}

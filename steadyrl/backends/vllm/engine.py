@@ -19,8 +19,8 @@ from typing import Protocol
 
 import numpy as np
 
-from steadyrl.backends.torch_model import BASE_MODEL
-from steadyrl.backends.vllm_client import VllmClient
+from steadyrl.backends.torch.model import BASE_MODEL
+from steadyrl.backends.vllm.client import VllmClient
 from steadyrl.batch import make_batch
 from steadyrl.errors import AccessError, EngineError
 from steadyrl.protocols import Tokenizer

@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from steadyrl.backends import torch_memory, torch_state
-from steadyrl.backends.torch_decoder import checked_plan
-from steadyrl.backends.torch_families import plan_of
-from steadyrl.backends.torch_head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
-from steadyrl.backends.torch_masters import Masters
-from steadyrl.backends.torch_model import load_model, split_head
-from steadyrl.backends.torch_reader import Reader
-from steadyrl.backends.torch_sampler import sample
-from steadyrl.backends.value_head import ValueHead
-from steadyrl.backends.vllm_engine import VllmEngine
+from steadyrl.backends.torch import memory, state
+from steadyrl.backends.torch.decoder import checked_plan
+from steadyrl.backends.torch.families import plan_of
+from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
+from steadyrl.backends.torch.masters import Masters
+from steadyrl.backends.torch.model import load_model, split_head
+from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.sampler import sample
+from steadyrl.backends.torch.value_head import ValueHead
+from steadyrl.backends.vllm.engine import VllmEngine
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
@@ -122,7 +122,7 @@ class TorchBackend:
                         self._lower,
                     )
             except (RuntimeError, MemoryError) as error:
-                self._generate_rows = torch_memory.halved(error, len(rows), "backend.generate_rows")
+                self._generate_rows = memory.halved(error, len(rows), "backend.generate_rows")
                 continue
             done.update(zip(rows, drawn, strict=True))
         return [done[i] for i in range(len(prompts))]
@@ -285,9 +285,7 @@ class TorchBackend:
             try:
                 return work()
             except (RuntimeError, MemoryError) as error:
-                self._micro_batch_tokens = torch_memory.halved(
-                    error, self._micro_batch_tokens, "backend.micro_batch_tokens"
-                )
+                self._micro_batch_tokens = memory.halved(error, self._micro_batch_tokens, "backend.micro_batch_tokens")
 
     def _new_scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         hidden = self._read(part)
@@ -310,11 +308,9 @@ class TorchBackend:
 
     def save(self, folder: Path) -> None:
         """See Backend."""
-        self.save_policy(folder / torch_state.POLICY)
-        torch_state.save_tensors(
-            folder / torch_state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {}
-        )
-        torch_state.save_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._masters.named)
+        self.save_policy(folder / state.POLICY)
+        state.save_tensors(folder / state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {})
+        state.save_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
         self._masters.save(folder)
 
     def save_policy(self, folder: Path) -> None:
@@ -324,10 +320,10 @@ class TorchBackend:
 
     def load(self, folder: Path) -> None:
         """See Backend."""
-        torch_state.load_policy(folder / torch_state.POLICY, self.model, self._lora)
+        state.load_policy(folder / state.POLICY, self.model, self._lora)
         if self.value_head is not None:
-            torch_state.load_into(self.value_head, folder / torch_state.VALUE_HEAD)
-        torch_state.load_optimizer(folder / torch_state.OPTIMIZER, self.optimizer, self._masters.named)
+            state.load_into(self.value_head, folder / state.VALUE_HEAD)
+        state.load_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
         self._masters.load(folder)
         self._changed()
 

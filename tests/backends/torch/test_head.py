@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from steadyrl.backends import torch_head  # noqa: E402
-from steadyrl.backends.torch_head import chosen_logprobs, chunks  # noqa: E402
+from steadyrl.backends.torch import head as torch_head  # noqa: E402
+from steadyrl.backends.torch.head import chosen_logprobs, chunks  # noqa: E402
 
 TOKENS, WIDTH, VOCABULARY = 23, 6, 17
 

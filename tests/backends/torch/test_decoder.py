@@ -8,13 +8,13 @@ from steadyrl.types import Batch, Sampling
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from steadyrl.backends import torch_shared  # noqa: E402
-from steadyrl.backends.torch_decoder import Decoder, checked_plan  # noqa: E402
-from steadyrl.backends.torch_families import plan_of  # noqa: E402
-from steadyrl.backends.torch_graph import StepState  # noqa: E402
-from steadyrl.backends.torch_packed import pack  # noqa: E402
-from steadyrl.backends.torch_sampler import draw, sample  # noqa: E402
-from steadyrl.backends.torch_trunk import fits, hidden_states  # noqa: E402
+from steadyrl.backends.torch import shared as torch_shared  # noqa: E402
+from steadyrl.backends.torch.decoder import Decoder, checked_plan  # noqa: E402
+from steadyrl.backends.torch.families import plan_of  # noqa: E402
+from steadyrl.backends.torch.graph import StepState  # noqa: E402
+from steadyrl.backends.torch.packed import pack  # noqa: E402
+from steadyrl.backends.torch.sampler import draw, sample  # noqa: E402
+from steadyrl.backends.torch.trunk import fits, hidden_states  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

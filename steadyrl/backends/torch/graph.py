@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import torch
 
-from steadyrl.backends.torch_decoder import Cache, Decoder
+from steadyrl.backends.torch.decoder import Cache, Decoder
 
 WARM_UP = 2  # runs before a capture, as torch's documentation asks: libraries set themselves up in the first
 
 
 class GraphDecoder:
-    """A decoder whose steps are replayed graphs; see ``torch_sampler.Engine``."""
+    """A decoder whose steps are replayed graphs; see ``sampler.Engine``."""
 
     def __init__(self, decoder: Decoder):
         self._decoder = decoder

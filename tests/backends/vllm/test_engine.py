@@ -26,8 +26,8 @@ from steadyrl.types import Problem, Sampling
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from steadyrl.backends import vllm_client  # noqa: E402
-from steadyrl.backends.torch_local import TorchBackend  # noqa: E402
+from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
+from steadyrl.backends.vllm import client as vllm_client  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
@@ -228,7 +228,7 @@ def test_greedy_answers_keep_the_one_token_each(opened):
 
 def test_the_first_completions_are_compared_once_and_agree(opened, caplog):
     backend = opened()
-    with caplog.at_level(logging.INFO, logger="steadyrl.backends.vllm_engine"):
+    with caplog.at_level(logging.INFO, logger="steadyrl.backends.vllm.engine"):
         drawn(backend)
         drawn(backend, seed=1)
     assert [r.levelname for r in caplog.records] == ["INFO"]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.backends.torch_head import chosen_logprobs
-from steadyrl.backends.torch_model import HFTokenizer, load_model, split_head
+from steadyrl.backends.torch.head import chosen_logprobs
+from steadyrl.backends.torch.model import HFTokenizer, load_model, split_head
 from steadyrl.sections import ModelSection
 
 _BATCH_TOKENS = 4096  # in one forward pass, padding included

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from steadyrl.backends.torch_state import load_tensors, save_tensors
+from steadyrl.backends.torch.state import load_tensors, save_tensors
 from steadyrl.errors import CheckpointError
 
 FILE = "masters.safetensors"
