@@ -42,7 +42,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "reward": {
         "length": "steadyrl.rewards.length:length",
         "boolean_format": "steadyrl.rewards.boolean_format:boolean_format",
-        "judge": "steadyrl.rewards.judge:Judge",
+        "judge": "steadyrl.rewards.judge.judge:Judge",
     },
     "judge": {
         "likelihood": "steadyrl.backends.torch.likelihood:LikelihoodRatio",

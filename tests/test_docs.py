@@ -62,8 +62,8 @@ def test_named_commands_exist(page):
     assert named - set(known) == set()
 
 
-def test_every_file_of_the_readme_tree_exists_and_none_is_left_out():
-    tree = (ROOT / "README.md").read_text().partition("    steadyrl/\n")[2].partition("    scripts/")[0]
+def test_every_room_of_the_tree_exists_and_none_is_left_out():
+    tree = (ROOT / "docs" / "architecture.md").read_text().partition("    steadyrl/\n")[2].partition("    scripts/")[0]
     named = {line.split()[0].rstrip("/") for line in tree.splitlines() if line.strip()}
     there = {p.name for p in (ROOT / "steadyrl").iterdir() if not p.name.startswith("__")}
     assert named == there

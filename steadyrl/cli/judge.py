@@ -15,8 +15,8 @@ from steadyrl.evaluate import pick_heldout
 from steadyrl.rundir import write_json, write_text
 
 if TYPE_CHECKING:
-    from steadyrl.rewards.judge_agreement import Estimate
-    from steadyrl.rewards.judge_calibration import Calibration
+    from steadyrl.rewards.judge.agreement import Estimate
+    from steadyrl.rewards.judge.calibration import Calibration
 
 _FEW = 20  # problems, below which the intervals are too narrow
 
@@ -30,7 +30,7 @@ def judge_command(
     report: Annotated[Path | None, typer.Option(help="also write judge.md and judge.json into this folder")] = None,
 ) -> None:
     """Compare the judge with the task's own tests on known answers; measure its steadiness, its biases, its cost."""
-    from steadyrl.rewards.judge_calibration import calibrate
+    from steadyrl.rewards.judge.calibration import calibrate
 
     settings = configs.load(config, overrides or [])
     task = plugins.load("task", settings.task.name)(settings.task.args, settings.run.seed)

@@ -14,7 +14,7 @@ import numpy as np
 from steadyrl import plugins
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.protocols import RewardFn, Task
-from steadyrl.rewards import judge as judges
+from steadyrl.rewards.judge import judge as judges
 from steadyrl.sections import JudgeSection
 from steadyrl.types import Group, Problem, Rollout, Score
 

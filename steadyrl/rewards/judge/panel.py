@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from steadyrl.errors import EngineError
-from steadyrl.rewards.judge_cache import VerdictCache
-from steadyrl.rewards.judge_client import ChatClient, NoReplyError, Reply
-from steadyrl.rewards.judge_modes import MODES, Answer, Ballot
-from steadyrl.rewards.judge_prompts import repair_messages
-from steadyrl.rewards.judge_verdicts import MalformedVerdictError
+from steadyrl.rewards.judge.cache import VerdictCache
+from steadyrl.rewards.judge.client import ChatClient, NoReplyError, Reply
+from steadyrl.rewards.judge.modes import MODES, Answer, Ballot
+from steadyrl.rewards.judge.prompts import repair_messages
+from steadyrl.rewards.judge.verdicts import MalformedVerdictError
 from steadyrl.sections import JudgeSection
 
 log = logging.getLogger(__name__)

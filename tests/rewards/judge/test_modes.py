@@ -1,5 +1,5 @@
-from steadyrl.rewards.judge_modes import MODES, Contest, ring
-from steadyrl.rewards.judge_verdicts import Verdict
+from steadyrl.rewards.judge.modes import MODES, Contest, ring
+from steadyrl.rewards.judge.verdicts import Verdict
 from steadyrl.sections import JudgeSection
 
 

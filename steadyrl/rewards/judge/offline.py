@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from steadyrl import plugins
-from steadyrl.rewards.judge_modes import Contest, Opinion
+from steadyrl.rewards.judge.modes import Contest, Opinion
 from steadyrl.sections import JudgeSection
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import AccessError
-from steadyrl.rewards.judge_verdicts import Verdict
+from steadyrl.rewards.judge.verdicts import Verdict
 from steadyrl.sections import JudgeSection
 
 log = logging.getLogger(__name__)

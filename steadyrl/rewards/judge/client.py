@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steadyrl.errors import ConfigError
-from steadyrl.rewards.judge_transport import DeadlineError, Times, post, read_body
+from steadyrl.rewards.judge.transport import DeadlineError, Times, post, read_body
 from steadyrl.sections import JudgeSection
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before, and jittered down to half of it

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from steadyrl.rewards.judge_prompts import Question
-from steadyrl.rewards.judge_verdicts import MalformedVerdictError, read_group, read_pair, read_scalar
+from steadyrl.rewards.judge.prompts import Question
+from steadyrl.rewards.judge.verdicts import MalformedVerdictError, read_group, read_pair, read_scalar
 
 ONE = Question((), ("aa11",), "tie0")
 TWO = Question((), ("aa11", "bb22"), "tie0")

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from steadyrl.rewards.judge_client import Message
+from steadyrl.rewards.judge.client import Message
 
 GRADES, GROUP_GRADES = 10, 100  # the best grade of a criterion, and of a rollout among others
 _FENCE_BYTES, _LABEL_BYTES = 16, 4

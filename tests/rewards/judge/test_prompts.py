@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadyrl.rewards.judge_prompts import group_question, harmless, pairwise_question, scalar_question
+from steadyrl.rewards.judge.prompts import group_question, harmless, pairwise_question, scalar_question
 
 CRITERIA = {"correct": "it is right", "short": "it is short"}
 QUESTIONS = (scalar_question, pairwise_question, group_question)
@@ -67,7 +67,7 @@ def test_a_fence_occurs_as_often_as_the_prompt_itself_writes_it(texts, request):
 def test_a_fence_that_stands_in_a_text_is_drawn_again(monkeypatch):
     drawn = iter(["ab" * 16, "cd" * 16])
     monkeypatch.setattr(
-        "steadyrl.rewards.judge_prompts.secrets.token_hex",
+        "steadyrl.rewards.judge.prompts.secrets.token_hex",
         lambda n: next(drawn) if n == 16 else labels.pop(),
     )
     labels = ["00000001", "00000002"]

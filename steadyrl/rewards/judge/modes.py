@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from steadyrl.rewards import judge_prompts, judge_verdicts
-from steadyrl.rewards.judge_prompts import Question
-from steadyrl.rewards.judge_verdicts import Verdict
+from steadyrl.rewards.judge import prompts, verdicts
+from steadyrl.rewards.judge.prompts import Question
+from steadyrl.rewards.judge.verdicts import Verdict
 from steadyrl.sections import JudgeSection
 
 
@@ -160,7 +160,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 MODES: Mapping[str, Mode] = {
-    "scalar": Mode(_one_each, judge_prompts.scalar_question, judge_verdicts.read_scalar, _by_own_ballot),
-    "pairwise": Mode(_pairs, judge_prompts.pairwise_question, judge_verdicts.read_pair, _by_wins),
-    "group": Mode(_all_at_once, judge_prompts.group_question, judge_verdicts.read_group, _by_own_ballot),
+    "scalar": Mode(_one_each, prompts.scalar_question, verdicts.read_scalar, _by_own_ballot),
+    "pairwise": Mode(_pairs, prompts.pairwise_question, verdicts.read_pair, _by_wins),
+    "group": Mode(_all_at_once, prompts.group_question, verdicts.read_group, _by_own_ballot),
 }

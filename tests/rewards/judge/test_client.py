@@ -8,7 +8,7 @@ import time
 import pytest
 
 from steadyrl.errors import ConfigError
-from steadyrl.rewards.judge_client import ChatClient, NoReplyError, retry_after
+from steadyrl.rewards.judge.client import ChatClient, NoReplyError, retry_after
 from steadyrl.sections import JudgeSection
 from tests import judge_server as servers
 from tests.judge_server import judge_server

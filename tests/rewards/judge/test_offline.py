@@ -3,7 +3,7 @@ import math
 import pytest
 
 from steadyrl.rewards.combine import make_terms, score_texts, term_metrics
-from steadyrl.rewards.judge_offline import score_of
+from steadyrl.rewards.judge.offline import score_of
 from steadyrl.sections import JudgeSection
 from steadyrl.types import Problem
 

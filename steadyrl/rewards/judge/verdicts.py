@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from steadyrl.rewards.judge_prompts import GRADES, GROUP_GRADES, Question
+from steadyrl.rewards.judge.prompts import GRADES, GROUP_GRADES, Question
 
 _LONGEST_REASON = 2000  # characters; of these a rollout keeps some
 # What some models put around JSON whatever they are told: their thoughts before it, a code fence around it.

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from steadyrl.errors import ConfigError
-from steadyrl.rewards.judge_modes import MODES, Contest, Opinion, Told
-from steadyrl.rewards.judge_offline import LikelihoodPanel
-from steadyrl.rewards.judge_panel import Panel
+from steadyrl.rewards.judge.modes import MODES, Contest, Opinion, Told
+from steadyrl.rewards.judge.offline import LikelihoodPanel
+from steadyrl.rewards.judge.panel import Panel
 from steadyrl.sections import JudgeSection
 from steadyrl.types import Problem, Rollout, Score
 

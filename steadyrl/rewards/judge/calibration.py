@@ -15,8 +15,8 @@ import numpy as np
 from steadyrl.errors import ConfigError
 from steadyrl.protocols import Task
 from steadyrl.rewards.combine import Term, make_terms, require_gate, score_texts, term_metrics
-from steadyrl.rewards.judge import NAME
-from steadyrl.rewards.judge_agreement import Estimate, concordance, mean, rank_correlation
+from steadyrl.rewards.judge.agreement import Estimate, concordance, mean, rank_correlation
+from steadyrl.rewards.judge.judge import NAME
 from steadyrl.sections import JudgeSection
 from steadyrl.types import Problem, Rollout
 
@@ -45,7 +45,7 @@ class Calibration:
         metric: The task's, which it is compared with.
         problems, answers, unscored: How many; answers that the judge has no opinion of in the first round.
         kinds: By kind of answer.
-        concordance: See ``judge_agreement.concordance``.
+        concordance: See ``agreement.concordance``.
         rank_correlation: Spearman's, over all answers.
         repeats: Rounds.
         same: Share of the answers that got the same value in every round.

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.rewards.judge_agreement import concordance, mean, rank_correlation
+from steadyrl.rewards.judge.agreement import concordance, mean, rank_correlation
 
 
 def measured(*problems):
