@@ -1,8 +1,14 @@
 """RL fine-tuning for language models that stays steady, and says why when it does not.
 
-The names below are what user code needs: ``load_config``, ``open_session``, ``RunDir`` and ``write_report`` to run
-things, the others to write rewards, tasks and algorithms against. The loop itself is ``steadyrl.train.train``.
-They are imported when they are first asked for, so that ``import steadyrl`` costs nothing.
+    import steadyrl
+
+    run = steadyrl.run("examples/search.toml", ["run.steps=20"])
+    print(run.metrics()[-1]["reward/mean"])
+    print(steadyrl.sample(run, "put an item into a queue")[0].text)
+
+``run``, ``sample``, ``RunDir``, ``load_config`` and ``write_report`` do things; the other names are what rewards,
+tasks and algorithms of your own are written against. The loop itself is ``steadyrl.train.train``. All of them are
+imported when they are first asked for, so that ``import steadyrl`` costs nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +20,10 @@ if TYPE_CHECKING:
     from steadyrl.config import Config
     from steadyrl.config import load as load_config
     from steadyrl.errors import SteadyError
+    from steadyrl.launch import run, sample
     from steadyrl.protocols import Algorithm, Task
     from steadyrl.report.write import write_report
     from steadyrl.rundir import RunDir
-    from steadyrl.train import Session, open_session
     from steadyrl.types import Batch, Group, Problem, Rollout, Sampling, Score
 
 __version__ = "0.1.0"
@@ -32,11 +38,11 @@ __all__ = [
     "RunDir",
     "Sampling",
     "Score",
-    "Session",
     "SteadyError",
     "Task",
     "load_config",
-    "open_session",
+    "run",
+    "sample",
     "write_report",
 ]
 
@@ -45,11 +51,11 @@ _PLACES = dict.fromkeys(_TYPES, "steadyrl.types") | {
     "Algorithm": "steadyrl.protocols",
     "Config": "steadyrl.config",
     "RunDir": "steadyrl.rundir",
-    "Session": "steadyrl.train",
     "SteadyError": "steadyrl.errors",
     "Task": "steadyrl.protocols",
     "load_config": "steadyrl.config:load",
-    "open_session": "steadyrl.train",
+    "run": "steadyrl.launch",
+    "sample": "steadyrl.launch",
     "write_report": "steadyrl.report.write",
 }
 

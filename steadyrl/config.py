@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -123,6 +123,22 @@ def in_steps(config: Config, problems: int) -> Config:
 def dump(config: Config) -> dict[str, Any]:
     """Return every value as plain data; ``resolve(dump(config)) == config``."""
     return config.model_dump(mode="json")
+
+
+def free_on_resume(config: Config) -> list[str]:
+    """Return the settings that a run may change on its way without becoming another one, by their dotted names."""
+    return sorted(_free(config, ""))
+
+
+def _free(section: BaseModel, where: str) -> Iterator[str]:
+    if isinstance(section, Section):
+        yield from (f"{where}{name}" for name in section.free_on_resume)
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        inner = value.items() if isinstance(value, Mapping) else [("", value)]
+        for key, one in inner:
+            if isinstance(one, BaseModel):
+                yield from _free(one, f"{where}{name}.{key}{'.' if key else ''}")
 
 
 def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -65,6 +65,11 @@ def begin_again(run: RunDir, config: Config) -> int:
 def add_model(run: RunDir, session: Session) -> None:
     """Record what is trained, and what evaluations compare."""
     _change(run, metric=session.task.metric, policy=session.backend.describe(), heldout=len(session.heldout))
+
+
+def add_data(run: RunDir, data: Mapping[str, Any]) -> None:
+    """Record which problems the run began with."""
+    _change(run, data=dict(data))
 
 
 def close(run: RunDir, status: str) -> None:

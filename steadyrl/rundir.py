@@ -19,8 +19,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,29 @@ class RunDir:
         if not run.info_file.is_file():
             raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}")
         return run
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the run as its only writer; the system lets go of it when the process ends, however that happens.
+
+        Raises:
+            RunError: Another process holds it.
+        """
+        import fcntl  # not on Windows, where runs can still be read
+
+        with (self.path / "writer.lock").open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                raise RunError(
+                    f"another process is training '{self.path}' (process {file.read().strip() or 'unknown'}); wait for "
+                    "it to end, or stop it"
+                ) from error
+            file.truncate(0)
+            file.write(f"{os.getpid()} on {platform.node()}\n")
+            file.flush()
+            yield
 
     @property
     def info_file(self) -> Path:
@@ -151,6 +176,20 @@ class RunDir:
         for record in read_lines(self.actions_file):
             found.setdefault(json.dumps(record, sort_keys=True), record)
         return list(found.values())
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Return what the doctor raised and cleared while the run went on, oldest first."""
+        return list(read_lines(self.findings_file))
+
+    def evaluations(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the held-out evaluations by name ("before", "after", "baselines"), one record per problem."""
+        files = sorted((self.path / "evaluations").glob("*.jsonl"))
+        return {file.stem: list(read_lines(file)) for file in files}
+
+    @property
+    def status(self) -> str:
+        """Return "running", "finished", "interrupted" or "failed"; a killed run still says "running"."""
+        return str(self.info().get("status", "unknown"))
 
     def info(self) -> dict[str, Any]:
         """Return run.json."""

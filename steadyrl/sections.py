@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,10 +12,14 @@ class Section(BaseModel):
 
     # Without ``strict`` true would be taken for the number 1, and 100.0 for a count.
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False)
+    # What a run may change when it is resumed without becoming another run.
+    free_on_resume: ClassVar[frozenset[str]] = frozenset()
 
 
 class RunSection(Section):
     """The run as a whole."""
+
+    free_on_resume = frozenset({"steps", "epochs", "checkpoint_every", "keep_checkpoints", "rollouts_every"})
 
     steps: int = Field(100, ge=1, description="iterations of the loop")
     epochs: int = Field(

@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from steadyrl.rewards.combine import Term, make_terms, require_scores, score_gro
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout.collect import collect, demonstrate
 from steadyrl.rollout.episode import Environment, environment_of, require_tokens
+from steadyrl.rollout.records import choice_records, rollout_records
 from steadyrl.rundir import RunDir, append_line, write_lines
 from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
@@ -68,6 +70,8 @@ class Watch:
 
     Attributes:
         phase: Called with a line when something longer begins.
+        note: Called with a line that is worth keeping: what the preflight said, where the run directory is.
+        steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
         step: Called with every line of metrics.
         finding: Called with what the doctor raises or clears while the run goes on.
         action: Called with what the autopilot does or advises, as in actions.jsonl.
@@ -75,6 +79,8 @@ class Watch:
     """
 
     phase: Callable[[str], None] = field(default=lambda text: None)
+    note: Callable[[str], None] = field(default=lambda text: None)
+    steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
     finding: Callable[[Change], None] = field(default=lambda change: None)
     action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
@@ -129,8 +135,9 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
         state = State(algorithm=dict(session.algorithm.state))
     if session.heldout:
         _evaluate_before(session, run, state, watch)
-    if not run_steps(session, run, state, attempt, watch):
-        return "interrupted"
+    with watch.steps(session.config.run.steps):
+        if not run_steps(session, run, state, attempt, watch):
+            return "interrupted"
     if session.heldout:
         watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
         write_lines(run.evaluation_file("after"), _evaluate(session))
@@ -155,9 +162,11 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
         with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints, record):
             record |= _evaluate_now(session, state.step)
         if record["step"] % config.run.rollouts_every == 0:
-            _record_rollouts(run, record["step"], groups)
+            write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
         if any(group.why for group in groups):
-            append_line(run.curriculum_file, _choices(record, groups))
+            append_line(
+                run.curriculum_file, {"step": record["step"], "attempt": attempt, "choices": choice_records(groups)}
+            )
         append_line(run.metrics_file, record)
         watch.step(record)
         for change in doctor.add(record["step"], record) if doctor else ():
@@ -363,33 +372,3 @@ def _doctor(session: Session, run: RunDir) -> LiveDoctor | None:
     doctor = LiveDoctor(flat_settings(dump(session.config)), every)
     doctor.remember(run.metrics())
     return doctor
-
-
-def _record_rollouts(run: RunDir, step: int, groups: Sequence[Group]) -> None:
-    records = [
-        {
-            "problem": rollout.problem_id,
-            "prompt": group.problem.prompt,
-            "completion": rollout.text,
-            "reward": rollout.reward,
-            "parts": dict(rollout.parts),
-            "unscored": rollout.unscored,
-            "note": rollout.note,
-            "stop_reason": rollout.stop_reason,
-            "policy_version": rollout.policy_version,
-            "tokens": int(rollout.completion_mask.sum()),
-            **({"turns": rollout.turns, "outcome": dict(rollout.outcome)} if rollout.turns else {}),
-        }
-        for group in groups
-        for rollout in group.rollouts
-    ]
-    write_lines(run.rollouts_file(step), records)
-
-
-def _choices(record: Mapping[str, Any], groups: Sequence[Group]) -> dict[str, Any]:
-    """Return a step's line of curriculum.jsonl: what was chosen, why, and what it earned."""
-    choices = [
-        {"problem": group.problem.id, "why": group.why, "rewards": [rollout.reward for rollout in group.rollouts]}
-        for group in groups
-    ]
-    return {"step": record["step"], "attempt": record["attempt"], "choices": choices}

@@ -28,9 +28,10 @@ FLOORS = (
     {"rewards", "backends", "doctor"},  # services
     {"tasks", "algorithms", "rollout", "checkpoint", "autopilot"},  # composition
     {"train", "clock", "evaluate", "record", "preflight"},  # the loop
-    {"studies"},  # science
+    {"launch", "studies"},  # the front door, science
     {"report"},  # writing
-    {"cli", "integrations"},  # faces
+    {"cli", "integrations"},  # user interfaces
+    {"__main__"},
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 TENSOR_PACKAGES = {"torch", "transformers", "peft", "safetensors", "tokenizers", "mlx", "ray"}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 import sys
+from contextlib import suppress
 
 import typer
 
 from steadyrl.cli import compare, doctor, judge, preflight, report, run, task
+from steadyrl.cli.terminal import printable
 from steadyrl.errors import SteadyError
 
 app = typer.Typer(
@@ -28,10 +33,28 @@ app.add_typer(task.app, name="task")
 
 
 def main() -> None:
-    """Run the command line and exit with its code: 0 done, 1 not sound, 2 something to mend, 130 interrupted."""
+    """Run the command line and exit with its code: 0 done, 1 not sound, 2 something to fix, 130 interrupted."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a model wrote may hold characters that the encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code: str | int | None = 0
     try:
-        app()
+        try:
+            app()
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()  # here, and not when Python ends, so that a full disk is one line too
     except SteadyError as error:
-        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
-        sys.exit(2)
+        code = _refuse(" ".join(str(error).splitlines()))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE):
+            raise
+        code = _refuse(f"the output cannot be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what still stands in the buffer
+    sys.exit(code)
+
+
+def _refuse(text: str) -> int:
+    with suppress(OSError):  # a standard error that is closed has no reader
+        print(f"error: {printable(text)}", file=sys.stderr, flush=True)
+    return 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +10,8 @@ from typing import Annotated
 import typer
 
 from steadyrl import config as configs
-from steadyrl.preflight.run import preflight, summary_line
-from steadyrl.preflight.trial import Verdict
+from steadyrl.preflight.run import preflight, summary_line, verdict_lines
 from steadyrl.train import open_session
-
-_MARKS = {True: "ok  ", False: "FAIL", None: "?   "}
 
 
 def preflight_command(
@@ -29,18 +25,7 @@ def preflight_command(
     if as_json:
         print(json.dumps({"passed": not failed, "verdicts": [asdict(verdict) for verdict in verdicts]}, indent=2))
     else:
-        for line in verdict_lines(verdicts):
+        for line in [*verdict_lines(verdicts), summary_line(verdicts)]:
             print(line)
     if failed:
         raise typer.Exit(1)
-
-
-def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the verdicts as lines for a terminal, the summary last."""
-    lines = []
-    for verdict in verdicts:
-        lines.append(f"{_MARKS[verdict.passed]}  {verdict.name}: {verdict.message}")
-        if verdict.cause:
-            lines += [f"        cause: {verdict.cause}", f"        remedy: {verdict.remedy}"]
-        lines += [f"        try: {override}" for override in verdict.overrides]
-    return [*lines, summary_line(verdicts)]

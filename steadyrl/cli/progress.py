@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from steadyrl.cli.terminal import printable
 from steadyrl.doctor.live import Change
 from steadyrl.metrics import describe
 from steadyrl.report.actions import describe_action
@@ -33,12 +35,13 @@ _PLAIN_EVERY_S = 5.0  # a log file needs no line a second
 class Progress:
     """Follows a run; use as a context manager around it."""
 
-    def __init__(self, steps: int):
-        self._steps = steps
+    def __init__(self) -> None:
+        self.total = 0  # steps of the whole run, known when they begin
         self._console = Console(stderr=False)
         self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
         self._first: tuple[int, float] | None = None
         self._last_plain = 0.0
+        self._gone = False
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -51,7 +54,11 @@ class Progress:
 
     def phase(self, text: str) -> None:
         """Say that something longer begins."""
-        self._console.print(text, highlight=False)
+        self._say(text)
+
+    def note(self, text: str) -> None:
+        """Show a line on standard error: it is no result."""
+        note(text)
 
     def finding(self, change: Change) -> None:
         """Show what the doctor raised or cleared; what is worth knowing only is left to `steadyrl doctor`."""
@@ -60,13 +67,13 @@ class Progress:
             return
         since = "" if found.since_step is None else f" since step {found.since_step}"
         said = found.message if change.state == "raised" else "cleared"
-        self._console.print(f"doctor, step {change.step}: {found.severity} {found.check}{since}: {said}", markup=False)
+        self._say(f"doctor, step {change.step}: {found.severity} {found.check}{since}: {said}")
         if change.state == "raised":
-            self._console.print(f"    {found.remedy}", markup=False, highlight=False)
+            self._say(f"    {found.remedy}")
 
     def action(self, line: Mapping[str, Any]) -> None:
         """Show what the autopilot did, or would do."""
-        self._console.print(f"autopilot, step {line['step']}: {describe_action(line)}", markup=False, highlight=False)
+        self._say(f"autopilot, step {line['step']}: {describe_action(line)}")
 
     def step(self, record: Mapping[str, Any]) -> None:
         """Show a step's metrics."""
@@ -74,9 +81,24 @@ class Progress:
         self._first = self._first or (record["step"], now)
         if self._live:
             self._live.update(self._table(record, now))
-        elif now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self._steps:
+        elif now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total:
             self._last_plain = now
-            print(self._line(record, now), flush=True)
+            self._say(self._line(record, now))
+
+    def _say(self, text: str) -> None:
+        """Print a line; where nobody can read it any more (a closed pipe, a full disk), the run goes on without."""
+        if self._gone:
+            return
+        try:
+            if self._live:
+                self._console.print(printable(text), markup=False, highlight=False)
+            else:  # rich would end the program where the reader of a pipe went away
+                print(printable(text), flush=True)
+        except OSError as error:
+            self._gone = True
+            note(
+                f"standard output cannot be written ({error.strerror}); the run goes on, and its directory has the rest"
+            )
 
     def _left(self, record: Mapping[str, Any], now: float) -> str:
         assert self._first is not None
@@ -84,17 +106,17 @@ class Progress:
         done = record["step"] - first
         if done == 0:
             return "time left unknown"
-        seconds = (now - began) / done * (self._steps - record["step"] - 1)
+        seconds = (now - began) / done * (self.total - record["step"] - 1)
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
 
     def _line(self, record: Mapping[str, Any], now: float) -> str:
-        parts = [f"step {record['step'] + 1}/{self._steps}"]
+        parts = [f"step {record['step'] + 1}/{self.total}"]
         parts += [f"{heading} {_format(name, record[name])}" for name, heading in _shown(record)]
         parts += [f"{name.partition('/')[2]} {record[name]:.3f}" for name in _parts(record)]
         return "  ".join([*parts, self._left(record, now)])
 
     def _table(self, record: Mapping[str, Any], now: float) -> Table:
-        table = Table(title=f"step {record['step'] + 1} of {self._steps}, {self._left(record, now)}", min_width=48)
+        table = Table(title=f"step {record['step'] + 1} of {self.total}, {self._left(record, now)}", min_width=48)
         table.add_column("measurement")
         table.add_column("value", justify="right")
         table.add_column("unit")
@@ -127,5 +149,6 @@ def _number(value: float) -> str:
 
 
 def note(text: str) -> None:
-    """Tell the user something that is no result."""
-    print(text, file=sys.stderr, flush=True)
+    """Show the user something that is no result; a standard error that is closed has no reader to show it to."""
+    with suppress(OSError):
+        print(printable(text), file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from steadyrl.types import Rollout
 UNSCORED_AT_MOST = 0.2  # a judge or an engine that fails more often is broken, not unlucky
 TRUNCATED_AT_MOST, EMPTY_AT_MOST = 0.98, 0.5
 _GOLD_PROBLEMS = 64
+_MARKS = {True: "ok  ", False: "FAIL", None: "?   "}
 
 
 def preflight(session: Session) -> list[Verdict]:
@@ -54,6 +55,17 @@ def summary_line(verdicts: Sequence[Verdict]) -> str:
     parts += [f"could not tell: {', '.join(unknown)}"] if unknown else []
     parts += [f"the run takes {v.message.partition(':')[0]}" for v in verdicts if v.name == "time" and v.passed]
     return "preflight: " + "; ".join(parts)
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return verdicts as lines for a terminal, with causes and remedies."""
+    lines = []
+    for verdict in verdicts:
+        lines.append(f"{_MARKS[verdict.passed]}  {verdict.name}: {verdict.message}")
+        if verdict.cause:
+            lines += [f"        cause: {verdict.cause}", f"        remedy: {verdict.remedy}"]
+        lines += [f"        try: {override}" for override in verdict.overrides]
+    return lines
 
 
 def completions(trial: Trial) -> Verdict:

@@ -317,7 +317,10 @@ def test_torch_that_is_not_installed_is_named_with_its_extra(here):
 
 def test_a_finished_run_is_not_resumed(refused, finished):
     message = refused("train", "--resume", finished)
-    assert message == f"'{finished}' is finished: 2 of 2 steps; add run.steps=N to train longer"
+    assert message == (
+        f"'{finished}' is finished: 2 of 2 steps; add run.steps=N to train longer, or `steadyrl report` to write its "
+        "report again"
+    )
 
 
 def test_a_finished_run_trains_longer_when_asked_and_remembers_it(steadyrl, refused, finished):
@@ -334,7 +337,7 @@ def test_a_finished_run_trains_longer_when_asked_and_remembers_it(steadyrl, refu
 def test_what_would_make_another_run_of_it_cannot_change_on_resuming(refused, finished, override):
     interrupt(finished)
     message = refused("train", "--resume", finished, override)
-    assert message.startswith(f"'{override}' cannot change on resuming; only run.steps, ")
+    assert message.startswith(f"'{override}' cannot change on resuming; only run.checkpoint_every, ")
     assert message.endswith("For anything else start a new run")
     assert json.loads((finished / "run.json").read_text())["status"] == "running"
 

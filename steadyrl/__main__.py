@@ -1,0 +1,5 @@
+"""`python -m steadyrl` is the command line."""
+
+from steadyrl.cli.main import main
+
+main()

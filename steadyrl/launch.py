@@ -1,0 +1,230 @@
+"""The front door: one function starts a run or goes on with one. The command line, studies and benchmarks use it.
+
+run = steadyrl.run("examples/search.toml", ["run.steps=20"])
+run.metrics()[-1]["reward/mean"]
+steadyrl.sample(run, "a request")[0].text
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl import checkpoint, record
+from steadyrl import config as configs
+from steadyrl.config import Config
+from steadyrl.errors import ConfigError, RunError
+from steadyrl.evaluate import greedy_sampling
+from steadyrl.preflight.run import preflight, summary_line, verdict_lines
+from steadyrl.rollout.collect import collect
+from steadyrl.rundir import RunDir
+from steadyrl.train import Session, Watch, open_session, train
+from steadyrl.types import Problem
+
+_FROM_PYTHON = "# This run was started from Python with settings of its own; resolved.json holds every value.\n"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a policy answered to a request.
+
+    Attributes:
+        text: The answer.
+        shows: What it does, a line each, where the task can show that (the documents that a query finds, ...).
+    """
+
+    text: str
+    shows: tuple[str, ...]
+
+
+def run(
+    config: Config | Mapping[str, Any] | Path | str | None = None,
+    overrides: Sequence[str] = (),
+    resume: RunDir | Path | str | None = None,
+    watch: Watch | None = None,
+    accept_changed_data: bool = False,
+) -> RunDir:
+    """Train a policy: preflight, held-out evaluation before, all steps, held-out evaluation after.
+
+    Args:
+        config: A TOML file, its sections as a mapping, or a resolved config; None with ``resume``.
+        overrides: "section.key=value" each, as on the command line.
+        resume: A run to go on with, from its newest checkpoint; ``overrides`` may then change what a run is free to
+            change, such as run.steps.
+        watch: Follows the run, and may stop it after a step.
+        accept_changed_data: Resume although the task's problems are no longer those that the run began with.
+
+    Returns:
+        The run directory. Its ``status`` is "finished", or "interrupted" where ``watch.stop`` said so.
+
+    Raises:
+        ConfigError: A setting is wrong, cannot change on resuming, or the preflight failed.
+        RunError: The run to resume is finished, its data changed, or another process writes it.
+        SteadyError: Whatever else a user can fix; the run directory says so too.
+    """
+    watch = watch or Watch()
+    # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
+    if resume is not None:
+        if config is not None:
+            raise ConfigError("a run is resumed with its own config; give either a config or a run to resume, not both")
+        return _go_on(_opened(resume), overrides, watch, accept_changed_data)
+    if config is None:
+        raise ConfigError("give a config file (such as examples/search.toml), or a run directory to resume")
+    settings, text = _read(config, overrides)
+    session = open_session(settings)
+    checked = _check_before(session, watch)
+    directory = record.begin(session.config, text)
+    watch.note(checked)
+    watch.note(f"run directory: {directory.path}")
+    with directory.writing():
+        record.add_data(directory, _data(session))
+        return _train(session, directory, 0, watch)
+
+
+def sample(
+    run: RunDir | Path | str, request: str, samples: int = 3, greedy: bool = False, seed: int = 0
+) -> list[Answer]:
+    """Ask a run's newest policy.
+
+    Args:
+        run: A run directory.
+        request: What to ask, as the task's prompts put it.
+        samples: How many answers to draw; with ``greedy`` there is one.
+        greedy: Take the likeliest token each time.
+        seed: Equal seeds give equal answers.
+
+    Raises:
+        RunError: The run has no checkpoint yet.
+    """
+    directory = _opened(run)
+    settings = configs.resolve(directory.resolved())
+    session = open_session(settings)
+    if checkpoint.load(directory, session.backend) is None:
+        raise RunError(
+            f"'{directory.path}' has no checkpoint yet; the first comes after {settings.run.checkpoint_every} steps"
+        )
+    sampling = greedy_sampling(session.sampling) if greedy else session.sampling
+    (group,) = collect(
+        session.backend,
+        [session.task.ask(request)],
+        1 if greedy else samples,
+        sampling,
+        (seed,),
+        environment=session.environment,
+    )
+    return [Answer(rollout.text, tuple(session.task.show(rollout.text))) for rollout in group.rollouts]
+
+
+def _opened(run: RunDir | Path | str) -> RunDir:
+    return run if isinstance(run, RunDir) else RunDir.open(Path(run).expanduser())
+
+
+def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str]) -> tuple[Config, str]:
+    """Return the resolved settings, and the text that the run directory keeps of them."""
+    if isinstance(config, Config):
+        return configs.resolve(configs.dump(config), overrides), _FROM_PYTHON
+    if isinstance(config, Mapping):
+        return configs.resolve(config, overrides), _FROM_PYTHON
+    path = Path(config).expanduser()
+    settings = configs.load(path, overrides)
+    return settings, path.read_text(encoding="utf-8")
+
+
+def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
+    with directory.writing():
+        before = configs.resolve(directory.resolved())
+        _require_free(before, overrides)
+        session = open_session(configs.resolve(directory.resolved(), overrides))
+        _require_unfinished(directory, session.config)
+        if not accept_changed_data:
+            _require_same_data(directory, session)
+        attempt = record.begin_again(directory, session.config)
+        return _train(session, directory, attempt, watch)
+
+
+def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
+    with record.outcome(directory):
+        record.add_model(directory, session)
+        record.close(directory, train(session, directory, attempt, watch))
+    return directory
+
+
+def _check_before(session: Session, watch: Watch) -> str:
+    """Make the preflight, stop or warn where something is wrong, and return its summary.
+
+    Raises:
+        ConfigError: Something is wrong, and the config says to stop.
+    """
+    wanted = session.config.run.preflight
+    if wanted == "off":
+        return "preflight: off"
+    watch.phase("preflight: trying everything on a few prompts")
+    verdicts = preflight(session)
+    failed = [verdict for verdict in verdicts if verdict.passed is False]
+    for line in verdict_lines(failed):
+        watch.note(line)
+    if failed and wanted == "stop":
+        names = ", ".join(verdict.name for verdict in failed)
+        raise ConfigError(
+            f"the preflight failed: {names} ({failed[0].message}); fix what it says above, or set run.preflight=warn "
+            "to train all the same"
+        )
+    return summary_line(verdicts)
+
+
+def _require_free(before: Config, overrides: Sequence[str]) -> None:
+    free = configs.free_on_resume(before)
+    for override in overrides:
+        if override.partition("=")[0].strip() not in free:
+            raise ConfigError(
+                f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step N. "
+                "For anything else start a new run"
+            )
+
+
+def _require_unfinished(directory: RunDir, settings: Config) -> None:
+    done = directory.checkpoints()
+    if done and done[-1] >= settings.run.steps and directory.status == "finished":
+        more = "run.epochs=N" if settings.run.epochs else "run.steps=N"
+        raise RunError(
+            f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
+            "`steadyrl report` to write its report again"
+        )
+
+
+def _require_same_data(directory: RunDir, session: Session) -> None:
+    """Refuse to go on with other problems than the run began with: its curves and evaluations would mix two tasks."""
+    before, now = directory.info().get("data"), _data(session)
+    if not isinstance(before, Mapping):
+        return  # a run of an earlier version did not record it
+    changed = [split for split in now if before.get(split) != now[split]]
+    if not changed:
+        return
+    counts = ", ".join(
+        f"{split}: {before.get(split, {}).get('problems', 'unknown')} problems then, {now[split]['problems']} now"
+        for split in changed
+    )
+    raise RunError(
+        f"the data of '{directory.path}' changed since it began ({counts}; texts or columns differ); restore the data, "
+        "start a new run, or add --accept-changed-data to go on with what is there"
+    )
+
+
+def _data(session: Session) -> dict[str, dict[str, Any]]:
+    """Return how many problems each split holds, and a digest of all that is in them."""
+    return {
+        split: {"problems": len(problems), "sha256": _digest(problems)}
+        for split, problems in (("train", session.problems), ("heldout", session.heldout))
+    }
+
+
+def _digest(problems: Iterable[Problem]) -> str:
+    found = hashlib.sha256()
+    for problem in problems:
+        columns = json.dumps(dict(problem.columns), sort_keys=True, default=lambda value: type(value).__name__)
+        found.update(json.dumps([problem.id, problem.prompt, columns]).encode())
+    return found.hexdigest()

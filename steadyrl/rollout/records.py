@@ -1,0 +1,37 @@
+"""What the run directory keeps of rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from steadyrl.types import Group
+
+
+def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return a line of rollouts/*.jsonl for every rollout."""
+    return [
+        {
+            "problem": rollout.problem_id,
+            "prompt": group.problem.prompt,
+            "completion": rollout.text,
+            "reward": rollout.reward,
+            "parts": dict(rollout.parts),
+            "unscored": rollout.unscored,
+            "note": rollout.note,
+            "stop_reason": rollout.stop_reason,
+            "policy_version": rollout.policy_version,
+            "tokens": int(rollout.completion_mask.sum()),
+            **({"turns": rollout.turns, "outcome": dict(rollout.outcome)} if rollout.turns else {}),
+        }
+        for group in groups
+        for rollout in group.rollouts
+    ]
+
+
+def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return what curriculum.jsonl says of every problem of a step: why it was chosen, and what it earned."""
+    return [
+        {"problem": group.problem.id, "why": group.why, "rewards": [rollout.reward for rollout in group.rollouts]}
+        for group in groups
+    ]

@@ -1,0 +1,122 @@
+"""`steadyrl train` beside signals, closed outputs and reports that were cut off; `steadyrl sample` of hostile text."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from steadyrl.cli.main import main
+from steadyrl.cli.terminal import printable
+
+CONFIG = """
+[run]
+steps = {steps}
+checkpoint_every = 100000
+preflight = "off"
+[backend]
+name = "toy"
+[task]
+name = "prompts"
+args = {{ path = "prompts.jsonl" }}
+[rewards]
+length = 1.0
+[sampling]
+max_new_tokens = 4
+[rollout]
+prompts_per_step = 4
+[update]
+minibatches = 1
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Stand in a folder with prompts; return a function that writes a config of so many steps there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"say {i}"}) + "\n" for i in range(8)))
+    (tmp_path / "config.toml").write_text(CONFIG.format(steps=2))
+    return tmp_path
+
+
+def steadyrl(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["steadyrl", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()
+
+
+def begun(here, *more, **options):
+    """Start a training that would take forever in a process of its own, and wait for its first steps."""
+    (here / "config.toml").write_text(CONFIG.format(steps=10**7))
+    command = [sys.executable, "-m", "steadyrl", "train", "config.toml", *more]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+    deadline = time.monotonic() + 60
+    while not list(here.glob("runs/*/metrics.jsonl")):
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+        time.sleep(0.05)
+    return process, next(here.glob("runs/*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_after_the_step_and_saves(here, number):
+    # Shells let background jobs ignore an interrupt, and a process inherits that.
+    process, run = begun(here, stdout=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
+    process.send_signal(number)
+    with process:
+        stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert f"stopped and saved; go on with: steadyrl train --resume {run.relative_to(here)}" in stderr
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert (run / "checkpoints" / f"{len(steps):06d}" / "DONE").is_file()
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output_any_more(here):
+    process, run = begun(here, stdout=subprocess.PIPE)
+    with process:
+        process.stdout.close()
+        for line in iter(process.stderr.readline, ""):
+            if "standard output cannot be written" in line:
+                break
+        before = len((run / "metrics.jsonl").read_text().splitlines())
+        time.sleep(1.0)
+        after = len((run / "metrics.jsonl").read_text().splitlines())
+        process.send_signal(signal.SIGTERM)
+    assert after > before
+    assert process.returncode == 130
+
+
+def test_a_full_disk_behind_the_output_is_one_line(here):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "steadyrl", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: the output cannot be written: No space left on device\n")
+
+
+def test_a_report_that_was_cut_off_is_written_by_the_next_resume(here, monkeypatch, capsys):
+    assert steadyrl(monkeypatch, capsys, "train", "config.toml")[0] == 0
+    run = next(here.glob("runs/*"))
+    (run / "report" / "report.html").unlink()
+    code, out, error = steadyrl(monkeypatch, capsys, "train", "--resume", run)
+    assert code == 0 and "its report is not written" in error and f"report: {run}" in out
+    assert (run / "report" / "report.html").is_file()
+    code, _, error = steadyrl(monkeypatch, capsys, "train", "--resume", run)
+    assert code == 2 and "`steadyrl report` to write its report again" in error
+
+
+def test_what_is_printed_obeys_no_escape():
+    assert printable("a\x1b[31mred\x07\u202etxt\ud800\n\tb") == "a\\x1b[31mred\\x07\\u202etxt\\ud800\n\tb"
+    assert printable("żółć 語 ✓") == "żółć 語 ✓"
+
+
+def test_answers_are_printed_without_their_escapes(here, monkeypatch, capsys):
+    monkeypatch.setattr("steadyrl.backends.toy.CharTokenizer.decode", lambda self, ids: "\x1b]0;owned\x07 done")
+    assert steadyrl(monkeypatch, capsys, "train", "config.toml")[0] == 0
+    code, out, _ = steadyrl(monkeypatch, capsys, "sample", next(here.glob("runs/*")), "say 9", "--greedy")
+    assert (code, out) == (0, "\\x1b]0;owned\\x07 done\n")

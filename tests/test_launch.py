@@ -1,0 +1,143 @@
+"""The front door: what a program gets of a run, what a run may change on resuming, and that one process writes it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import steadyrl
+from steadyrl import config
+from steadyrl.errors import ConfigError, RunError
+from steadyrl.launch import run, sample
+from steadyrl.rundir import RunDir
+from steadyrl.train import Watch
+
+# A program of its own that trains on and on, for what only a second process can show.
+TRAINER = "import sys, json, steadyrl; steadyrl.run(json.loads(sys.argv[1]))"
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"say {i}"}) + "\n" for i in range(8)))
+    return {
+        "run": {"steps": 4, "checkpoint_every": 2, "folder": str(tmp_path / "runs"), "preflight": "off"},
+        "backend": {"name": "toy"},
+        "task": {"name": "prompts", "args": {"path": str(tmp_path / "prompts.jsonl")}},
+        "rewards": {"length": 1.0},
+        "sampling": {"max_new_tokens": 4},
+        "rollout": {"prompts_per_step": 4},
+        "update": {"minibatches": 1},
+    }
+
+
+def test_a_program_trains_reads_what_came_of_it_and_samples(settings):
+    found = steadyrl.run(settings, ["run.steps=3"])
+    assert found.status == "finished"
+    assert [line["step"] for line in found.metrics()] == [0, 1, 2]
+    assert set(found.evaluations()) == {"after", "before"}
+    assert all("answers" in line for line in found.evaluations()["after"])
+    assert found.findings() == [] and found.checkpoints() == [2, 3]
+    answers = steadyrl.sample(found, "say 9", samples=2)
+    assert [answer.text for answer in answers] == [answer.text for answer in sample(found.path, "say 9", samples=2)]
+    assert len(sample(found, "say 9", greedy=True)) == 1
+
+
+def test_a_file_a_mapping_and_a_config_give_the_same_run(settings, tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f"run = {{steps = 4, checkpoint_every = 2, folder = '{tmp_path}/runs', preflight = 'off'}}\n"
+        f"backend.name = 'toy'\ntask = {{name = 'prompts', args = {{path = '{tmp_path}/prompts.jsonl'}}}}\n"
+        "rewards.length = 1.0\nsampling.max_new_tokens = 4\nrollout.prompts_per_step = 4\nupdate.minibatches = 1\n"
+    )
+    runs = [run(path), run(settings), run(config.resolve(settings))]
+    rewards = [[line["reward/mean"] for line in found.metrics()] for found in runs]
+    assert rewards[0] == rewards[1] == rewards[2]
+    assert runs[0].config_file.read_text() == path.read_text()
+
+
+def test_a_run_that_a_watch_stopped_goes_on_to_the_same_end(settings):
+    whole, seen = run(settings), []
+    stopped = run(settings, watch=Watch(step=seen.append, stop=lambda: len(seen) == 2))
+    assert stopped.status == "interrupted"
+    resumed = run(resume=stopped)
+    assert resumed.status == "finished" and resumed.info()["attempt"] == 1
+    one, other = ([{"reward": m["reward/mean"], "grad": m["grad_norm"]} for m in r.metrics()] for r in (whole, resumed))
+    assert one == other
+
+
+def test_a_watch_hears_what_happens_before_the_steps_and_how_many_there_are(settings):
+    heard, totals = [], []
+
+    class Inside:
+        def __enter__(self):
+            totals.append("in")
+
+        def __exit__(self, *error):
+            totals.append("out")
+
+    watch = Watch(note=heard.append, steps=lambda total: totals.append(total) or Inside())
+    found = run(settings, ["run.preflight=warn"], watch=watch)
+    assert totals == [4, "in", "out"]
+    assert any(line.startswith("preflight: ") for line in heard) and f"run directory: {found.path}" in heard
+
+
+def test_what_is_wrong_leaves_no_run_directory(settings, tmp_path):
+    with pytest.raises(ConfigError, match="the preflight failed: completions, rewards"):
+        run(settings, ["run.preflight=stop", "sampling.max_new_tokens=1"])
+    with pytest.raises(ConfigError, match=r"update\.learning_rat: unknown setting"):
+        run(settings, ["update.learning_rat=1"])
+    with pytest.raises(ConfigError, match="give a config file"):
+        run()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_is_resumed_with_its_own_config_alone(settings):
+    found = run(settings)
+    with pytest.raises(ConfigError, match="either a config or a run to resume"):
+        run(settings, resume=found)
+    with pytest.raises(ConfigError, match=r"'update.epochs=1' cannot change on resuming; only run.checkpoint_every, "):
+        run(overrides=["update.epochs=1"], resume=found)
+    with pytest.raises(RunError, match=r"is finished: 4 of 4 steps; add run.steps=N"):
+        run(resume=found)
+    assert len(run(overrides=["run.steps=6"], resume=found).metrics()) == 6
+
+
+def test_data_that_changed_stops_a_resume_unless_it_is_accepted(settings, tmp_path):
+    found = run(settings)
+    with (tmp_path / "prompts.jsonl").open("a") as file:
+        file.write(json.dumps({"prompt": "something else"}) + "\n")
+    before = found.info_file.read_bytes()
+    with pytest.raises(RunError, match=r"changed since it began \(.*train: \d problems then, \d now.*--accept-changed"):
+        run(overrides=["run.steps=6"], resume=found)
+    assert found.info_file.read_bytes() == before
+    assert run(overrides=["run.steps=6"], resume=found, accept_changed_data=True).status == "finished"
+
+
+def test_a_text_that_changed_is_noticed_at_equal_counts(settings, tmp_path):
+    found = run(settings)
+    (tmp_path / "prompts.jsonl").write_text((tmp_path / "prompts.jsonl").read_text().replace("say 3", "say x"))
+    with pytest.raises(RunError, match="texts or columns differ"):
+        run(overrides=["run.steps=6"], resume=found)
+
+
+def test_one_process_writes_a_run(settings, tmp_path):
+    long = {**settings, "run": {**settings["run"], "steps": 100_000}}
+    writer = subprocess.Popen([sys.executable, "-c", TRAINER, json.dumps(long)])
+    try:
+        deadline = time.monotonic() + 60
+        while not (runs := list((tmp_path / "runs").glob("*/metrics.jsonl"))) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found = RunDir(runs[0].parent)
+        with pytest.raises(RunError, match=rf"another process is training .* \(process {writer.pid} on "):
+            run(resume=found)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        resumed = run(overrides=["run.steps=3"], resume=found, watch=Watch(stop=lambda: True))
+        assert resumed.status in ("finished", "interrupted")
+    finally:
+        writer.kill()
+        writer.wait()
