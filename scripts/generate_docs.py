@@ -39,8 +39,9 @@ def config_page() -> str:
     """Return the page of all settings."""
     parts = [
         "# Settings\n",
-        "Generated from the code by `make docs`. A config is a TOML file with these sections; any value can be changed",
-        "on the command line as `section.key=value`. What a run used, defaults included, is in its `resolved.json`.\n",
+        "Generated from the code by `make docs`. A config is a TOML file with these sections. Any value can be changed",
+        "on the command line as `section.key=value`. Every run writes all its settings, defaults included, to its",
+        "`resolved.json`.\n",
     ]
     for name, field in Config.model_fields.items():
         if name == "rewards":
@@ -59,8 +60,9 @@ def metrics_page() -> str:
     lines = [
         "# Metrics\n",
         "Generated from the catalogue in `steadyrl/metrics.py` by `make docs`. Every line of `metrics.jsonl` holds the",
-        "step, the attempt (0, and one more for every resume), the time, and these. A metric that a run could not",
-        "measure is missing or null, never 0.\n",
+        "step, the attempt (0 at first, one more for every resume), the time, and these metrics. A metric that",
+        "a run could not measure is missing or null, never 0. A metric with the unit `share` is the share (0 to 1) of",
+        "what its meaning describes.\n",
         "| metric | unit | better | meaning |",
         "|---|---|---|---|",
     ]
@@ -147,11 +149,12 @@ def _limits(field: Any) -> str:
 
 def _rewards() -> str:
     return (
-        "## [rewards]\n\nA weight for every reward by name: a reward of the task (search: `retrieval`, `recall`, "
-        "`precision`, `bits`,\n`structure`, `parseable`; code: `tests`, `compiles`, `quality`, `brevity`), a built-in "
-        "(`length`, `boolean_format`, `judge`), or an import path "
-        'in quotes (`"my_rewards:brevity" = 0.5`).\nThe total is the weighted sum. A reward that cannot be had leaves '
-        "the rollout unscored. The task's own metric is\nmeasured even where it has no weight.\n"
+        "## [rewards]\n\nThe weight of every reward, by name. A name is a reward of the task (search: `retrieval`, "
+        "`recall`, `precision`,\n`bits`, `structure`, `parseable`; code: `tests`, `compiles`, `quality`, `brevity`), a "
+        "built-in reward (`length`,\n`boolean_format`, `judge`), or an import path "
+        'in quotes (`"my_rewards:brevity" = 0.5`). The total reward is the\n'
+        "weighted sum. If a reward cannot be computed, the rollout stays unscored. The task's own metric is measured "
+        "even\nif it has no weight.\n"
     )
 
 

@@ -1,7 +1,7 @@
-"""The catalogue of metrics: one name, one unit, one definition each; and the numbers of a step.
+"""The catalogue of metrics (each has one name, one unit and one definition) and the metrics of a step.
 
 Units and estimators are in the names: ``kl_ref_k1`` is in nats per token, ``kl_ref_k1_seq`` in nats per sequence.
-A bare ``kl`` is never written. Means are over completion tokens, or over scored rollouts where the name has
+No metric is called just ``kl``. Means are over completion tokens, or over scored rollouts if the name contains
 ``_seq`` or starts with ``reward/``.
 """
 
@@ -22,10 +22,10 @@ class Metric:
     """One entry of the catalogue.
 
     Attributes:
-        name: As written in metrics.jsonl; ``*`` stands for the name of a reward part or an algorithm's number.
+        name: The name in metrics.jsonl. ``*`` stands for the name of a reward part or of an algorithm's number.
         unit: "nats/token", "nats/sequence", "tokens", "s", "share" (0 to 1), "reward", or "" for a plain number.
-        better: Which way is better, "" where neither is.
-        meaning: One sentence.
+        better: The direction in which the metric improves, or "" if there is none.
+        meaning: A short description.
     """
 
     name: str
@@ -35,127 +35,189 @@ class Metric:
 
 
 CATALOGUE: tuple[Metric, ...] = (
-    Metric("reward/mean", "reward", "up", "Weighted total of the reward parts, mean over scored rollouts."),
-    Metric("reward/std", "reward", "", "Standard deviation of the total over scored rollouts."),
-    Metric("reward/std_within", "reward", "", "Root mean variance of the total within groups: what a group can teach."),
-    Metric("reward/unscored", "share", "down", "Rollouts without a reward (engine failure, time-out, no verdict)."),
-    Metric("reward/*", "reward", "", "A reward part or measurement, unweighted, mean over the rollouts that have it."),
+    Metric("reward/mean", "reward", "up", "Mean total reward (the weighted sum of the parts) of scored rollouts."),
+    Metric("reward/std", "reward", "", "Standard deviation of the total reward over scored rollouts."),
     Metric(
-        "reward_share/*", "share", "", "Of a reward part, weighted, in the variance of the total; all of them make 1."
+        "reward/std_within",
+        "reward",
+        "",
+        "Standard deviation of the total reward within groups: the square root of the mean variance. "
+        "It is the learning signal of a group.",
     ),
-    Metric("groups/no_signal", "share", "down", "Groups whose rewards are all equal; only with several samples."),
-    Metric("groups/best", "reward", "up", "Highest total of each group, mean over groups of several: best of N."),
+    Metric("reward/unscored", "share", "down", "Rollouts without a reward (engine failure, time-out, no verdict)."),
+    Metric("reward/*", "reward", "", "Unweighted mean of a reward part or measurement over the rollouts that have it."),
+    Metric(
+        "reward_share/*",
+        "share",
+        "",
+        "Part of the total reward's variance that comes from this reward. The shares sum to 1.",
+    ),
+    Metric(
+        "groups/no_signal",
+        "share",
+        "down",
+        "Groups whose rewards are all equal, of the groups with several scored rollouts.",
+    ),
+    Metric(
+        "groups/best",
+        "reward",
+        "up",
+        "Best of N: each group's highest total reward, averaged over groups with several scored rollouts.",
+    ),
     Metric(
         "groups/mean_std",
         "reward",
         "",
-        "Standard deviation between the means of groups; its square and that of reward/std_within make the variance.",
+        "Standard deviation of the group means. Its square and that of reward/std_within sum to the "
+        "variance of the total reward.",
     ),
-    Metric("curriculum/signal", "share", "up", "Groups whose rewards differ, of those with several scored rollouts."),
     Metric(
-        "curriculum/difficulty", "", "", "Mean of the column 'difficulty' of the step's problems, where it is a number."
+        "curriculum/signal", "share", "up", "Groups whose rewards differ, of the groups with several scored rollouts."
     ),
+    Metric("curriculum/difficulty", "", "", "Mean of the problems' column 'difficulty', where it is a number."),
     Metric(
         "curriculum/entropy",
         "nats",
         "",
-        "Entropy of the distribution that the step's problems were drawn from; not for passes in order.",
+        "Entropy of the distribution from which the step's problems were drawn. Passes in a fixed order have none.",
     ),
-    Metric("curriculum/known", "", "", "Problems, or arms, that the curriculum remembers something of."),
-    Metric("curriculum/rounds", "", "down", "Rounds of problems that the step took, see rollout.refill."),
-    Metric("kl_ref_k1", "nats/token", "", "KL to the reference, estimator k1 = log p - log ref of the sampled tokens."),
-    Metric("kl_ref_k1_seq", "nats/sequence", "", "The same, summed over each completion: what a penalty adds up to."),
+    Metric("curriculum/known", "", "", "Number of problems (or arms) that the curriculum has statistics for."),
+    Metric(
+        "curriculum/rounds",
+        "",
+        "down",
+        "Rounds of problems in the step. It is above 1 if rollout.refill resampled some.",
+    ),
+    Metric("kl_ref_k1", "nats/token", "", "KL to the reference, estimator k1 = log p - log ref on the sampled tokens."),
+    Metric(
+        "kl_ref_k1_seq",
+        "nats/sequence",
+        "",
+        "KL to the reference per completion: the sum of k1 over its tokens. A KL penalty totals this.",
+    ),
     Metric("kl_ref_k1_seq_se", "nats/sequence", "", "Standard error of kl_ref_k1_seq over the step's completions."),
     Metric(
-        "kl_ref_k3", "nats/token", "", "KL to the reference, estimator k3 = r - 1 - log r, r = ref/p; never negative."
+        "kl_ref_k3",
+        "nats/token",
+        "",
+        "KL to the reference, estimator k3 = r - 1 - log r, where r = ref/p. Never negative.",
     ),
-    Metric("kl_ref_exact", "nats/token", "", "KL to the reference over the whole vocabulary at each position; exact."),
-    Metric("kl_ref_exact_seq", "nats/sequence", "", "The same, summed over each completion."),
+    Metric("kl_ref_exact", "nats/token", "", "Exact KL to the reference, over the whole vocabulary at each position."),
+    Metric(
+        "kl_ref_exact_seq", "nats/sequence", "", "Exact KL to the reference per completion: the sum over its tokens."
+    ),
     Metric(
         "kl_old_k1",
         "nats/token",
         "",
-        "KL of the old policy to the updated one over the step's updates, k1; can be negative.",
+        "KL of the policy before the step to the updated one, k1, mean over updates. Can be negative.",
     ),
-    Metric("kl_old_k3", "nats/token", "", "KL to the policy before the step, k3, mean over the step's updates."),
+    Metric(
+        "kl_old_k3", "nats/token", "", "KL of the policy before the step to the updated one, k3, mean over updates."
+    ),
     Metric(
         "kl_step_k3",
         "nats/token",
         "",
-        "KL of the policy before the step to that after its last update, k3; measured where the autopilot is on.",
+        "KL of the policy before the step to that after its last update, k3. Measured with the autopilot.",
     ),
-    Metric("entropy", "nats/token", "", "Exact mean entropy of the distribution sampled from."),
+    Metric("entropy", "nats/token", "", "Exact entropy of the sampling distribution, mean over tokens."),
     Metric(
         "entropy_sampled",
         "nats/token",
         "",
-        "Mean -log p of the sampled tokens; far from entropy, sampling is warped. Absent where rewards choose rows.",
+        "Mean -log p of the sampled tokens. It differs from entropy if there is a sampling mismatch. "
+        "Absent if rollouts were selected by reward.",
     ),
-    Metric("sampler_gap", "nats/token", "down", "Mean |log p of the sampler - log p of the trainer|; rounding only."),
+    Metric(
+        "sampler_gap",
+        "nats/token",
+        "down",
+        "Mean |log p of the sampler - log p of the trainer|. Normally it is rounding error.",
+    ),
     Metric(
         "audited",
         "share",
         "",
-        "Tokens whose log-probs the trainer computed itself; entropy, sampler_gap and kl_ref_exact are of these.",
+        "Tokens that the trainer rechecked. entropy, sampler_gap and kl_ref_exact are measured on these.",
     ),
     Metric("clip_fraction", "share", "", "Tokens whose policy ratio was clipped, mean over the step's updates."),
-    Metric("clip_fraction_value", "share", "", "Tokens whose value change was clipped."),
-    Metric("loss/total", "", "", "What was differentiated, mean over the step's updates."),
-    Metric("loss/policy", "", "", "Clipped policy loss."),
-    Metric("loss/kl", "nats/token", "", "KL to the reference as it stands in the loss, before its coefficient."),
-    Metric(
-        "loss/nll", "nats/token", "", "Negative log-likelihood of the texts that are imitated, weighed as they are."
-    ),
-    Metric("loss/value", "", "down", "Clipped value loss, half the squared error."),
+    Metric("clip_fraction_value", "share", "", "Tokens whose value change was clipped, mean over the step's updates."),
+    Metric("loss/total", "", "", "The whole loss that is differentiated, mean over the step's updates."),
+    Metric("loss/policy", "", "", "The clipped policy loss, mean over the step's updates."),
+    Metric("loss/kl", "nats/token", "", "KL to the reference as it enters the loss, before its coefficient."),
+    Metric("loss/nll", "nats/token", "", "Negative log-likelihood of the imitated texts, weighted as in the loss."),
+    Metric("loss/value", "", "down", "The clipped value loss: half the squared error."),
     Metric("value/mean", "reward", "", "Mean prediction of the value head before the update."),
-    Metric("value/explained_variance", "", "up", "1 - Var(return - value) / Var(return); None if returns do not vary."),
-    Metric("return/mean", "reward", "up", "Mean value target (rewards less the KL penalty, discounted)."),
+    Metric(
+        "value/explained_variance", "", "up", "1 - Var(return - value) / Var(return). Null if the returns do not vary."
+    ),
+    Metric("return/mean", "reward", "up", "Mean value target: discounted rewards minus the KL penalty."),
     Metric("return/std", "reward", "", "Standard deviation of the value targets."),
     Metric("advantage/mean", "reward", "", "Mean advantage before whitening."),
     Metric("advantage/std", "reward", "", "Standard deviation of the advantage before whitening."),
     Metric(
-        "advantage/used", "share", "", "Rollouts in the batch whose advantage is not 0: those that move the policy."
+        "advantage/used", "share", "", "Rollouts in the batch whose advantage is not 0. Only these move the policy."
     ),
     Metric("grad_norm", "", "", "Global gradient norm before clipping, mean over the step's updates."),
     Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
     Metric("learning_rate", "", "", "Adam's learning rate in this step."),
     Metric(
-        "epochs", "", "", "Passes over the batch that were made; fewer than set when KL to the old policy stopped them."
+        "epochs", "", "", "Passes over the batch, fewer than update.epochs if update.kl_old_limit stopped the step."
     ),
-    Metric("updates", "", "", "Optimizer steps made in this step."),
-    Metric("data_epoch", "", "", "Problems drawn so far over the training problems that there are."),
+    Metric("updates", "", "", "Number of optimizer steps in this step."),
+    Metric("data_epoch", "", "", "Number of problems drawn so far, divided by the number of training problems."),
     Metric("algorithm/*", "", "", "A number of the algorithm's state, such as the KL coefficient."),
     Metric("autopilot/*", "", "", "A number of the autopilot, such as the scale of the learning rate."),
     Metric("completion/length", "tokens", "", "Mean length of a completion, the end token included."),
-    Metric("completion/truncated", "share", "down", "Completions that max_new_tokens ended."),
+    Metric("completion/truncated", "share", "down", "Completions that ended because they reached the token limit."),
     Metric("completion/empty", "share", "down", "Completions without any visible text."),
     Metric(
-        "completion/repetition", "share", "down", "Word 3-grams that stood in the same completion before, mean over it."
+        "completion/repetition",
+        "share",
+        "down",
+        "Word 3-grams that already occurred in the same completion, mean over completions.",
     ),
-    Metric("observation/cut", "share", "", "Observations that took more than rollout.observation_tokens; cut there."),
-    Metric("tokens/sampled", "tokens", "", "Completion tokens of the step."),
-    Metric("tokens/per_second", "tokens/s", "up", "Completion tokens by the step's whole time."),
-    Metric("time/rollout", "s", "down", "Sampling completions."),
-    Metric("time/reward", "s", "down", "Scoring them."),
-    Metric("time/score", "s", "down", "Log-probs, values and reference of the batch."),
-    Metric("time/update", "s", "down", "All optimizer steps."),
-    Metric("time/step", "s", "down", "The whole step."),
-    Metric("judge/verdicts", "", "", "Verdicts wanted since the last line, those of evaluations between included."),
-    Metric("judge/cached", "share", "up", "Of them, known from the cache."),
-    Metric("judge/failed", "share", "down", "Of those asked for, without a verdict after all tries; left unscored."),
-    Metric("judge/repaired", "share", "down", "Of those asked for, malformed at first, and asked for once more."),
-    Metric("judge/requests", "", "down", "Requests made for them, further tries included."),
-    Metric("judge/latency", "s", "down", "From the first request to the verdict, mean; waits and tries included."),
-    Metric("judge/tokens_in", "tokens", "down", "Tokens that the judge read, as its endpoint counts them."),
-    Metric("judge/tokens_out", "tokens", "down", "Tokens that the judge wrote."),
-    Metric("judge/cost", "", "down", "What they cost at judge.price_in and judge.price_out, in the currency of these."),
-    Metric("judge/unmetered", "", "down", "Answers whose tokens the endpoint did not count."),
-    Metric("heldout/*", "reward", "up", "A measurement on held-out problems, where the step made one."),
+    Metric("observation/cut", "share", "", "Observations that were shortened to rollout.observation_tokens."),
+    Metric("tokens/sampled", "tokens", "", "Number of completion tokens sampled in the step."),
+    Metric(
+        "tokens/per_second", "tokens/s", "up", "Completion tokens of the step, divided by the time of the whole step."
+    ),
+    Metric("time/rollout", "s", "down", "Time to sample the completions."),
+    Metric("time/reward", "s", "down", "Time to compute the rewards."),
+    Metric("time/score", "s", "down", "Time to compute log-probs, values and reference before the update."),
+    Metric("time/update", "s", "down", "Time for all optimizer steps."),
+    Metric("time/step", "s", "down", "Time for the whole step."),
+    Metric("judge/verdicts", "", "", "Verdicts needed since the previous line, including those for evaluations."),
+    Metric("judge/cached", "share", "up", "These verdicts that were found in the cache."),
+    Metric(
+        "judge/failed",
+        "share",
+        "down",
+        "Requested verdicts that failed after all retries. Their rollouts stay unscored.",
+    ),
+    Metric(
+        "judge/repaired", "share", "down", "Requested verdicts that were malformed at first and were requested again."
+    ),
+    Metric("judge/requests", "", "down", "Requests sent for these verdicts, retries included."),
+    Metric("judge/latency", "s", "down", "Mean time from first request to verdict, waits and retries included."),
+    Metric("judge/tokens_in", "tokens", "down", "Input tokens of the judge, as its endpoint counts them."),
+    Metric("judge/tokens_out", "tokens", "down", "Output tokens of the judge, as its endpoint counts them."),
+    Metric(
+        "judge/cost",
+        "",
+        "down",
+        "Cost of these tokens at judge.price_in and judge.price_out, in the currency of those prices.",
+    ),
+    Metric("judge/unmetered", "", "down", "Answers for which the endpoint reported no token counts."),
+    Metric(
+        "heldout/*", "reward", "up", "Mean of a measurement on the held-out problems, after steps with an evaluation."
+    ),
 )
 
 
 def describe(name: str) -> Metric | None:
-    """Return the catalogue's entry of a metric name, or None for a name it does not know."""
+    """Return the catalogue's entry for a metric name, or None if the catalogue does not have it."""
     exact = {metric.name: metric for metric in CATALOGUE}
     return exact.get(name) or exact.get(f"{name.partition('/')[0]}/*")
 
@@ -164,13 +226,13 @@ def summarise(groups: Sequence[Group], batch: Batch, updates: Mapping[str, float
     """Return the metrics of a step.
 
     Args:
-        groups: All rollouts of the step, the unscored among them.
-        batch: What trained, with ``old`` scores, advantages and returns.
+        groups: All rollouts of the step, including the unscored ones.
+        batch: The batch that trained, with ``old`` scores, advantages and returns.
         updates: Means over the step's updates (losses, gradient norm, ...).
     """
     measured = batch_metrics(batch)
     if len(batch.lengths) < sum(rollout.reward is not None for group in groups for rollout in group.rollouts):
-        # What was chosen by its reward is no fair sample: -log p of it is not the entropy, whoever drew it.
+        # Rollouts selected by reward are a biased sample: their mean -log p does not estimate the entropy.
         measured.pop("entropy_sampled", None)
     return {**reward_metrics(groups), **difficulty(groups), **measured, **updates}
 
@@ -206,21 +268,21 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
 
 
 def difficulty(groups: Sequence[Group]) -> dict[str, float]:
-    """Return the mean difficulty of the problems that say theirs in numbers; nothing where none does."""
-    told = [group.problem.columns.get("difficulty") for group in groups]
-    numbers = [float(x) for x in told if isinstance(x, int | float) and not isinstance(x, bool)]
+    """Return the mean difficulty of the problems whose difficulty is a number, or nothing if there are none."""
+    given = [group.problem.columns.get("difficulty") for group in groups]
+    numbers = [float(x) for x in given if isinstance(x, int | float) and not isinstance(x, bool)]
     return {"curriculum/difficulty": float(np.mean(numbers))} if numbers else {}
 
 
 def repetition(text: str) -> float:
-    """Return the share of a text's word 3-grams that stood in it before; 0 for fewer than two of them."""
+    """Return the share of a text's word 3-grams that occurred earlier in it, or 0 if it has fewer than two 3-grams."""
     words = text.split()
     grams = list(zip(words, words[1:], words[2:], strict=False))
     return 1.0 - len(set(grams)) / len(grams) if len(grams) > 1 else 0.0
 
 
 def batch_metrics(batch: Batch) -> dict[str, float | None]:
-    """Return what was measured on the batch before the update: KL, entropy, values, returns, advantages."""
+    """Return the measurements on the batch before the update: KL, entropy, values, returns, advantages."""
     mask, old = batch.completion_mask, batch.old
     if old is None or not mask.any():
         return {}
@@ -231,7 +293,7 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
         "entropy_sampled": float(-old.logprobs[audited].mean()),
     }
     gap = np.abs(batch.sampling_logprobs - old.logprobs)[audited]
-    if not np.isnan(gap).any():  # demonstrations were drawn by no sampler
+    if not np.isnan(gap).any():  # demonstrations have no sampling log-probs
         found |= {"sampler_gap": float(gap.mean()), "audited": float(audited.sum() / mask.sum())}
     if old.ref_logprobs is not None:
         log_ratio = np.where(mask, old.logprobs - old.ref_logprobs, 0.0)
@@ -262,8 +324,8 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
     """Return 1 - Var(return - value) / Var(return), or None if the returns do not vary.
 
-    The residual's own mean is taken out; a constant offset of the values is therefore not seen here but in
-    ``value/mean`` against ``return/mean``.
+    The residual's mean does not count, so this metric does not show a constant offset of the values. Compare
+    ``value/mean`` with ``return/mean`` to see one.
     """
     variance = float(np.var(returns))
     if variance < 1e-12:

@@ -1,4 +1,4 @@
-"""The sections of a config: typed settings, field by field, each with its default, its range and what it does."""
+"""The sections of a config: typed settings, each with its default, its range and a description."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """A group of settings: frozen, strict about keys and types, documented field by field."""
+    """A group of settings. It is frozen, it refuses unknown keys and wrong types, and it documents every field."""
 
     # Without ``strict`` true would be taken for the number 1, and 100.0 for a count.
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False)
@@ -17,214 +17,311 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    """The run as a whole."""
+    """Settings of the run as a whole."""
 
     free_on_resume = frozenset({"steps", "epochs", "checkpoint_every", "keep_checkpoints", "rollouts_every"})
 
-    steps: int = Field(100, ge=1, description="iterations of the loop")
+    steps: int = Field(100, ge=1, description="Number of training steps.")
     epochs: int = Field(
-        0, ge=0, description="passes over the training problems, from which the steps then follow; 0 takes run.steps"
+        0, ge=0, description="Number of passes over the training problems. If it is above 0, it replaces run.steps."
     )
-    seed: int = Field(0, ge=0, description="everything random follows from it")
-    folder: str = Field("runs", description="where run directories are made")
-    checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
-    keep_checkpoints: int = Field(2, ge=1, description="older ones are removed")
-    rollouts_every: int = Field(10, ge=1, description="steps between recorded rollouts (prompts and completions)")
+    seed: int = Field(0, ge=0, description="Seed of everything random in the run.")
+    folder: str = Field("runs", description="Folder in which run directories are created.")
+    checkpoint_every: int = Field(50, ge=1, description="Number of steps between checkpoints.")
+    keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
+    rollouts_every: int = Field(
+        10, ge=1, description="Number of steps between recordings of the rollouts (prompts and completions)."
+    )
     preflight: Literal["stop", "warn", "off"] = Field(
-        "stop", description="what `steadyrl train` does where a check before the first step fails; 'off' makes none"
+        "stop",
+        description="What `steadyrl train` does if a preflight check fails: 'stop' ends the command, 'warn' "
+        "trains anyway. 'off' skips the preflight.",
     )
-    doctor_every: int = Field(20, ge=0, description="steps between examinations of the run as it goes on; 0 makes none")
+    doctor_every: int = Field(
+        20,
+        ge=0,
+        description="Number of steps between the doctor's examinations of the running training. 0 disables them.",
+    )
 
 
 class ModelSection(Section):
-    """The policy."""
+    """The model that is trained."""
 
-    path: str = Field("base", description="'base' (ships with steadyrl), a Hugging Face model folder, or a hub name")
-    lora_rank: int = Field(0, ge=0, description="rank of the LoRA adapter; 0 trains all weights")
-    lora_alpha: float = Field(16.0, gt=0, description="scale of the adapter: alpha / rank")
-    lora_targets: str = Field("all-linear", description="modules with an adapter: a peft name, or several with commas")
+    path: str = Field(
+        "base",
+        description="'base' (the model that ships with steadyrl), a Hugging Face model folder, or a model name "
+        "on the hub.",
+    )
+    lora_rank: int = Field(0, ge=0, description="Rank of the LoRA adapter. 0 trains all weights.")
+    lora_alpha: float = Field(16.0, gt=0, description="LoRA alpha. The adapter is scaled by alpha / rank.")
+    lora_targets: str = Field(
+        "all-linear",
+        description="Modules that get an adapter: a name that peft knows, or several names separated by commas.",
+    )
     chat_template: Literal["auto", "never"] = Field(
-        "auto", description="'auto' wraps prompts in the tokenizer's chat template where it has one"
+        "auto",
+        description="'auto' applies the tokenizer's chat template if it has one. 'never' leaves prompts as they are.",
     )
 
 
 class BackendSection(Section):
-    """Where the arithmetic is done."""
+    """Where and how the model is computed."""
 
-    name: str = Field("torch", description="'torch', 'toy' (numpy, exact gradients), or an import path")
-    device: str = Field("auto", description="'auto' (cuda, then mps, then cpu) or a torch device")
-    threads: int = Field(0, ge=0, description="CPU threads; 0 leaves it to the library")
+    name: str = Field("torch", description="'torch', 'toy' (NumPy with exact gradients), or an import path.")
+    device: str = Field("auto", description="A torch device, or 'auto' for the first available of cuda, mps and cpu.")
+    threads: int = Field(0, ge=0, description="Number of CPU threads. 0 uses the library's default.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32; 'auto' "
-        "is bf16 on a GPU that has it, else fp32",
+        description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32. "
+        "'auto' is bf16 on GPUs that support it, and fp32 elsewhere.",
     )
     weights: Literal["fp32", "bf16"] = Field(
-        "fp32", description="'bf16' keeps the model's weights in bfloat16; the optimizer moves float32 copies of them"
+        "fp32",
+        description="'bf16' keeps the model's weights in bfloat16. The optimizer then updates float32 copies of them.",
     )
     gradient_checkpointing: bool = Field(
-        False, description="keep only each layer's input and compute its activations again on the way back"
+        False,
+        description="Store only each layer's input and recompute its activations in the backward pass. This "
+        "saves memory and costs time.",
     )
     micro_batch_tokens: int = Field(
-        8192, ge=1, description="tokens per forward and backward pass, padding included; halved when memory runs out"
+        8192,
+        ge=1,
+        description="Maximum tokens per forward and backward pass, padding included. It is halved when memory "
+        "runs out.",
     )
     generate_rows: int = Field(
-        256, ge=1, description="completions sampled together at most; halved when memory runs out"
+        256,
+        ge=1,
+        description="Maximum number of completions sampled at the same time. It is halved when memory runs out.",
     )
 
 
 class SamplingSection(Section):
-    """How completions are drawn in training."""
+    """How completions are sampled in training."""
 
-    max_new_tokens: int = Field(32, ge=1, description="upper bound of a completion, in tokens")
-    temperature: float = Field(1.0, gt=0, le=10, description="logits are divided by it")
-    top_p: float = Field(1.0, gt=0, le=1, description="nucleus; 1 keeps every token")
-    top_k: int = Field(0, ge=0, description="keep the k likeliest tokens; 0 keeps all")
+    max_new_tokens: int = Field(
+        32, ge=1, description="Maximum tokens per completion (per turn in multi-turn episodes)."
+    )
+    temperature: float = Field(1.0, gt=0, le=10, description="Sampling temperature. The logits are divided by it.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling. 1 keeps every token.")
+    top_k: int = Field(0, ge=0, description="Sample among the k most likely tokens only. 0 keeps all.")
     logprobs: Literal["sampled", "raw"] = Field(
         "sampled",
-        description="of the distribution 'sampled' from, or 'raw': older trainers' mismatch, for studies",
+        description="Which log-probs train. 'sampled' takes those of the distribution that was sampled from. "
+        "'raw' ignores temperature, top_p and top_k, which reproduces the sampling mismatch of older "
+        "trainers for studies.",
     )
 
 
 class SamplerSection(Section):
-    """What draws the completions: the backend itself, or a running vLLM server (see vllm.md)."""
+    """What samples the completions: the backend itself, or a running vLLM server (see vllm.md)."""
 
-    engine: Literal["own", "vllm"] = Field("own", description="'own' samples in-process; 'vllm' asks a server")
-    url: str = Field("http://localhost:8000", description="where the server answers")
-    model: str = Field("", description="the name that the server gives the model; empty takes the one it serves")
-    folder: str = Field("runs/served", description="where new weights are written; the server must see the same path")
-    requests: int = Field(64, ge=1, le=1024, description="completions asked for at the same time, at most")
-    timeout_s: float = Field(600.0, gt=0, le=86400, description="seconds to wait for one answer")
+    engine: Literal["own", "vllm"] = Field(
+        "own", description="'own' samples with the backend in this process. 'vllm' sends requests to a vLLM server."
+    )
+    url: str = Field("http://localhost:8000", description="Address of the vLLM server.")
+    model: str = Field("", description="Name of the model on the server. Empty uses the model that the server serves.")
+    folder: str = Field(
+        "runs/served",
+        description="Folder to which new weights are written. The server must be able to read the same path.",
+    )
+    requests: int = Field(64, ge=1, le=1024, description="Maximum number of completions requested at the same time.")
+    timeout_s: float = Field(600.0, gt=0, le=86400, description="Seconds to wait for one completion.")
 
 
 class RolloutSection(Section):
-    """What one step collects."""
+    """What the rollouts of one step consist of."""
 
-    prompts_per_step: int = Field(64, ge=1, description="problems per step")
-    samples_per_prompt: int = Field(2, ge=1, description="completions per problem")
+    prompts_per_step: int = Field(64, ge=1, description="Number of problems per step.")
+    samples_per_prompt: int = Field(2, ge=1, description="Number of completions per problem.")
     refill: int = Field(
-        0, ge=0, le=100, description="further rounds of problems, as many as groups so far have equal rewards, at most"
+        0,
+        ge=0,
+        le=100,
+        description="How many times to resample problems to replace groups whose rewards are all equal.",
     )
     max_tokens: int = Field(
         0,
         ge=0,
-        description="of an episode of several turns, prompt included: it ends before it could exceed them; 0: none",
+        description="Maximum tokens per multi-turn episode, prompt included. The episode ends when the next turn "
+        "might not fit. 0 means no limit.",
     )
     observation_tokens: int = Field(
         0,
         ge=0,
-        description="of an observation in an episode, at most: its first ones, ' ...' and its last line stay; 0: none",
+        description="Maximum tokens per observation in an episode. A longer observation keeps its beginning, "
+        "followed by ' ...', and its last line. 0 means no limit.",
     )
 
 
 class UpdateSection(Section):
-    """How a batch trains."""
+    """How the policy is updated on the batch of a step."""
 
-    epochs: int = Field(2, ge=1, le=100, description="passes over a step's batch")
-    minibatches: int = Field(2, ge=1, description="optimizer steps per epoch; the batch is cut into so many parts")
-    learning_rate: float = Field(3e-4, ge=0, le=10, description="of Adam, after warm-up")
-    warmup_steps: int = Field(10, ge=0, description="steps of linear rise of the learning rate")
-    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up, down to 0")
-    weight_decay: float = Field(0.0, ge=0, description="of AdamW")
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this global norm")
+    epochs: int = Field(2, ge=1, le=100, description="Number of passes over a step's batch.")
+    minibatches: int = Field(
+        2, ge=1, description="Number of minibatches that the batch is split into. Each one is an optimizer step."
+    )
+    learning_rate: float = Field(3e-4, ge=0, le=10, description="Adam's learning rate after the warm-up.")
+    warmup_steps: int = Field(
+        10, ge=0, description="Number of steps in which the learning rate rises linearly to its full value."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="Learning-rate schedule after the warm-up. 'linear' and 'cosine' fall to 0 at the last step.",
+    )
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW.")
+    max_grad_norm: float = Field(
+        1.0, gt=0, description="Maximum global gradient norm. Larger gradients are scaled down to it."
+    )
     reward_limit: float = Field(
-        0.0, ge=0, description="rewards further from the step's median train as if at this distance; 0 moves none"
+        0.0, ge=0, description="Clip rewards to within this distance of the step's median. 0 disables clipping."
     )
     old_logprobs: Literal["sampler", "recompute"] = Field(
         "sampler",
-        description="log-probs before the update: of the 'sampler', where they equal the trainer's on every fourth "
-        "row of the step (else computed again, see the metric 'audited'); or always 'recompute' them",
+        description="Source of the log-probs before the update. 'sampler' takes the sampler's values after the "
+        "trainer has rechecked every fourth row of the step. If they disagree, the trainer computes "
+        "all rows (see the metric 'audited'). 'recompute' always computes all rows with the trainer.",
     )
     kl_old_limit: float = Field(
-        0.05, gt=0, description="nats per token (k3): the epochs stop early when the policy is further from the old one"
+        0.05,
+        gt=0,
+        description="Maximum KL to the policy before the step, in nats per token (k3). Above it the step's "
+        "remaining updates are skipped.",
     )
 
 
 class EvaluateSection(Section):
-    """Held-out evaluation before and after, on the same problems with the same seeds."""
+    """Held-out evaluation before and after training, on the same problems with the same seeds."""
 
-    problems: int = Field(0, ge=0, description="held-out problems to use; 0 uses all")
-    every: int = Field(0, ge=0, description="steps between evaluations while training; 0 for none")
+    problems: int = Field(0, ge=0, description="Number of held-out problems to use. 0 uses all of them.")
+    every: int = Field(0, ge=0, description="Number of steps between evaluations during training. 0 disables them.")
 
 
 class AutopilotSection(Section):
-    """What may act on a run while it goes on (see autopilot.md)."""
+    """The autopilot, which can adjust a run while it trains (see autopilot.md)."""
 
-    mode: Literal["off", "advise", "act"] = Field("off", description="'advise' writes actions.jsonl, 'act' acts too")
-    kl_low: float = Field(0.06, gt=0, description="least KL of a step (kl_step_k3) at the full learning rate")
-    kl_high: float = Field(0.3, gt=0, description="greatest KL of a step: the learning rate is moved to stay between")
-    kl_ref_target: float = Field(
-        0.0, ge=0, description="nats per sequence, to hold the KL to the reference at by its coefficient; 0 for none"
+    mode: Literal["off", "advise", "act"] = Field(
+        "off",
+        description="'advise' only writes to actions.jsonl what it would do. 'act' also does it. 'off' disables "
+        "the autopilot.",
     )
-    cooldown: int = Field(40, ge=20, description="steps after which a move is judged, and undone if it did not help")
+    kl_low: float = Field(
+        0.06,
+        gt=0,
+        description="Lower end of the target band for the KL of a step (kl_step_k3), at the full learning rate.",
+    )
+    kl_high: float = Field(
+        0.3,
+        gt=0,
+        description="Upper end of the target band for the KL of a step. The learning rate is adjusted to stay "
+        "within the band.",
+    )
+    kl_ref_target: float = Field(
+        0.0,
+        ge=0,
+        description="Target KL to the reference, in nats per sequence. The autopilot adjusts the KL coefficient "
+        "to hold it. 0 disables this.",
+    )
+    cooldown: int = Field(
+        40, ge=20, description="Number of steps after which an adjustment is judged. It is undone if it did not help."
+    )
 
 
 class JudgeSection(Section):
-    """The AI judge, where ``rewards`` has one (see rewards/judge.md)."""
+    """The AI judge, used if ``rewards`` contains ``judge`` (see rewards/judge.md)."""
 
     mode: Literal["scalar", "pairwise", "group", "likelihood"] = Field(
         "scalar",
-        description="'scalar' grades each rollout by the criteria; 'pairwise' compares two, in both orders; 'group' "
-        "grades all rollouts of a problem in one request; 'likelihood' needs no server, only a model folder",
+        description="'scalar' grades each rollout by the criteria. 'pairwise' compares two rollouts in both "
+        "orders. 'group' grades all rollouts of a problem in one request. 'likelihood' scores with a "
+        "local model and needs no server.",
     )
-    base_url: str = Field("", description="of a chat endpoint as OpenAI has it, such as http://localhost:8000/v1")
-    model: str = Field("", description="its name there; for 'likelihood' a folder in Hugging Face layout, or 'base'")
-    key_env: str = Field("", description="name of the environment variable that holds the key; empty sends none")
+    base_url: str = Field(
+        "", description="Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1."
+    )
+    model: str = Field(
+        "", description="Name of the model at the endpoint. For 'likelihood': a Hugging Face model folder, or 'base'."
+    )
+    key_env: str = Field("", description="Name of the environment variable that holds the API key. Empty sends no key.")
     criteria: dict[str, str] = Field(
         default_factory=lambda: {
             "correct": "it does what the request asks, in every case",
             "clear": "a reader understands it at once",
             "concise": "nothing in it could be left out",
         },
-        description="what the judge looks for, by name; 'scalar' grades each one, the others weigh them together",
+        description="What the judge looks for, by name. 'scalar' grades each criterion. 'pairwise' and 'group' "
+        "weigh them together.",
     )
     request: dict[str, Any] = Field(
         default_factory=lambda: {"temperature": 0.0, "max_tokens": 512},
-        description="further fields of every request, as the endpoint knows them",
+        description="Additional fields of every request, as the endpoint defines them.",
     )
     gate: str = Field(
-        "", description="a reward of the task: rollouts that have less than 1 in it get 0 from the judge, unasked"
+        "",
+        description="Name of a reward of the task. Rollouts for which it is below 1 get 0 from the judge without "
+        "a request. Empty disables the gate.",
     )
-    opponents: int = Field(2, ge=1, le=64, description="'pairwise': how many pairs each rollout begins, at most")
-    workers: int = Field(8, ge=1, le=256, description="requests under way at the same time, at most")
-    connect_s: float = Field(5.0, gt=0, le=600, description="seconds to wait for a connection")
-    read_s: float = Field(60.0, gt=0, le=3600, description="seconds to wait for the next bytes of an answer")
-    request_s: float = Field(90.0, gt=0, le=3600, description="seconds that one answer may take in all")
+    opponents: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="For 'pairwise': maximum number of comparisons that each rollout starts. It takes part in up "
+        "to twice as many.",
+    )
+    workers: int = Field(8, ge=1, le=256, description="Maximum number of requests at the same time.")
+    connect_s: float = Field(5.0, gt=0, le=600, description="Seconds to wait for a connection.")
+    read_s: float = Field(60.0, gt=0, le=3600, description="Seconds to wait for the next bytes of an answer.")
+    request_s: float = Field(90.0, gt=0, le=3600, description="Maximum seconds for one complete answer.")
     deadline_s: float = Field(
-        240.0, gt=0, le=86400, description="seconds that one verdict may take, with all tries, waits and the repair"
+        240.0,
+        gt=0,
+        le=86400,
+        description="Maximum seconds for one verdict, including retries, waits and the repair request.",
     )
-    retries: int = Field(3, ge=0, le=20, description="further tries after 429, 5xx, or a broken connection")
+    retries: int = Field(
+        3, ge=0, le=20, description="Number of retries after status 429, status 5xx, or a broken connection."
+    )
     max_failed: float = Field(
-        0.5, ge=0, lt=1, description="share of verdicts that may fail over the window; more of them stop the run"
+        0.5, ge=0, lt=1, description="Share of verdicts that may fail within the window. A larger share stops the run."
     )
-    window: int = Field(10, ge=1, le=100, description="scorings (one a step) that max_failed looks back on")
-    cache: str = Field("runs/judge-cache", description="folder of verdicts by content, shared by runs; empty for none")
-    price_in: float = Field(0.0, ge=0, description="of a million tokens read, for the metric judge/cost")
-    price_out: float = Field(0.0, ge=0, description="of a million tokens written")
+    window: int = Field(
+        10, ge=1, le=100, description="Number of recent scorings (one per step) over which max_failed is measured."
+    )
+    cache: str = Field(
+        "runs/judge-cache",
+        description="Folder in which verdicts are cached by content. Runs can share it. Empty disables the cache.",
+    )
+    price_in: float = Field(0.0, ge=0, description="Price of a million input tokens, for the metric judge/cost.")
+    price_out: float = Field(0.0, ge=0, description="Price of a million output tokens.")
     baseline: str = Field(
-        "", description="'likelihood': a second model folder to compare with; empty compares with no prompt"
+        "",
+        description="For 'likelihood': a second model folder to compare with. Empty compares with the same model "
+        "without the request.",
     )
-    nats: float = Field(1.0, gt=0, description="'likelihood': ratio per token at which the score is 0.73")
+    nats: float = Field(
+        1.0, gt=0, description="For 'likelihood': log-likelihood ratio in nats per token at which the score is 0.73."
+    )
 
 
 class TaskSection(Section):
-    """Which problems; ``args`` are the task's own settings."""
+    """The task. ``args`` are the task's own settings."""
 
-    name: str = Field("search", description="'search', 'code', 'browse', 'prompts', or an import path")
-    args: Any = Field(default_factory=dict, description="see the task's page")
+    name: str = Field("search", description="'search', 'code', 'browse', 'prompts', or an import path.")
+    args: Any = Field(default_factory=dict, description="Settings of the task. See its section below.")
 
 
 class AlgorithmSection(Section):
-    """Which algorithm; ``args`` are its own settings."""
+    """The algorithm. ``args`` are the algorithm's own settings."""
 
     name: str = Field(
-        "ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', 'rlaif', 'raft', 'rwr', 'sft', or an import path"
+        "ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', 'rlaif', 'raft', 'rwr', 'sft', or an import path."
     )
-    args: Any = Field(default_factory=dict, description="see its page")
+    args: Any = Field(default_factory=dict, description="Settings of the algorithm. See its section below.")
 
 
 class CurriculumSection(Section):
-    """Which problems come next; ``args`` are the curriculum's own settings."""
+    """How training problems are chosen. ``args`` are the curriculum's own settings."""
 
-    name: str = Field("uniform", description="'uniform', 'learnability', 'plr', 'accel', 'bandit', or an import path")
-    args: Any = Field(default_factory=dict, description="see curriculum.md")
+    name: str = Field("uniform", description="'uniform', 'learnability', 'plr', 'accel', 'bandit', or an import path.")
+    args: Any = Field(default_factory=dict, description="Settings of the curriculum. See its section below.")

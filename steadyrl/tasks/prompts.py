@@ -35,12 +35,22 @@ class PromptsTask:
     """
 
     class Settings(Section):
-        """Which prompts, and what is compared."""
+        """Settings of the prompts task."""
 
-        path: str = Field(description="JSONL file: a 'prompt' per line, other columns for the rewards, maybe an 'id'")
-        heldout: str = Field("", description="a second such file for evaluations; '' takes a share of the first")
-        heldout_share: float = Field(0.2, gt=0, lt=1, description="held out of the first file where there is no second")
-        metric: str = Field("", description="reward part that evaluations compare; '' compares the weighted total")
+        path: str = Field(
+            description="JSONL file with a 'prompt' per line. An 'id' is optional, and other columns are passed to "
+            "the rewards."
+        )
+        heldout: str = Field(
+            "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
+        )
+        heldout_share: float = Field(
+            0.2,
+            gt=0,
+            lt=1,
+            description="Share of the first file's problems that are held out if there is no second file.",
+        )
+        metric: str = Field("", description="Reward part that evaluations compare. Empty compares the weighted total.")
 
     name = "prompts"
 

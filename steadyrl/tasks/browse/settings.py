@@ -1,4 +1,4 @@
-"""The browse task's own settings."""
+"""Settings of the browse task."""
 
 from __future__ import annotations
 
@@ -12,38 +12,54 @@ from steadyrl.tasks.browse.families import LEVELS
 
 
 class BrowseSettings(Section):
-    """The browse task's own settings."""
+    """Settings of the browse task."""
 
     suite: Literal["site", "miniwob"] = Field(
-        "site", description="'site' is our own shop and help desk, 'miniwob' the pages of the package miniwob"
+        "site", description="'site' is our own shop and help desk. 'miniwob' is the pages of the package miniwob."
     )
     engine: Literal["inprocess", "browser"] = Field(
-        "inprocess", description="the site without a browser or in Chromium; miniwob always takes Chromium"
+        "inprocess",
+        description="'inprocess' runs the site without a browser, 'browser' in Chromium. miniwob always uses Chromium.",
     )
     kinds: list[str] = Field(
-        default_factory=list, description="families of the site, or names of miniwob's pages; [] takes all we know"
+        default_factory=list,
+        description="Families of the site, or names of miniwob's pages. [] takes all that have an expert.",
     )
-    levels: list[int] = Field(default_factory=lambda: list(LEVELS), description="of the site's families, 1 to 4")
-    train_count: int = Field(60, ge=1, le=100_000, description="training problems per kind and level, at most")
-    heldout_count: int = Field(5, ge=0, le=10_000, description="held-out problems per kind and level, at most")
+    levels: list[int] = Field(
+        default_factory=lambda: list(LEVELS), description="Levels of the site's families, 1 to 4."
+    )
+    train_count: int = Field(
+        60, ge=1, le=100_000, description="Maximum number of training problems per kind and level."
+    )
+    heldout_count: int = Field(
+        5, ge=0, le=10_000, description="Maximum number of held-out problems per kind and level."
+    )
     prompt: str = Field(
         "goal: {goal}",
-        description="what stands before the first page; {goal} stands for the goal. A model that was never shown the "
-        "actions has to be told them here",
+        description="Text before the first page. {goal} is replaced by the goal. It must describe the actions to "
+        "a model that has never seen them.",
     )
     slips: float = Field(
         0.0,
         ge=0,
         le=0.9,
-        description="share of its turns in which the site's expert presses any element at all, so that who learns from "
-        "its demonstrations stays unsure and can be taught by rewards",
+        description="Share of turns in which the site's expert presses a random element. A policy that imitates "
+        "it keeps enough entropy to learn from rewards.",
     )
-    max_turns: int = Field(10, ge=1, le=100, description="actions per episode, at most")
-    workers: int = Field(4, ge=1, le=64, description="browsers at the same time; without one a single thread is enough")
+    max_turns: int = Field(10, ge=1, le=100, description="Maximum number of actions per episode.")
+    workers: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="Number of browsers that run at the same time. Without a browser one thread is enough.",
+    )
     observation_characters: int = Field(
-        600, ge=40, le=100_000, description="of a page shown at once, some 4 to a token; scrolling shows the rest"
+        600,
+        ge=40,
+        le=100_000,
+        description="Maximum characters of a page in one observation (a token is about 4). Scrolling shows the rest.",
     )
-    browser: BrowserSettings = Field(default_factory=BrowserSettings, description="how Chromium is run")
+    browser: BrowserSettings = Field(default_factory=BrowserSettings, description="How Chromium is run.")
 
     @field_validator("levels")
     @classmethod

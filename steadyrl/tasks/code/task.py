@@ -42,26 +42,41 @@ Value = TypeVar("Value")
 
 
 class CodeSettings(Section):
-    """The code task's own settings."""
+    """Settings of the code task."""
 
     problems: str = Field(
-        "own", description="'own', 'generated', or a .jsonl or .jsonl.gz file: our format, HumanEval's or MBPP's"
+        "own",
+        description="'own', 'generated', or a .jsonl or .jsonl.gz file in our format or in that of HumanEval or MBPP.",
     )
-    heldout: str = Field("", description="a second such file for evaluations; '' takes a share of the first")
-    heldout_share: float = Field(0.5, gt=0, lt=1, description="held out of the first file where there is no second")
-    generated_count: int = Field(800, ge=2, description="how many problems 'generated' makes, at most")
-    generated_seed: int = Field(0, ge=0, description="of the generated problems")
+    heldout: str = Field(
+        "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
+    )
+    heldout_share: float = Field(
+        0.5, gt=0, lt=1, description="Share of the first file's problems that are held out if there is no second file."
+    )
+    generated_count: int = Field(800, ge=2, description="Maximum number of problems that 'generated' makes.")
+    generated_seed: int = Field(0, ge=0, description="Seed of the generated problems.")
     generated_steps: Literal["one", "two", "mixed"] = Field(
-        "mixed", description="steps of a generated problem: 'one', 'two', or 'mixed', two in a third of them"
+        "mixed",
+        description="Number of steps in a generated problem: 'one', 'two', or 'mixed' (a third of the problems "
+        "have two).",
     )
     generated_half: Literal["a", "b", "both"] = Field(
-        "both", description="of all generated problems: none is in both 'a' and 'b', so that one can warm up the other"
+        "both",
+        description="Which half of the generated problems to use. 'a' and 'b' share no problem, so a warm-up on "
+        "one leaves the other unseen.",
     )
-    all_or_nothing: bool = Field(False, description="tests is 1 if all pass, else 0; otherwise the share that passes")
+    all_or_nothing: bool = Field(
+        False,
+        description="If true, the reward 'tests' is 1 if all tests pass and 0 otherwise. If false, it is the "
+        "share of tests that pass.",
+    )
     lint: Literal["off", "ruff"] = Field(
-        "off", description="what objects for quality beside the syntax tree; 'ruff' needs that program (extra code)"
+        "off",
+        description="A linter whose objections lower 'quality', in addition to the checks on the syntax tree. "
+        "'ruff' needs the extra 'code'.",
     )
-    sandbox: SandboxSettings = Field(default_factory=SandboxSettings, description="where answers are run")
+    sandbox: SandboxSettings = Field(default_factory=SandboxSettings, description="Where answers are executed.")
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,13 @@ _HITS_SHOWN = 5
 
 
 class SearchSettings(Section):
-    """The search task's own settings."""
+    """Settings of the search task."""
 
-    corpus: str = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format")
-    prompt: str = Field("request: {request}\nquery:", description="what is put in; {request} stands for the request")
-    corpus_seed: int = Field(0, ge=0, description="of the generated corpus")
+    corpus: str = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
+    prompt: str = Field(
+        "request: {request}\nquery:", description="Template of the prompt. {request} is replaced by the request."
+    )
+    corpus_seed: int = Field(0, ge=0, description="Seed of the generated corpus.")
 
     @field_validator("prompt")
     @classmethod
