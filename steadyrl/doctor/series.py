@@ -6,11 +6,45 @@ and estimator. Checks see only a ``Run``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Written:
+    """One completion as a log holds it.
+
+    Attributes:
+        step: At which it was sampled.
+        prompt: Text put in; "" where the log does not say.
+        completion: Text that the policy wrote.
+        reward: Of the whole completion; None where it is unknown.
+    """
+
+    step: int
+    prompt: str
+    completion: str
+    reward: float | None = None
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What kind of training a run is: what decides which checks apply; no check asks for the name of an algorithm.
+
+    Attributes:
+        critic: Whether values are learned; None where the log does not say.
+        grouped: Whether the baseline is made of the other completions of the same prompt; None where it is unknown.
+        kl_place: Where the KL to the reference is paid: in the "reward", in the "loss", or "none"; "" if unknown.
+        trains_on: "sampled" completions, all of them; the "best" of them; or "given" texts (supervised training).
+    """
+
+    critic: bool | None = None
+    grouped: bool | None = None
+    kl_place: Literal["reward", "loss", "none", ""] = ""
+    trains_on: Literal["sampled", "best", "given"] = "sampled"
 
 
 @dataclass(frozen=True)
@@ -38,6 +72,8 @@ class RawLog:
         columns: By the trainer's name.
         settings: The trainer's config where the log holds one, nested keys joined with dots.
         notes: What was repaired or left out while reading, a sentence each.
+        completions: What the policy wrote, where the log or its neighbours hold it. Read anew by each loop over it,
+            one file at a time.
     """
 
     path: str
@@ -45,6 +81,7 @@ class RawLog:
     columns: Mapping[str, Column]
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    completions: Iterable[Written] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +127,11 @@ class Run:
         settings: By canonical name (``quantities.SETTINGS``), only those that are known.
         notes: What was repaired or left out while reading.
         unknown: The trainer's names that could not be placed.
+        averaged_over: How many steps a row averages, such as ``logging_steps`` of Hugging Face's Trainer; 1 where a
+            row is one step, or where nothing tells.
+        traits: What kind of training it is.
+        keys: The trainer's own name of each canonical setting, also of those that the log does not hold.
+        completions: See ``RawLog``.
     """
 
     path: str
@@ -99,6 +141,10 @@ class Run:
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    averaged_over: int = 1
+    traits: Traits = Traits()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    completions: Iterable[Written] = ()
 
     def get(self, quantity: str, unit: str = "", estimator: str = "") -> Series | None:
         """Return the first series of a quantity, with its finite entries only, or None.
@@ -114,6 +160,17 @@ class Run:
                 if len(finite):
                     return finite
         return None
+
+    @property
+    def last_row(self) -> dict[str, float]:
+        """The raw values of the last training row, NaN and infinity kept, by quantity; empty without any row.
+
+        Held-out measurements have rows of their own; of a quantity in several units the first counts.
+        """
+        first = {name: several[0] for name, several in self.series.items() if not name.startswith("heldout/")}
+        last = max((int(series.steps[-1]) for series in first.values() if len(series)), default=None)
+        ends = {name: series for name, series in first.items() if len(series) and int(series.steps[-1]) == last}
+        return {name: float(series.values[-1]) for name, series in ends.items()}
 
     def parts(self, prefix: str) -> dict[str, Series]:
         """Return the series whose quantity starts with ``prefix``, such as "reward_part/", by the rest of the name."""

@@ -29,8 +29,9 @@ from steadyrl.doctor.names import (
     trlx,
     verl,
 )
-from steadyrl.doctor.names.settings import first
+from steadyrl.doctor.names.settings import first, number
 from steadyrl.doctor.names.table import Name, Table, best_pattern, wildcard
+from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import RawLog, Run, Series
 from steadyrl.errors import ConfigError
 
@@ -58,6 +59,7 @@ TABLES: tuple[Table, ...] = (
 )
 # What trackers add to every log, whatever the trainer.
 TRACKED = {"_timestamp": Name("time_logged", "s")}
+MIN_ROWS = 3  # that tell how far rows are apart
 CLOCKS = {"time_logged", "data_epoch"}
 # Logged beside held-out measurements, but of the evaluation's speed.
 NOT_MEASURED = {"runtime", "samples_per_second", "steps_per_second", "epoch", "time", "model_preparation_time"}
@@ -87,15 +89,31 @@ def identify(log: RawLog) -> Run:
     for entry in known:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
     sources = {entry.source for entry in known}
+    algorithm, settings = table.algorithm(log.settings, log), table.settings(log.settings, log)
     return Run(
         path=log.path,
         trainer=table.trainer,
-        algorithm=table.algorithm(log.settings, log),
+        algorithm=algorithm,
         series={quantity: tuple(several) for quantity, several in series.items()},
-        settings=table.settings(log.settings, log),
+        settings=settings,
         notes=(*log.notes, *_notes(table, log)),
         unknown=tuple(sorted(set(log.columns) - sources)),
+        averaged_over=_averaged_over(log) if table.averages else 1,
+        traits=traits(algorithm, settings, series),
+        completions=log.completions,
     )
+
+
+def _averaged_over(log: RawLog) -> int:
+    """Return how many steps a row averages: as the trainer was set, else as far as most rows are apart."""
+    every = number(log.settings, "logging_steps")
+    if every is not None and every >= 1:  # below 1 it is a share of the steps
+        return int(every)
+    steps = max((column.steps for column in log.columns.values()), key=len, default=np.empty(0, np.int64))
+    if len(steps) < MIN_ROWS:
+        return 1
+    distances, counts = np.unique(np.diff(steps), return_counts=True)
+    return int(distances[counts.argmax()]) if 2 * counts.max() > counts.sum() else 1
 
 
 def recognise(log: RawLog) -> Table:

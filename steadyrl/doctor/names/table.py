@@ -73,6 +73,7 @@ class Table:
         preferred: Whether this table holds where another fits as well; by what the log is like.
         formats: Formats of logs that only this trainer writes.
         caveats: What a reader of a metric should know, by the trainer's name.
+        averages: Whether a row is the mean of all steps since the row before.
     """
 
     trainer: str
@@ -88,6 +89,7 @@ class Table:
     preferred: Callable[[Config, RawLog], bool] = lambda config, log: False
     formats: tuple[str, ...] = ()
     caveats: Mapping[str, str] = field(default_factory=dict)
+    averages: bool = False
 
     def bare(self, logged: str) -> tuple[str, ...]:
         """Return the spellings that a logged name may have in this table: as it is, and without a tracker's prefix."""

@@ -171,6 +171,7 @@ def is_rloo(config: Config, log: RawLog) -> bool:
 
 GRPO = Table(
     trainer="trl-grpo",
+    averages=True,
     names=GRPO_NAMES,
     distinctive=GROUPED,
     needs=2,
@@ -180,6 +181,7 @@ GRPO = Table(
 )
 RLOO = Table(
     trainer="trl-rloo",
+    averages=True,
     names={**GRPO_NAMES, "kl": Name("kl_ref", SEQUENCE, "k1")},
     distinctive=GROUPED,
     needs=2,
@@ -189,6 +191,7 @@ RLOO = Table(
 )
 ASYNC_GRPO = Table(
     trainer="trl-async-grpo",
+    averages=True,
     names=ASYNC_NAMES,
     distinctive=("training_tok/s", "forward_time_s", "train_seq_len", "weight_sync_time_s", *GROUPED),
     needs=2,
@@ -197,6 +200,7 @@ ASYNC_GRPO = Table(
 )
 ONLINE_DPO = Table(
     trainer="trl-online-dpo",
+    averages=True,
     names=ONLINE_DPO_NAMES,
     distinctive=(
         "objective/scores_margin",
@@ -212,6 +216,7 @@ ONLINE_DPO = Table(
 )
 SFT = Table(
     trainer="trl-sft",
+    averages=True,
     names=SFT_NAMES,
     distinctive=("mean_token_accuracy",),
     settings=plain_settings,

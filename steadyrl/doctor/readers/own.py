@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from steadyrl.doctor.readers.completions import StepFiles, step_files
 from steadyrl.doctor.readers.lines import read_objects
 from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import flat_settings
@@ -61,4 +63,5 @@ def read(folder: Path) -> RawLog:
         settings = flat_settings(run.resolved())
     except (RunError, RecursionError) as error:
         notes.append(f"the settings are unknown: {error}")
-    return rows.log(str(folder), "steadyrl", settings, notes)
+    log = rows.log(str(folder), "steadyrl", settings, notes)
+    return replace(log, completions=StepFiles(step_files(run.rollouts_file(0).parent)))

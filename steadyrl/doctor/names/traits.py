@@ -1,0 +1,43 @@
+"""What kind of training a log is of: by its algorithm, and by what it logs where no algorithm is named.
+
+The one place that knows algorithms by name, those of other trainers as well as our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import Any
+
+from steadyrl.doctor.series import Traits
+
+_GROUPED = Traits(critic=False, grouped=True)
+_ALONE = Traits(critic=False, grouped=False)  # compared with the whole batch, or with nothing
+BY_ALGORITHM: Mapping[str, Traits] = {
+    "ppo": Traits(critic=True, grouped=False),
+    **dict.fromkeys(("grpo", "gspo", "cispo", "dapo", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk"), _GROUPED),
+    **dict.fromkeys(("rlaif", "rwr"), _GROUPED),
+    **dict.fromkeys(("reinforce", "reinforce++", "remax"), _ALONE),
+    "online-dpo": Traits(critic=False),
+    "raft": Traits(critic=False, grouped=False, trains_on="best"),
+    "sft": Traits(critic=False, grouped=False, kl_place="none", trains_on="given"),
+}
+_OF_CRITICS = ("loss_value", "explained_variance", "value_mean")
+_OF_GROUPS = ("no_signal", "reward_std_within")
+
+
+def traits(algorithm: str, settings: Mapping[str, Any], logged: Container[str]) -> Traits:
+    """Return the traits of a run.
+
+    Args:
+        algorithm: "" if unknown; a class of the user's own is unknown, too.
+        settings: Canonical ones.
+        logged: The quantities that the log holds.
+    """
+    found = BY_ALGORITHM.get(algorithm, Traits())
+    if found.critic is None and any(name in logged for name in _OF_CRITICS):
+        found = replace(found, critic=True)
+    if found.grouped is None and not found.critic and any(name in logged for name in _OF_GROUPS):
+        found = replace(found, grouped=True)
+    place = settings.get("kl_place")
+    return replace(found, kl_place=place) if place in ("reward", "loss", "none") else found
