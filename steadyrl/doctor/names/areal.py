@@ -5,58 +5,33 @@ Source: inclusionAI/AReaL, areal/trainer/ppo/actor.py.
 
 from __future__ import annotations
 
-from typing import Any
-
-from steadyrl.doctor.names.settings import pick
-from steadyrl.doctor.names.table import Config, Name, Table
-from steadyrl.doctor.series import RawLog
-
-TOKEN = "nats/token"
-
-NAMES = {
-    "ppo_actor/task_reward/avg": Name("reward", "reward"),
-    "ppo_actor/task_reward/min": Name("reward_min", "reward"),
-    "ppo_actor/task_reward/max": Name("reward_max", "reward"),
-    "rollout/reward": Name("reward", "reward"),
-    "ppo_actor/no_eos_ratios/avg": Name("truncated", "share"),
-    "ppo_actor/prompt_len/avg": Name("length_prompt", "tokens"),
-    "ppo_actor/update/importance_weight/avg": Name("ratio_mean"),
-    "ppo_actor/update/importance_weight/min": Name("ratio_min"),
-    "ppo_actor/update/importance_weight/max": Name("ratio_max"),
-    "ppo_actor/update/behave_imp_weight/avg": Name("importance"),
-    "ppo_actor/update/behave_imp_weight/min": Name("importance_min"),
-    "ppo_actor/update/behave_imp_weight/max": Name("importance_max"),
-    "ppo_actor/update/entropy/avg": Name("entropy", TOKEN, "exact"),
-    "ppo_actor/update/clip_ratio/avg": Name("clip_fraction", "share"),
-    "ppo_actor/update/grad_norm": Name("grad_norm"),
-    "ppo_actor/update/lr": Name("learning_rate"),
-    "timeperf/*": Name("time_part/*", "s"),
-}
-
-
-def settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return AReaL's settings."""
-    return pick(
-        config,
-        {
-            "temperature": "gconfig.temperature",
-            "top_p": "gconfig.top_p",
-            "top_k": "gconfig.top_k",
-            "max_new_tokens": "gconfig.max_new_tokens",
-            "learning_rate": "actor.optimizer.lr",
-            "samples_per_prompt": "gconfig.n_samples",
-            "minibatches": "actor.ppo_n_minibatches",
-            "clip": "actor.eps_clip_higher|actor.eps_clip",
-            "kl_coef": "actor.kl_ctl",
-            "max_grad_norm": "actor.optimizer.gradient_clipping",
-            "model": "actor.path",
-        },
-    )
-
+from steadyrl.doctor.names.table import Table, keys, names
 
 TABLE = Table(
     trainer="areal",
-    names=NAMES,
+    names=names("""
+        ppo_actor/task_reward/avg rollout/reward = reward, reward
+        ppo_actor/task_reward/{min|max} = reward_{min|max}, reward
+        ppo_actor/no_eos_ratios/avg = truncated, share
+        ppo_actor/prompt_len/avg = length_prompt, tokens
+        ppo_actor/update/importance_weight/{avg|min|max} = ratio_{mean|min|max}
+        ppo_actor/update/behave_imp_weight/{avg|min|max} = importance{|_min|_max}
+        ppo_actor/update/entropy/avg = entropy, nats/token, exact
+        ppo_actor/update/clip_ratio/avg = clip_fraction, share
+        ppo_actor/update/grad_norm = grad_norm
+        ppo_actor/update/lr = learning_rate
+        timeperf/* = time_part/*, s
+    """),
+    keys=keys("""
+        temperature top_p top_k max_new_tokens = gconfig.*
+        samples_per_prompt = gconfig.n_samples
+        learning_rate = actor.optimizer.lr
+        max_grad_norm = actor.optimizer.gradient_clipping
+        minibatches = actor.ppo_n_minibatches
+        clip = actor.eps_clip_higher|actor.eps_clip
+        kl_coef = actor.kl_ctl
+        model = actor.path
+    """),
     distinctive=(
         "ppo_actor/*",
         "ppo_actor/task_reward/avg",
@@ -67,6 +42,4 @@ TABLE = Table(
     ),
     prefixes=(),
     heldout=("eval-rollout/", "eval/"),
-    settings=settings,
-    algorithm=lambda config, log: "",
 )

@@ -5,32 +5,21 @@ Source: inclusionAI/AReno v0.0.8, its metrics as docs and dashboard name them.
 
 from __future__ import annotations
 
-from steadyrl.doctor.names.table import Name, Table
-
-NAMES = {
-    "train/loss": Name("loss"),
-    "train/policy_loss": Name("loss_policy"),
-    "train/ratio_mean": Name("ratio_mean"),
-    "train/grad_norm": Name("grad_norm"),
-    "train/lr": Name("learning_rate"),
-    "train/logp_abs_diff_mean": Name("sampler_gap", "nats/token", "abs"),
-    "rollout/rewards_mean": Name("reward", "reward"),
-    "rollout/rewards_std": Name("reward_std", "reward"),
-    "rollout/rewards_max": Name("reward_max", "reward"),
-    "rollout/rewards_min": Name("reward_min", "reward"),
-    "rollout/accuracy": Name("reward_part/accuracy", "reward"),
-    "rollout/advantages_mean": Name("advantage_mean", "reward"),
-    "rollout/advantages_std": Name("advantage_std", "reward"),
-    # The mean log-prob of sampled tokens is minus the sampled entropy.
-    "rollout/logprobs_mean": Name("entropy", "nats/token", "sampled", "negate"),
-    "rollout/response_len_mean": Name("length", "tokens"),
-    "rollout/prompt_len_mean": Name("length_prompt", "tokens"),
-    "time/*": Name("time_part/*", "s"),
-}
+from steadyrl.doctor.names.table import Table, names
 
 TABLE = Table(
     trainer="areno",
-    names=NAMES,
+    # The mean log-prob of sampled tokens is minus the sampled entropy.
+    names=names("""
+        train/{loss|policy_loss|ratio_mean|grad_norm|lr} = {loss|loss_policy|ratio_mean|grad_norm|learning_rate}
+        train/logp_abs_diff_mean = sampler_gap, nats/token, abs
+        rollout/rewards_{mean|std|max|min} = reward{|_std|_max|_min}, reward
+        rollout/accuracy = reward_part/accuracy, reward
+        rollout/advantages_{mean|std} = advantage_{mean|std}, reward
+        rollout/logprobs_mean = entropy, nats/token, sampled, negate
+        rollout/{response|prompt}_len_mean = length{|_prompt}, tokens
+        time/* = time_part/*, s
+    """),
     distinctive=(
         "train/logp_abs_diff_mean",
         "train/logp_diff_mean",
@@ -42,5 +31,4 @@ TABLE = Table(
         "rollout/skipped_long",
     ),
     prefixes=(),
-    algorithm=lambda config, log: "",
 )

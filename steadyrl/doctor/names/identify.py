@@ -5,7 +5,7 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ import numpy as np
 from steadyrl.doctor.names import (
     areal,
     areno,
+    deepspeed_chat,
     generic,
+    llamafactory,
     mlx_lm_lora,
     nemo_rl,
     openrlhf,
@@ -56,11 +58,16 @@ TABLES: tuple[Table, ...] = (
     torchtune.TABLE,
     trlx.TABLE,
     mlx_lm_lora.TABLE,
+    deepspeed_chat.TABLE,
+    llamafactory.TABLE,
 )
 # What trackers add to every log, whatever the trainer.
 TRACKED = {"_timestamp": Name("time_logged", "s")}
 MIN_ROWS = 3  # that tell how far rows are apart
+LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 CLOCKS = {"time_logged", "data_epoch"}
+# Whatever the trainer; "val" and "test" alone are other things with some.
+HELD_OUT = ("eval_", "validation_", "heldout_")
 # Logged beside held-out measurements, but of the evaluation's speed.
 NOT_MEASURED = {"runtime", "samples_per_second", "steps_per_second", "epoch", "time", "model_preparation_time"}
 # The most exact first; what is not known to be any of these comes after them.
@@ -83,8 +90,8 @@ def identify(log: RawLog) -> Run:
         log: As a reader gave it.
     """
     table = recognise(log)
-    placed = [_place(table, log, column) for column in log.columns]
-    known = sorted((entry for entry in placed if entry is not None), key=_exactness)
+    placed = [entry for column in log.columns if (entry := _place(table, log, column))]
+    known = sorted([*placed, *_by_suffix(log, placed)], key=_exactness)
     series: dict[str, list[Series]] = {}
     for entry in known:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
@@ -100,6 +107,7 @@ def identify(log: RawLog) -> Run:
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
         traits=traits(algorithm, settings, series),
+        keys=table.own_keys(log.settings, settings),
         completions=log.completions,
     )
 
@@ -139,8 +147,8 @@ def recognise(log: RawLog) -> Table:
 def holds_known_metric(log: RawLog) -> bool:
     """Return whether any column is one that a check could look at; clocks are not."""
     table = recognise(log)
-    placed = (_place(table, log, column) for column in log.columns)
-    return any(entry is not None and entry.name.quantity not in CLOCKS for entry in placed)
+    placed = [entry for column in log.columns if (entry := _place(table, log, column))]
+    return any(entry.name.quantity not in CLOCKS for entry in (*placed, *_by_suffix(log, placed)))
 
 
 def explain(trainer: str) -> list[tuple[str, str, str, str]]:
@@ -169,17 +177,34 @@ def _matches(table: Table, log: RawLog) -> int:
 
 
 def _place(table: Table, log: RawLog, column: str) -> _Placed | None:
-    """Return the meaning of a column, or None where the table has none."""
-    heldout = _heldout(table, column)
-    if heldout is not None:
-        return _Placed(heldout, column, 0)
-    patterns = list(table.names)
-    for spelling in table.bare(column):
-        pattern = best_pattern(table.names, spelling)
-        if pattern is not None:
-            meaning = _chosen(table, log.settings, pattern).filled(wildcard(pattern, spelling) or "")
-            return _Placed(meaning, column, patterns.index(pattern))
-    return _Placed(TRACKED[column], column, len(patterns)) if column in TRACKED else None
+    """Return the meaning of a column: as the table has it, or else as common spellings do; None where none has."""
+    for vocabulary in (table,) if table is generic.TABLE else (table, generic.TABLE):
+        heldout = _heldout(vocabulary, column) if vocabulary is table else None
+        if heldout is not None:
+            return _Placed(heldout, column, 0)
+        patterns = list(vocabulary.names)
+        for spelling in vocabulary.bare(column):
+            pattern = best_pattern(vocabulary.names, spelling)
+            if pattern is not None:
+                meaning = _chosen(vocabulary, log.settings, pattern).filled(wildcard(pattern, spelling) or "")
+                return _Placed(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
+    if column in TRACKED:
+        return _Placed(TRACKED[column], column, LATER)
+    spelled = next((name for name in (column, column.rpartition("/")[2]) if name.startswith(HELD_OUT)), None)
+    if spelled is None or spelled[spelled.index("_") + 1 :] in NOT_MEASURED:
+        return None
+    return _Placed(Name(f"heldout/{column}"), column, LATER)
+
+
+def _by_suffix(log: RawLog, placed: Sequence[_Placed]) -> list[_Placed]:
+    """Return what the last parts of the other names tell, of each quantity that is not known yet and told once."""
+    taken, sources = {entry.name.quantity for entry in placed}, {entry.source for entry in placed}
+    found: dict[str, list[_Placed]] = {}
+    for column in log.columns:
+        meaning = None if column in sources else generic.suffix(column)
+        if meaning is not None and meaning.quantity not in taken:
+            found.setdefault(meaning.quantity, []).append(_Placed(meaning, column, LATER))
+    return [several[0] for several in found.values() if len(several) == 1]
 
 
 def _chosen(table: Table, config: Mapping[str, Any], pattern: str) -> Name:
@@ -223,7 +248,9 @@ def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
         return np.sqrt(np.where(values < 0, np.nan, values))
     if transform == "negate":
         return -values
-    return 1.0 - values if transform == "complement" else values
+    if transform == "complement":
+        return 1.0 - values
+    return values * float(transform) if transform else values
 
 
 def _notes(table: Table, log: RawLog) -> list[str]:

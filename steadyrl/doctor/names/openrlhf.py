@@ -1,84 +1,35 @@
 """Names of OpenRLHF, old and new; trackers see them under ``train/``.
 
-``kl`` is to the reference, ``ppo_kl`` to the policy before the update, ``vllm_kl`` between sampler and trainer.
+``kl`` is to the reference, ``ppo_kl`` to the policy before the update, ``vllm_kl`` between sampler and trainer. The
+controller, where it adapts, compares the mean per token and counts samples.
 
 Source: OpenRLHF/OpenRLHF, openrlhf/trainer/ppo_trainer.py, openrlhf/trainer/ray/ppo_actor.py, openrlhf/models/loss.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from steadyrl.doctor.names.settings import first, known, number, pick, product, quotient, tempered
-from steadyrl.doctor.names.table import Choice, Config, Name, Table
+from steadyrl.doctor.names.settings import Config, first, number, product, quotient, tempered
+from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names
 from steadyrl.doctor.series import RawLog
 
-TOKEN = "nats/token"
-
-NAMES = {
-    "policy_loss": Name("loss_policy"),
-    "critic_loss": Name("loss_value"),
-    "entropy_loss": Name("entropy", TOKEN, "exact"),  # logged as the mean entropy, not as what it adds to the loss
-    "kl": Name("kl_ref", TOKEN, "k1"),
-    "ppo_kl": Name("kl_old", TOKEN, "k1"),
-    "vllm_kl": Name("kl_sampler", TOKEN, "k1"),
-    "ppo_clip_ratio": Name("clip_fraction", "share"),
-    "reward": Name("reward", "reward"),
-    "rollout/reward_mean": Name("reward", "reward"),
-    "rollout/reward_std": Name("reward_std", "reward"),
-    "group_reward_std": Name("reward_std_within", "reward", "mean"),
-    "score": Name("reward_part/score", "reward"),
-    "return": Name("return_mean", "reward"),
-    "values": Name("value_mean", "reward"),
-    "response_length": Name("length", "tokens"),
-    "rollout/response_length_mean": Name("length", "tokens"),
-    "truncated": Name("truncated", "share"),
-    "response_clip_ratio": Name("truncated", "share"),
-    "rollout/truncated_rate": Name("truncated", "share"),
-    "actor_grad_norm": Name("grad_norm"),
-    "critic_grad_norm": Name("grad_norm_value"),
-    "actor_lr": Name("learning_rate"),
-    "critic_lr": Name("learning_rate_value"),
-    "timing/step_total": Name("time_step", "s"),
-    "timing/*": Name("time_part/*", "s"),
-}
-KINDS = {kind: Name("kl_ref", TOKEN, kind) for kind in ("k1", "k2", "k3")}
 ALGORITHMS = {"gae": "ppo", "reinforce": "reinforce++", "group_norm": "grpo", "dr_grpo": "grpo"}
 
 
-def settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return OpenRLHF's settings: its controller, where it adapts, compares the mean per token and counts samples."""
-    found = pick(
-        config,
-        {
-            "temperature": "temperature",
-            "top_p": "top_p",
-            "max_new_tokens": "generate_max_len|max_new_tokens",
-            "learning_rate": "actor_learning_rate",
-            "epochs": "max_epochs",
-            "samples_per_prompt": "n_samples_per_prompt",
-            "clip": "eps_clip",
-            "kl_coef": "init_kl_coef",
-            "kl_target": "kl_target",
-            "kl_horizon": "kl_horizon",
-            "entropy_coef": "entropy_loss_coef",
-            "max_grad_norm": "max_norm",
-            "model": "pretrain",
-            "task": "prompt_data",
-        },
-    )
+def derive(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the batch, the adapter, and where the KL is paid."""
     rows = product(number(config, "rollout_batch_size"), number(config, "n_samples_per_prompt"))
     rank, in_loss = number(config, "lora_rank"), first(config, "use_kl_loss")
-    derived = {
+    return {
         "batch_size": rows,
         "minibatches": quotient(rows, number(config, "train_batch_size")),
         "lora": None if rank is None else rank > 0,
         "kl_place": None if in_loss is None else ("loss" if in_loss else "reward"),
         "kl_adaptive": "kl_target" in found if "kl_target" in config else None,
-        "kl_target_unit": TOKEN,
-        "kl_horizon_unit": "samples",
+        **tempered(found),
     }
-    return {**found, **known(derived), **tempered(found)}
 
 
 def algorithm(config: Config, log: RawLog) -> str:
@@ -91,7 +42,40 @@ def algorithm(config: Config, log: RawLog) -> str:
 
 TABLE = Table(
     trainer="openrlhf",
-    names=NAMES,
+    # entropy_loss is logged as the mean entropy, not as what it adds to the loss.
+    names=names("""
+        {policy|critic}_loss = loss_{policy|value}
+        entropy_loss = entropy, nats/token, exact
+        {|ppo_|vllm_}kl = kl_{ref|old|sampler}, nats/token, k1
+        ppo_clip_ratio = clip_fraction, share
+        reward rollout/reward_mean = reward, reward
+        rollout/reward_std = reward_std, reward
+        group_reward_std = reward_std_within, reward, mean
+        score = reward_part/score, reward
+        return = return_mean, reward
+        values = value_mean, reward
+        response_length rollout/response_length_mean = length, tokens
+        truncated response_clip_ratio rollout/truncated_rate = truncated, share
+        {actor|critic}_grad_norm = grad_norm{|_value}
+        {actor|critic}_lr = learning_rate{|_value}
+        timing/step_total = time_step, s
+        timing/* = time_part/*, s
+    """),
+    keys=keys("""
+        temperature top_p kl_target kl_horizon = *
+        max_new_tokens = generate_max_len|max_new_tokens
+        learning_rate = actor_learning_rate
+        epochs = max_epochs
+        samples_per_prompt = n_samples_per_prompt
+        clip = eps_clip
+        kl_coef = init_kl_coef
+        entropy_coef = entropy_loss_coef
+        max_grad_norm = max_norm
+        model = pretrain
+        task = prompt_data
+    """),
+    facts={"kl_target_unit": "nats/token", "kl_horizon_unit": "samples"},
+    derive=derive,
     distinctive=(
         "actor_lr",
         "actor_grad_norm",
@@ -108,7 +92,6 @@ TABLE = Table(
         "timing/make_experience",
         "dynamic_filtering_pass_rate",
     ),
-    choices={"kl": Choice(("kl_estimator",), KINDS)},
-    settings=settings,
+    choices={"kl": Choice(("kl_estimator",), estimators("nats/token", {"k1": "k1", "k2": "k2", "k3": "k3"}))},
     algorithm=algorithm,
 )

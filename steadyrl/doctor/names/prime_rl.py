@@ -5,59 +5,37 @@ Source: PrimeIntellect-ai/prime-rl, src/prime_rl/trainer/rl/loss.py, skills/trai
 
 from __future__ import annotations
 
-from typing import Any
-
-from steadyrl.doctor.names.settings import pick
-from steadyrl.doctor.names.table import Config, Name, Table
-from steadyrl.doctor.series import RawLog
-
-TOKEN = "nats/token"
-
-NAMES = {
-    "loss/mean": Name("loss"),
-    "entropy/all/mean": Name("entropy", TOKEN, "exact"),
-    "entropy/mean": Name("entropy", TOKEN, "exact"),
-    "mismatch_kl/all/mean": Name("kl_sampler", TOKEN, "k3"),
-    "mismatch_kl/mean": Name("kl_sampler", TOKEN, "k3"),
-    "is_masked": Name("clip_fraction", "share"),
-    "is_masked/mean": Name("clip_fraction", "share"),
-    "is_masked_low": Name("clip_fraction_low", "share"),
-    "is_masked_high": Name("clip_fraction_high", "share"),
-    "optim/lr": Name("learning_rate"),
-    "optim/grad_norm": Name("grad_norm"),
-    "perf/throughput": Name("tokens_per_second", "tokens/s"),
-    "off_policy/mean": Name("staleness", "updates"),
-    "off_policy/max": Name("staleness_max", "updates"),
-    "time/step": Name("time_step", "s"),
-    "time/*": Name("time_part/*", "s"),
-    "reward/mean": Name("reward", "reward"),
-    "train/agg/all/*/reward/mean": Name("reward", "reward"),
-    "train/agg/all/*/is_truncated/mean": Name("truncated", "share"),
-    "train/agg/all/*/has_error/mean": Name("reward_unscored", "share"),
-    "train/*/reward/mean": Name("reward_part/*", "reward"),
-}
-
-
-def settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return prime-rl's settings."""
-    return pick(
-        config,
-        {
-            "temperature": "sampling.temperature",
-            "max_new_tokens": "sampling.max_tokens",
-            "learning_rate": "optim.lr",
-            "samples_per_prompt": "rollouts_per_example",
-            "batch_size": "batch_size",
-            "max_grad_norm": "optim.max_norm",
-            "steps": "max_steps",
-            "model": "model.name",
-        },
-    )
-
+from steadyrl.doctor.names.table import Table, keys, names
 
 TABLE = Table(
     trainer="prime-rl",
-    names=NAMES,
+    names=names("""
+        loss/mean = loss
+        entropy/all/mean entropy/mean = entropy, nats/token, exact
+        mismatch_kl/all/mean mismatch_kl/mean = kl_sampler, nats/token, k3
+        is_masked is_masked/mean = clip_fraction, share
+        is_masked_{low|high} = clip_fraction_{low|high}, share
+        optim/lr = learning_rate
+        optim/grad_norm = grad_norm
+        perf/throughput = tokens_per_second, tokens/s
+        off_policy/{mean|max} = staleness{|_max}, updates
+        time/step = time_step, s
+        time/* = time_part/*, s
+        reward/mean train/agg/all/*/reward/mean = reward, reward
+        train/agg/all/*/is_truncated/mean = truncated, share
+        train/agg/all/*/has_error/mean = reward_unscored, share
+        train/*/reward/mean = reward_part/*, reward
+    """),
+    keys=keys("""
+        temperature = sampling.temperature
+        max_new_tokens = sampling.max_tokens
+        learning_rate = optim.lr
+        max_grad_norm = optim.max_norm
+        samples_per_prompt = rollouts_per_example
+        batch_size = batch_size
+        steps = max_steps
+        model = model.name
+    """),
     distinctive=(
         "mismatch_kl/all/mean",
         "mismatch_kl/mean",
@@ -73,6 +51,4 @@ TABLE = Table(
         "dispatcher/*",
     ),
     prefixes=(),
-    settings=settings,
-    algorithm=lambda config, log: "",
 )

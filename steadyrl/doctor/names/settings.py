@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from steadyrl.doctor.names.table import Config
-
+Config = Mapping[str, Any]
 NUMBERS = {
     "temperature",
     "top_p",

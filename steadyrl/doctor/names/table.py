@@ -6,13 +6,15 @@ that fit, the one with the most fixed characters holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
+from steadyrl.doctor.names.settings import Config, known, pick
 from steadyrl.doctor.series import RawLog
 
-Config = Mapping[str, Any]
+BRACES = re.compile(r"\{([^}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,14 @@ class Name:
         unit: As in ``Series``.
         estimator: As in ``Series``. "... and padding" marks a mean that takes the padding in, and so is off by an
             amount that depends on the lengths.
-        transform: How the logged number becomes the quantity: "sqrt" of a variance, "negate", "complement" (1 - x).
+        transform: How the logged number becomes the quantity: "sqrt" of a variance, "negate", "complement" (1 - x),
+            or a number that it is multiplied with.
     """
 
     quantity: str
     unit: str = ""
     estimator: str = ""
-    transform: Literal["", "sqrt", "negate", "complement"] = ""
+    transform: str = ""
 
     def filled(self, wildcard: str) -> Name:
         """Return the name with its ``*`` replaced."""
@@ -50,8 +53,51 @@ class Choice:
     meanings: Mapping[str, Name]
 
 
-def nothing(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return no settings: for a trainer of whose config nothing is known."""
+def names(text: str) -> dict[str, Name]:
+    """Return the names of a text with one line for each: ``its name = quantity, unit, estimator, transform``.
+
+    Several of its names for one quantity are separated by spaces. ``{a|b}`` stands for a and b, on both sides together.
+    """
+    found: dict[str, Name] = {}
+    for line in filter(str.strip, text.splitlines()):
+        theirs, _, meaning = line.partition(" = ")
+        sides = _expanded(theirs), _expanded(meaning)
+        for i in range(max(map(len, sides))):
+            left, right = (side[i % len(side)] for side in sides)
+            found |= dict.fromkeys(left.split(), Name(*(part.strip() for part in right.split(","))))
+    return found
+
+
+def keys(text: str) -> dict[str, str]:
+    """Return the trainer's keys of settings from lines ``canonical = its key|another``.
+
+    Several canonical names share a line where ``*`` stands for each of them.
+    """
+    found = {}
+    for line in filter(str.strip, text.splitlines()):
+        ours, _, theirs = (part.strip() for part in line.partition(" = "))
+        found |= {name: theirs.replace("*", name) for name in ours.split()}
+    return found
+
+
+def estimators(unit: str, kinds: Mapping[str, str]) -> dict[str, Name]:
+    """Return what a KL to the reference is, by the value of the setting that chooses its estimator."""
+    return {kind: Name("kl_ref", unit, estimator) for kind, estimator in kinds.items()}
+
+
+def _expanded(text: str) -> list[str]:
+    """Return the texts that braces stand for; several braces in one text go together."""
+    choices = [held.split("|") for held in BRACES.findall(text)]
+    return ["".join(parts) for parts in _filled(BRACES.split(text)[::2], choices)] if choices else [text]
+
+
+def _filled(fixed: list[str], choices: list[list[str]]) -> Iterator[list[str]]:
+    for chosen in zip(*choices, strict=True):
+        yield [part for pair in zip(fixed, (*chosen, ""), strict=True) for part in pair]
+
+
+def nothing(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return no settings beyond those that have keys."""
     return {}
 
 
@@ -63,13 +109,15 @@ class Table:
         trainer: Its name in ``Run.trainer``.
         names: Its metrics; of those with the same quantity, unit and estimator the first listed comes first.
         distinctive: Patterns that hardly any other trainer logs.
-        needs: How many of them it takes to be recognised.
+        algorithm: (its config, the log) -> a name, "" where nothing tells.
+        keys: Its keys of canonical settings, "first|second" where it has had several.
+        place_keys: Further keys, by the place of the KL that the settings say.
+        facts: Canonical settings that always hold with this trainer, unless its config says otherwise.
+        derive: (its config, the log, the settings found so far) -> what follows from several of them; None is unknown.
+        needs: How many distinctive patterns it takes to be recognised.
         prefixes: What trackers put before the names.
-        spell: How a logged name is written before it is compared.
         heldout: What the names of held-out measurements begin with.
         choices: Metrics that a setting decides; where the log lacks it, ``names`` holds.
-        settings: (its config, the log) -> canonical settings.
-        algorithm: (its config, the log) -> a name, "" where nothing tells.
         preferred: Whether this table holds where another fits as well; by what the log is like.
         formats: Formats of logs that only this trainer writes.
         caveats: What a reader of a metric should know, by the trainer's name.
@@ -79,11 +127,13 @@ class Table:
     trainer: str
     names: Mapping[str, Name]
     distinctive: tuple[str, ...]
-    algorithm: Callable[[Config, RawLog], str]
-    settings: Callable[[Config, RawLog], dict[str, Any]] = nothing
+    algorithm: Callable[[Config, RawLog], str] = lambda config, log: ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    place_keys: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    derive: Callable[[Config, RawLog, Mapping[str, Any]], dict[str, Any]] = nothing
     needs: int = 1
     prefixes: tuple[str, ...] = ("train/",)
-    spell: Callable[[str], str] = str
     heldout: tuple[str, ...] = ("eval/", "eval_", "test/", "test_")
     choices: Mapping[str, Choice] = field(default_factory=dict)
     preferred: Callable[[Config, RawLog], bool] = lambda config, log: False
@@ -91,11 +141,29 @@ class Table:
     caveats: Mapping[str, str] = field(default_factory=dict)
     averages: bool = False
 
+    def settings(self, config: Config, log: RawLog) -> dict[str, Any]:
+        """Return the canonical settings of a trainer's config."""
+        found = {**self.facts, **pick(config, self.keys)}
+        return {**found, **known(self.derive(config, log, found))}
+
+    def own_keys(self, config: Config, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Return the trainer's own key of each canonical setting: the one that its config holds, else the first."""
+        found = {}
+        for name, theirs in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
+            several = theirs.split("|")
+            found[name] = next((key for key in several if key in config), several[0])
+        return found
+
     def bare(self, logged: str) -> tuple[str, ...]:
-        """Return the spellings that a logged name may have in this table: as it is, and without a tracker's prefix."""
-        name = self.spell(logged)
-        stripped = [name[len(prefix) :] for prefix in self.prefixes if name.startswith(prefix)]
-        return (name, *(rest for rest in stripped if rest))
+        """Return the spellings that a logged name may have in this table: as it is, spelled as most are, no prefix."""
+        spellings = [logged] if (spelled := spell(logged)) == logged else [logged, spelled]
+        stripped = [name[len(prefix) :] for name in spellings for prefix in self.prefixes if name.startswith(prefix)]
+        return (*spellings, *(rest for rest in stripped if rest))
+
+
+def spell(name: str) -> str:
+    """Return a name in lower case with underscores, as most are written."""
+    return name.lower().replace(" ", "_").replace("-", "_")
 
 
 def wildcard(pattern: str, name: str) -> str | None:

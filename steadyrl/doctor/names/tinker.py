@@ -5,53 +5,44 @@ Source: thinking-machines-lab/tinker-cookbook, tinker_cookbook/rl/{train,metrics
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from steadyrl.doctor.names.settings import known, number, pick, product
-from steadyrl.doctor.names.table import Config, Name, Table
+from steadyrl.doctor.names.settings import Config, number, product
+from steadyrl.doctor.names.table import Table, keys, names
 from steadyrl.doctor.series import RawLog
 
-TOKEN = "nats/token"
 
-NAMES = {
-    "env/all/reward/total": Name("reward", "reward"),
-    "env/all/reward/*": Name("reward_part/*", "reward"),
-    "env/all/by_group/frac_mixed": Name("no_signal", "share", transform="complement"),
-    "env/all/ac_tokens_per_turn": Name("length", "tokens"),
-    "env/all/ob_tokens_per_turn": Name("length_prompt", "tokens"),
-    "optim/lr": Name("learning_rate"),
-    "optim/entropy": Name("entropy", TOKEN, "sampled"),
-    "optim/kl_sample_train_v1": Name("kl_sampler", TOKEN, "k1"),
-    "optim/kl_sample_train_v2": Name("kl_sampler", TOKEN, "k2"),
-    "kl_pre_post_v1": Name("kl_old", TOKEN, "k1"),
-    "kl_pre_post_v2": Name("kl_old", TOKEN, "k2"),
-    "time/total": Name("time_step", "s"),
-    "time/*": Name("time_part/*", "s"),
-}
-
-
-def settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return the cookbook's settings."""
-    found = pick(
-        config,
-        {
-            "temperature": "temperature",
-            "max_new_tokens": "max_tokens",
-            "learning_rate": "learning_rate",
-            "kl_coef": "kl_penalty_coef",
-            "minibatches": "num_substeps",
-            "model": "model_name",
-            "samples_per_prompt": "dataset_builder.group_size|group_size",
-        },
-    )
+def derive(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the batch of a step."""
     groups = number(config, "dataset_builder.batch_size|groups_per_batch")
-    rows = product(groups, number(config, "dataset_builder.group_size|group_size"))
-    return {**found, **known({"batch_size": rows}), "lora": True, "kl_adaptive": False}
+    return {"batch_size": product(groups, found.get("samples_per_prompt"))}
 
 
 TABLE = Table(
     trainer="tinker",
-    names=NAMES,
+    names=names("""
+        env/all/reward/total = reward, reward
+        env/all/reward/* = reward_part/*, reward
+        env/all/by_group/frac_mixed = no_signal, share, , complement
+        env/all/{ac|ob}_tokens_per_turn = length{|_prompt}, tokens
+        optim/lr = learning_rate
+        optim/entropy = entropy, nats/token, sampled
+        optim/kl_sample_train_{v1|v2} = kl_sampler, nats/token, {k1|k2}
+        kl_pre_post_{v1|v2} = kl_old, nats/token, {k1|k2}
+        time/total = time_step, s
+        time/* = time_part/*, s
+    """),
+    keys=keys("""
+        temperature learning_rate = *
+        max_new_tokens = max_tokens
+        kl_coef = kl_penalty_coef
+        minibatches = num_substeps
+        model = model_name
+        samples_per_prompt = dataset_builder.group_size|group_size
+    """),
+    facts={"lora": True, "kl_adaptive": False},
+    derive=derive,
     distinctive=(
         "optim/kl_sample_train_v1",
         "optim/kl_sample_train_v2",
@@ -64,6 +55,4 @@ TABLE = Table(
     ),
     prefixes=(),
     heldout=("test/",),
-    settings=settings,
-    algorithm=lambda config, log: "",
 )

@@ -5,58 +5,42 @@ Source: pytorch/torchtune, recipes/ppo_full_finetune_single_device.py, recipes/d
 
 from __future__ import annotations
 
-from typing import Any
-
-from steadyrl.doctor.names.settings import known, number, pick, quotient
-from steadyrl.doctor.names.table import Config, Name, Table
-from steadyrl.doctor.series import RawLog
-
-NAMES = {
-    "scores": Name("reward", "reward"),
-    "rewards": Name("reward", "reward"),
-    "successes": Name("reward_part/successes", "share"),
-    "rlhf_reward": Name("reward_with_kl", "reward"),
-    "kl": Name("kl_ref", "nats/sequence", "k1"),
-    "kl_loss": Name("kl_ref", "nats/token", "k3"),
-    "kl_reward": Name("reward_kl", "reward/sequence"),
-    "approx_policy_kl": Name("kl_old", "nats/token", "k2"),
-    "lr": Name("learning_rate"),
-    "loss": Name("loss"),
-    "policy_loss": Name("loss_policy"),
-    "value_loss": Name("loss_value"),
-    "clipfrac": Name("clip_fraction", "share"),
-    "ratios": Name("ratio_mean"),
-    "response_lengths": Name("length", "tokens"),
-    "tokens_per_second_per_gpu_trajectory": Name("tokens_per_second", "tokens/s/GPU"),
-}
-
-
-def settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return the recipes' settings."""
-    found = pick(
-        config,
-        {
-            "temperature": "temperature",
-            "top_k": "top_k",
-            "max_new_tokens": "max_generated_tokens",
-            "learning_rate": "optimizer.lr",
-            "epochs": "ppo_epochs",
-            "batch_size": "batch_size",
-            "samples_per_prompt": "grpo_samples",
-            "clip": "loss.epsilon",
-            "kl_coef": "kl_coeff|loss.kl_coeff",
-            "steps": "num_steps",
-        },
-    )
-    minibatches = quotient(number(config, "batch_size"), number(config, "ppo_batch_size"))
-    return {**found, **known({"minibatches": minibatches}), "kl_adaptive": False}
-
+from steadyrl.doctor.names.settings import number, quotient
+from steadyrl.doctor.names.table import Table, keys, names
 
 TABLE = Table(
     trainer="torchtune",
-    names=NAMES,
+    names=names("""
+        scores rewards = reward, reward
+        successes = reward_part/successes, share
+        rlhf_reward = reward_with_kl, reward
+        kl = kl_ref, nats/sequence, k1
+        kl_loss = kl_ref, nats/token, k3
+        kl_reward = reward_kl, reward/sequence
+        approx_policy_kl = kl_old, nats/token, k2
+        lr = learning_rate
+        loss = loss
+        {policy|value}_loss = loss_{policy|value}
+        clipfrac = clip_fraction, share
+        ratios = ratio_mean
+        response_lengths = length, tokens
+        tokens_per_second_per_gpu_trajectory = tokens_per_second, tokens/s/GPU
+    """),
+    keys=keys("""
+        temperature top_k batch_size = *
+        max_new_tokens = max_generated_tokens
+        learning_rate = optimizer.lr
+        epochs = ppo_epochs
+        samples_per_prompt = grpo_samples
+        clip = loss.epsilon
+        kl_coef = kl_coeff|loss.kl_coeff
+        steps = num_steps
+    """),
+    facts={"kl_adaptive": False},
+    derive=lambda config, log, found: {
+        "minibatches": quotient(number(config, "batch_size"), number(config, "ppo_batch_size"))
+    },
     distinctive=("approx_policy_kl", "num_stop_tokens", "response_lengths", "ratios", "rlhf_reward", "kl_reward"),
     needs=2,
-    settings=settings,
     algorithm=lambda config, log: "ppo" if {"value_loss", "train/value_loss"} & set(log.columns) else "grpo",
 )

@@ -8,73 +8,66 @@ Source: huggingface/trl, trl/trainer/{grpo,rloo,sft}_trainer.py, from v0.14 on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from steadyrl.doctor.names.settings import first, known, number, pick, tempered
-from steadyrl.doctor.names.table import Choice, Config, Name, Table
+from steadyrl.doctor.names.settings import Config, first, number, tempered
+from steadyrl.doctor.names.table import Choice, Name, Table, keys, names
 from steadyrl.doctor.series import RawLog
 
-TOKEN, SEQUENCE = "nats/token", "nats/sequence"
 # k3 is never negative but for the rounding of bfloat16; below this it was not k3.
 K3_ROUNDING = -0.01
 
-HUGGING_FACE = {
-    "loss": Name("loss"),
-    "grad_norm": Name("grad_norm"),
-    "learning_rate": Name("learning_rate"),
-    "epoch": Name("data_epoch"),
-}
-GRPO_NAMES = {
-    **HUGGING_FACE,
-    "reward": Name("reward", "reward"),
-    "reward_std": Name("reward_std_within", "reward", "mean"),
-    "rewards/*/mean": Name("reward_part/*", "reward"),
-    "rewards/*/std": Name("reward_part_std/*", "reward"),
-    "rewards/*": Name("reward_part/*", "reward"),  # until v0.16
-    "frac_reward_zero_std": Name("no_signal", "share"),
-    "kl": Name("kl_ref", TOKEN, "k3"),
-    "entropy": Name("entropy", TOKEN, "exact"),
-    "entropy_sampled": Name("entropy", TOKEN, "sampled"),  # not TRL's own: integrations/trl.py measures it
-    "entropy_coef": Name("entropy_coef"),
-    "policy_loss": Name("loss_policy"),
-    "clip_ratio": Name("clip_fraction", "share"),  # v0.16, and with Liger kernels
-    "clip_ratio/region_mean": Name("clip_fraction", "share"),
-    "clip_ratio/low_mean": Name("clip_fraction_low", "share"),
-    "clip_ratio/high_mean": Name("clip_fraction_high", "share"),
-    "cispo_clip_ratio": Name("clip_fraction", "share"),
-    "sampling/sampling_logp_difference/mean": Name("sampler_gap", TOKEN, "abs"),
-    "sampling/sampling_logp_difference/max": Name("sampler_gap_max", TOKEN, "abs"),
-    "sampling/importance_sampling_ratio/mean": Name("importance"),
-    "sampling/importance_sampling_ratio/min": Name("importance_min"),
-    "sampling/importance_sampling_ratio/max": Name("importance_max"),
-    "completions/mean_length": Name("length", "tokens"),
-    "completions/min_length": Name("length_min", "tokens"),
-    "completions/max_length": Name("length_max", "tokens"),
-    "completions/mean_terminated_length": Name("length_ended", "tokens"),
-    "completions/clipped_ratio": Name("truncated", "share"),
-    "completion_length": Name("length", "tokens"),  # until v0.16
-    "step_time": Name("time_step", "s"),
-}
-ASYNC_NAMES = {
-    **GRPO_NAMES,
-    "ratio": Name("ratio_mean"),
-    "training_tok/s": Name("tokens_per_second", "tokens/s"),
-    "forward_time_s": Name("time_part/forward", "s"),
-    "weight_sync_time_s": Name("time_part/weight_sync", "s"),
-}
-ONLINE_DPO_NAMES = {
-    **HUGGING_FACE,
-    "objective/kl": Name("kl_ref", SEQUENCE, "k1"),
-    "objective/entropy": Name("entropy", SEQUENCE, "sampled"),
-    "objective/non_score_reward": Name("reward_kl", "reward/sequence"),
-    "objective/rlhf_reward": Name("reward_with_kl", "reward"),
-    "objective/scores": Name("reward", "reward"),
-}
-SFT_NAMES = {
-    **HUGGING_FACE,
-    "entropy": Name("entropy", TOKEN, "exact"),
-    "mean_token_accuracy": Name("token_accuracy", "share"),
-}
+HUGGING_FACE = """
+    loss = loss
+    grad_norm = grad_norm
+    learning_rate = learning_rate
+    epoch = data_epoch
+"""
+# rewards/* and completion_length are of v0.14 to v0.16; clip_ratio is of v0.16, and of Liger kernels. entropy_sampled
+# is not TRL's own: integrations/trl.py measures it.
+GRPO_NAMES = f"""
+    {HUGGING_FACE}
+    reward = reward, reward
+    reward_std = reward_std_within, reward, mean
+    rewards/*/{{mean|std}} = reward_part{{|_std}}/*, reward
+    rewards/* = reward_part/*, reward
+    frac_reward_zero_std = no_signal, share
+    kl = kl_ref, nats/token, k3
+    entropy{{|_sampled}} = entropy, nats/token, {{exact|sampled}}
+    entropy_coef = entropy_coef
+    policy_loss = loss_policy
+    clip_ratio clip_ratio/region_mean cispo_clip_ratio = clip_fraction, share
+    clip_ratio/{{low|high}}_mean = clip_fraction_{{low|high}}, share
+    sampling/sampling_logp_difference/{{mean|max}} = sampler_gap{{|_max}}, nats/token, abs
+    sampling/importance_sampling_ratio/{{mean|min|max}} = importance{{|_min|_max}}
+    completions/{{mean|min|max}}_length = length{{|_min|_max}}, tokens
+    completions/mean_terminated_length = length_ended, tokens
+    completions/clipped_ratio = truncated, share
+    completion_length = length, tokens
+    step_time = time_step, s
+"""
+ASYNC_NAMES = f"""
+    {GRPO_NAMES}
+    ratio = ratio_mean
+    training_tok/s = tokens_per_second, tokens/s
+    forward_time_s = time_part/forward, s
+    weight_sync_time_s = time_part/weight_sync, s
+"""
+ONLINE_DPO_NAMES = f"""
+    {HUGGING_FACE}
+    objective/kl = kl_ref, nats/sequence, k1
+    objective/entropy = entropy, nats/sequence, sampled
+    objective/non_score_reward = reward_kl, reward/sequence
+    objective/rlhf_reward = reward_with_kl, reward
+    objective/scores = reward, reward
+"""
+SFT_NAMES = f"""
+    {HUGGING_FACE}
+    entropy = entropy, nats/token, exact
+    mean_token_accuracy = token_accuracy, share
+"""
 GROUPED = (
     "frac_reward_zero_std",
     "reward_std",
@@ -91,64 +84,38 @@ GROUPED = (
 REWARD_STD = Choice(("scale_rewards",), {"batch": Name("reward_std", "reward")})
 
 
-def hugging_face(config: Config) -> dict[str, Any]:
-    """Return the settings that every trainer of Hugging Face's takes."""
-    found = pick(
-        config,
-        {
-            "learning_rate": "learning_rate",
-            "max_grad_norm": "max_grad_norm",
-            "optimizer": "optim",
-            "vocabulary": "vocab_size",
-            "dtype": "dtype|torch_dtype",
-            "model": "model_name_or_path|_name_or_path",
-        },
-    )
+HUGGING_FACE_KEYS = """
+    learning_rate max_grad_norm = *
+    optimizer = optim
+    vocabulary = vocab_size
+    dtype = dtype|torch_dtype
+    model = model_name_or_path|_name_or_path
+    temperature top_p top_k = *
+    max_new_tokens = max_completion_length|max_new_tokens|response_length
+"""
+GROUPED_KEYS = f"""
+    {HUGGING_FACE_KEYS}
+    epochs = num_iterations
+    samples_per_prompt = num_generations
+    batch_size = generation_batch_size
+    clip = epsilon_high|epsilon
+    kl_coef = beta
+    entropy_coef = entropy_coef
+"""
+
+
+def schedule(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the planned and the warm-up steps, where they are numbers and not shares."""
     warmup, steps = number(config, "warmup_steps"), number(config, "max_steps")
     if (warmup and warmup < 1) or (not warmup and number(config, "warmup_ratio")):
-        warmup = None  # a share of the steps, not a number of them
-    return {**found, **known({"warmup_steps": warmup, "steps": steps if steps and steps > 0 else None})}
+        warmup = None
+    return {"warmup_steps": warmup, "steps": steps if steps and steps > 0 else None}
 
 
-def sampling(config: Config) -> dict[str, Any]:
-    """Return how completions were drawn."""
-    keys = {key: key for key in ("temperature", "top_p", "top_k")}
-    return pick(config, {**keys, "max_new_tokens": "max_completion_length|max_new_tokens|response_length"})
-
-
-def grouped(config: Config) -> dict[str, Any]:
-    """Return the settings that GRPO and RLOO share."""
-    found = pick(
-        config,
-        {
-            "epochs": "num_iterations",
-            "samples_per_prompt": "num_generations",
-            "batch_size": "generation_batch_size",
-            "clip": "epsilon_high|epsilon",
-            "kl_coef": "beta",
-            "entropy_coef": "entropy_coef",
-        },
-    )
-    return {**hugging_face(config), **sampling(config), **found, "kl_adaptive": False}
-
-
-def grpo_settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return GRPO's settings: the KL stands in the loss, its coefficient is fixed."""
-    found = {**grouped(config), "kl_place": "loss"}
-    # Logits are divided by the temperature since v0.16; these names came with v0.17.
+def derive_grpo(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what follows for GRPO: logits are divided by the temperature since v0.16; v0.17 brought these names."""
     current = any(name.endswith("completions/mean_length") for name in log.columns)
-    return {**found, **(tempered(found) if current else {})}
-
-
-def rloo_settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return RLOO's settings: the KL, summed over a completion, is taken from the reward."""
-    found = {**grouped(config), **pick(config, {"whitened": "normalize_advantages"}), "kl_place": "reward"}
-    return {**found, **tempered(found)}
-
-
-def plain_settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return the settings of SFT and OnlineDPO."""
-    return {**hugging_face(config), **sampling(config)}
+    return {**schedule(config, log, found), **(tempered(found) if current else {})}
 
 
 def grpo_algorithm(config: Config, log: RawLog) -> str:
@@ -171,37 +138,40 @@ def is_rloo(config: Config, log: RawLog) -> bool:
 
 GRPO = Table(
     trainer="trl-grpo",
-    averages=True,
-    names=GRPO_NAMES,
+    names=names(GRPO_NAMES),
+    keys=keys(GROUPED_KEYS),
+    facts={"kl_place": "loss", "kl_adaptive": False},
+    derive=derive_grpo,
     distinctive=GROUPED,
     needs=2,
     choices={"reward_std": REWARD_STD},
-    settings=grpo_settings,
     algorithm=grpo_algorithm,
-)
-RLOO = Table(
-    trainer="trl-rloo",
     averages=True,
-    names={**GRPO_NAMES, "kl": Name("kl_ref", SEQUENCE, "k1")},
-    distinctive=GROUPED,
-    needs=2,
-    settings=rloo_settings,
+)
+# The KL, summed over a completion, is taken from the reward.
+RLOO = replace(
+    GRPO,
+    trainer="trl-rloo",
+    names={**GRPO.names, "kl": Name("kl_ref", "nats/sequence", "k1")},
+    keys={**GRPO.keys, "whitened": "normalize_advantages"},
+    facts={"kl_place": "reward", "kl_adaptive": False},
+    derive=lambda config, log, found: {**schedule(config, log, found), **tempered(found)},
+    choices={},
     algorithm=lambda config, log: "rloo",
     preferred=is_rloo,
 )
-ASYNC_GRPO = Table(
+ASYNC_GRPO = replace(
+    GRPO,
     trainer="trl-async-grpo",
-    averages=True,
-    names=ASYNC_NAMES,
+    names=names(ASYNC_NAMES),
     distinctive=("training_tok/s", "forward_time_s", "train_seq_len", "weight_sync_time_s", *GROUPED),
-    needs=2,
-    settings=grpo_settings,
-    algorithm=grpo_algorithm,
+    choices={},
 )
 ONLINE_DPO = Table(
     trainer="trl-online-dpo",
-    averages=True,
-    names=ONLINE_DPO_NAMES,
+    names=names(ONLINE_DPO_NAMES),
+    keys=keys(HUGGING_FACE_KEYS),
+    derive=schedule,
     distinctive=(
         "objective/scores_margin",
         "rewards/chosen",
@@ -211,14 +181,15 @@ ONLINE_DPO = Table(
         "objective/rlhf_reward",
     ),
     needs=2,
-    settings=plain_settings,
     algorithm=lambda config, log: "online-dpo",
+    averages=True,
 )
 SFT = Table(
     trainer="trl-sft",
-    averages=True,
-    names=SFT_NAMES,
+    names=names(SFT_NAMES),
+    keys=keys(HUGGING_FACE_KEYS),
+    derive=schedule,
     distinctive=("mean_token_accuracy",),
-    settings=plain_settings,
     algorithm=lambda config, log: "sft",
+    averages=True,
 )

@@ -9,135 +9,98 @@ Source: huggingface/trl v0.11.0, trl/trainer/ppo_trainer.py and ppo_config.py; t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from steadyrl.doctor.names.settings import first, known, number, pick, quotient
-from steadyrl.doctor.names.table import Choice, Config, Name, Table
-from steadyrl.doctor.names.trl_grpo import hugging_face, sampling
+from steadyrl.doctor.names.settings import Config, first, number, quotient
+from steadyrl.doctor.names.table import Choice, Name, Table, estimators, keys, names
+from steadyrl.doctor.names.trl_grpo import HUGGING_FACE_KEYS, schedule
 from steadyrl.doctor.series import RawLog
 
-TOKEN, SEQUENCE = "nats/token", "nats/sequence"
-
-OLD_NAMES = {
-    "objective/kl": Name("kl_ref", SEQUENCE, "k1"),
-    "objective/kl_coef": Name("kl_coef"),
-    "objective/entropy": Name("entropy", SEQUENCE, "sampled"),
-    "ppo/policy/entropy": Name("entropy", TOKEN, "exact"),
-    "ppo/policy/approxkl": Name("kl_old", TOKEN, "k2"),
-    "ppo/policy/policykl": Name("kl_old", TOKEN, "k1"),
-    "ppo/policy/clipfrac": Name("clip_fraction", "share"),
-    "ppo/policy/ratio": Name("ratio_mean"),
-    "ppo/policy/advantages_mean": Name("advantage_mean", "reward", "whitened"),
-    "ppo/mean_scores": Name("reward", "reward"),
-    "env/reward_mean": Name("reward", "reward"),
-    "ppo/std_scores": Name("reward_std", "reward"),
-    "env/reward_std": Name("reward_std", "reward"),
-    "ppo/mean_non_score_reward": Name("reward_kl", "reward/token"),
-    "ppo/learning_rate": Name("learning_rate"),
-    "ppo/loss/policy": Name("loss_policy"),
-    "ppo/loss/value": Name("loss_value"),
-    "ppo/loss/total": Name("loss"),
-    "ppo/returns/mean": Name("return_mean", "reward"),
-    "ppo/returns/var": Name("return_std", "reward", transform="sqrt"),
-    "ppo/val/mean": Name("value_mean", "reward"),
-    "ppo/val/var": Name("value_std", "reward", transform="sqrt"),
-    "ppo/val/error": Name("value_error", "reward^2"),
-    "ppo/val/clipfrac": Name("clip_fraction_value", "share"),
-    "ppo/val/var_explained": Name("explained_variance", "", "uncentred"),
-    "tokens/responses_len_mean": Name("length", "tokens"),
-    "tokens/queries_len_mean": Name("length_prompt", "tokens"),
-    "time/ppo/total": Name("time_step", "s"),
-    "time/ppo/*": Name("time_part/*", "s"),
-}
-NEW_NAMES = {
-    "objective/kl": Name("kl_ref", SEQUENCE, "k1"),
-    "objective/entropy": Name("entropy", SEQUENCE, "sampled and padding"),
-    "policy/entropy_avg": Name("entropy", TOKEN, "exact and padding"),
-    "policy/approxkl_avg": Name("kl_old", TOKEN, "k2 and padding"),
-    "policy/clipfrac_avg": Name("clip_fraction", "share"),
-    "val/clipfrac_avg": Name("clip_fraction_value", "share"),
-    "val/ratio": Name("ratio_mean", "", "all and padding"),
-    "val/ratio_var": Name("ratio_var", "", "of step means"),
-    "objective/scores": Name("reward", "reward"),
-    "objective/rlhf_reward": Name("reward_with_kl", "reward"),
-    "objective/non_score_reward": Name("reward_kl", "reward/sequence"),
-    "loss/policy_avg": Name("loss_policy"),
-    "loss/value_avg": Name("loss_value"),
-    "lr": Name("learning_rate"),
-    "learning_rate": Name("learning_rate"),
-    "epoch": Name("data_epoch"),
-}
-PENALTIES = {
-    "kl": Name("kl_ref", SEQUENCE, "k1"),
-    "abs": Name("kl_ref", SEQUENCE, "abs"),
-    "mse": Name("kl_ref", SEQUENCE, "k2"),
-    "full": Name("kl_ref", SEQUENCE, "exact"),
-}
+OLD_NAMES = """
+    objective/kl = kl_ref, nats/sequence, k1
+    objective/kl_coef = kl_coef
+    objective/entropy = entropy, nats/sequence, sampled
+    ppo/policy/entropy = entropy, nats/token, exact
+    ppo/policy/{approxkl|policykl} = kl_old, nats/token, {k2|k1}
+    ppo/policy/clipfrac = clip_fraction, share
+    ppo/policy/ratio = ratio_mean
+    ppo/policy/advantages_mean = advantage_mean, reward, whitened
+    ppo/{mean|std}_scores = reward{|_std}, reward
+    env/reward_{mean|std} = reward{|_std}, reward
+    ppo/mean_non_score_reward = reward_kl, reward/token
+    ppo/learning_rate = learning_rate
+    ppo/loss/{policy|value|total} = loss{_policy|_value|}
+    ppo/returns/mean = return_mean, reward
+    ppo/returns/var = return_std, reward, , sqrt
+    ppo/val/mean = value_mean, reward
+    ppo/val/var = value_std, reward, , sqrt
+    ppo/val/error = value_error, reward^2
+    ppo/val/clipfrac = clip_fraction_value, share
+    ppo/val/var_explained = explained_variance, , uncentred
+    tokens/{responses|queries}_len_mean = length{|_prompt}, tokens
+    time/ppo/total = time_step, s
+    time/ppo/* = time_part/*, s
+"""
+NEW_NAMES = """
+    objective/kl = kl_ref, nats/sequence, k1
+    objective/entropy = entropy, nats/sequence, sampled and padding
+    policy/entropy_avg = entropy, nats/token, exact and padding
+    policy/approxkl_avg = kl_old, nats/token, k2 and padding
+    {policy|val}/clipfrac_avg = clip_fraction{|_value}, share
+    val/ratio = ratio_mean, , all and padding
+    val/ratio_var = ratio_var, , of step means
+    objective/scores = reward, reward
+    objective/rlhf_reward = reward_with_kl, reward
+    objective/non_score_reward = reward_kl, reward/sequence
+    loss/{policy|value}_avg = loss_{policy|value}
+    lr learning_rate = learning_rate
+    epoch = data_epoch
+"""
+PENALTIES = estimators("nats/sequence", {"kl": "k1", "abs": "abs", "mse": "k2", "full": "exact"})
 WRAPPER = "trl_ppo_trainer_config."  # what the trainer's config is wrapped in, except for TensorBoard
 
 
-def old_settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return the settings of PPOConfig until v0.11.
+OLD_KEYS = """
+    learning_rate batch_size max_grad_norm = *
+    epochs = ppo_epochs
+    clip = cliprange
+    kl_coef = init_kl_coef
+    kl_adaptive = adap_kl_ctrl
+    kl_target = target
+    kl_horizon = horizon
+    model = model_name
+"""
+NEW_KEYS = f"""
+    {HUGGING_FACE_KEYS}
+    epochs = num_ppo_epochs
+    minibatches = num_mini_batches
+    batch_size kl_coef = *
+    clip = cliprange
+    samples_per_prompt = rloo_k
+    steps = num_total_batches
+    whitened = normalize_advantage
+"""
 
-    Facts of that trainer: log-probs are of the raw logits, whatever the sampler did; advantages are whitened; the
-    controller compares the sum over a completion, with its horizon in samples.
-    """
-    config = {key.removeprefix(WRAPPER): value for key, value in config.items()}
-    found = pick(
-        config,
-        {
-            "learning_rate": "learning_rate",
-            "epochs": "ppo_epochs",
-            "batch_size": "batch_size",
-            "clip": "cliprange",
-            "kl_coef": "init_kl_coef",
-            "kl_adaptive": "adap_kl_ctrl",
-            "kl_target": "target",
-            "kl_horizon": "horizon",
-            "max_grad_norm": "max_grad_norm",
-            "model": "model_name",
-        },
+
+def wrapped(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return keys that may stand in the wrapper of the old trainer's config."""
+    return {name: f"{theirs}|{WRAPPER}{theirs}" for name, theirs in keys.items()}
+
+
+def derive_old(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many optimizer steps the old trainer makes of a batch."""
+    small, accumulated = (
+        number(config, f"{name}|{WRAPPER}{name}") for name in ("mini_batch_size", "gradient_accumulation_steps")
     )
-    small, accumulated = number(config, "mini_batch_size"), number(config, "gradient_accumulation_steps")
-    update = small * (accumulated or 1) if small else None
-    facts = {
-        "logprobs": "raw",
-        "whitened": True,
-        "kl_place": "reward",
-        "kl_target_unit": SEQUENCE,
-        "kl_horizon_unit": "samples",
-    }
-    return {**facts, **found, **known({"minibatches": quotient(number(config, "batch_size"), update)})}
+    return {"minibatches": quotient(found.get("batch_size"), small * (accumulated or 1) if small else None)}
 
 
-def new_settings(config: Config, log: RawLog) -> dict[str, Any]:
-    """Return the settings of PPOv2's PPOConfig.
-
-    Facts of that trainer: logits are divided by the temperature and nothing is truncated; the coefficient is fixed;
-    PPO's advantages are whitened.
-    """
-    found = pick(
-        config,
-        {
-            "epochs": "num_ppo_epochs",
-            "minibatches": "num_mini_batches",
-            "batch_size": "batch_size",
-            "clip": "cliprange",
-            "kl_coef": "kl_coef",
-            "samples_per_prompt": "rloo_k",
-            "steps": "num_total_batches",
-            "whitened": "normalize_advantage",
-        },
-    )
-    facts = {
-        "logprobs": "sampled",
-        "top_p": 1.0,
-        "top_k": 0,
-        "kl_place": "reward",
-        "kl_adaptive": False,
-        **({"whitened": True} if new_algorithm(config, log) == "ppo" else {}),
-    }
-    return {**hugging_face(config), **sampling(config), **facts, **found}
+def derive_new(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what follows for PPOv2: PPO's advantages are whitened, RLOO's only where a setting says so."""
+    whitened = found.get("whitened", True if new_algorithm(config, log) == "ppo" else None)
+    planned = schedule(config, log, found)
+    return {**planned, "steps": found.get("steps", planned["steps"]), "whitened": whitened}
 
 
 def new_algorithm(config: Config, log: RawLog) -> str:
@@ -149,7 +112,18 @@ def new_algorithm(config: Config, log: RawLog) -> str:
 
 OLD = Table(
     trainer="trl-ppo-old",
-    names=OLD_NAMES,
+    names=names(OLD_NAMES),
+    keys=wrapped(keys(OLD_KEYS)),
+    # Log-probs are of the raw logits, whatever the sampler did; advantages are whitened; the controller compares the
+    # sum over a completion, with its horizon in samples.
+    facts={
+        "logprobs": "raw",
+        "whitened": True,
+        "kl_place": "reward",
+        "kl_target_unit": "nats/sequence",
+        "kl_horizon_unit": "samples",
+    },
+    derive=derive_old,
     distinctive=(
         "objective/kl_coef",
         "objective/kl_dist",
@@ -166,12 +140,15 @@ OLD = Table(
         "env/reward_mean",
     ),
     choices={"objective/kl": Choice((f"{WRAPPER}kl_penalty", "kl_penalty"), PENALTIES)},
-    settings=old_settings,
     algorithm=lambda config, log: "ppo",
 )
 NEW = Table(
     trainer="trl-ppo",
-    names=NEW_NAMES,
+    names=names(NEW_NAMES),
+    keys=keys(NEW_KEYS),
+    # Logits are divided by the temperature and nothing is truncated; the coefficient is fixed.
+    facts={"logprobs": "sampled", "top_p": 1.0, "top_k": 0, "kl_place": "reward", "kl_adaptive": False},
+    derive=derive_new,
     distinctive=(
         "policy/approxkl_avg",
         "policy/clipfrac_avg",
@@ -183,8 +160,7 @@ NEW = Table(
         "val/ratio_var",
         "val/num_eos_tokens",
     ),
-    choices={"objective/kl": Choice(("kl_estimator",), {"k3": Name("kl_ref", SEQUENCE, "k3")})},
-    settings=new_settings,
+    choices={"objective/kl": Choice(("kl_estimator",), {"k3": Name("kl_ref", "nats/sequence", "k3")})},
     algorithm=new_algorithm,
     caveats={
         "objective/entropy": "objective/entropy of TRL's PPO counts every padded token as -1 nat.",

@@ -115,6 +115,8 @@ KEYS = {
         train_{hit_max_tokens_ratio,clip_ratio_total,r1_int_mean} learning_rate peak_memory val_loss
     """,
 }
+KEYS["deepspeed-chat"] = "act_loss cri_loss unsuper_loss average_reward_score ppo_ep epoch"
+KEYS["llamafactory"] = "total_steps loss reward learning_rate epoch percentage"
 OLD_KEYS = {
     "trl-grpo": [
         "completion_length kl reward reward_std rewards/fmt loss",
@@ -390,6 +392,51 @@ def test_common_spellings_are_understood_without_units_where_the_trainer_is_unkn
     assert {"reward", "kl_ref", "grad_norm", "learning_rate", "entropy", "heldout/reward", "kl_old"} == set(run.series)
     assert {series.unit for several in run.series.values() for series in several} == {""}
     assert "unknown" in run.notes[0]
+
+
+def test_one_name_of_a_trainer_does_not_switch_the_common_ones_off():
+    run = identify(
+        log("env/all/reward/total skyrl.ai/grad_norm box/validation_mean_reward mean_entropy critic/grad_norm x/y")
+    )
+    assert run.trainer == "tinker"
+    assert kinds(run, "reward") == [("reward", "", "env/all/reward/total")]
+    assert kinds(run, "grad_norm") == [("", "", "skyrl.ai/grad_norm")]
+    assert kinds(run, "entropy") == [("", "", "mean_entropy")]
+    assert kinds(run, "heldout/box/validation_mean_reward") == [("", "", "box/validation_mean_reward")]
+    assert run.unknown == ("critic/grad_norm", "x/y")
+
+
+def test_a_trainers_own_meaning_counts_more_than_the_common_one():
+    run = identify(log("kl reward reward_std completions/mean_length grad_norm mean_reward"))
+    assert kinds(run, "kl_ref") == [("nats/token", "k3", "kl")]
+    assert [source for _, _, source in kinds(run, "reward")] == ["reward", "mean_reward"]
+
+
+def test_a_last_part_that_several_names_share_tells_nothing():
+    run = identify(log("a/grad_norm b/grad_norm a/entropy"))
+    assert (set(run.series), run.unknown) == ({"entropy"}, ("a/grad_norm", "b/grad_norm"))
+
+
+def test_words_are_names_as_well():
+    run = identify(log(["Total rewards mean", "Grouped rewards mean", "KL", "Learning Rate", "r1 int mean"]))
+    assert run.trainer == "mlx-lm-lora"
+    assert {"reward", "kl_ref", "learning_rate", "reward_part/r1_int"} <= set(run.series)
+
+
+def test_a_rate_in_units_of_its_own_is_put_right():
+    run = identify(log(["actor/pg_loss", "actor/lr(1e-4)"], **{"actor/lr(1e-4)": 0.01}))
+    assert run.series["learning_rate"][0].values == pytest.approx([1e-6] * 3)
+
+
+def test_the_trainers_own_key_of_each_setting_is_known():
+    given = {"actor_rollout_ref.actor.clip_ratio": 0.2, "algorithm.use_kl_in_reward": False}
+    verl = identify(log(KEYS["verl"], given)).keys
+    assert verl["clip"] == "actor_rollout_ref.actor.clip_ratio"
+    assert verl["kl_coef"] == "actor_rollout_ref.actor.kl_loss_coef"
+    in_reward = identify(log("actor/pg_loss actor/reward_kl_penalty")).keys
+    assert in_reward["kl_coef"] == "algorithm.kl_ctrl.kl_coef"
+    assert identify(log(KEYS["trl-grpo"])).keys["samples_per_prompt"] == "num_generations"
+    assert identify(log(KEYS["trl-ppo-old"])).keys["kl_coef"] == "init_kl_coef"
 
 
 def test_a_few_common_names_make_no_trainer():
