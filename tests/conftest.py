@@ -2,13 +2,16 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from steadyrl import config
+from steadyrl.browser.find import PROGRAMS
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, open_session, train
+from tests import needs
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -17,6 +20,31 @@ TEMPLATE = (
     "{% for message in messages %}<user>{{ message['content'] }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<bot>{% endif %}"
 )
+PATH_WITHOUT_CHROMIUM = pytest.StashKey[str]()
+
+
+def pytest_configure(config):
+    for name, (what, _) in needs.MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: needs {what}")
+    folder = tempfile.TemporaryDirectory()
+    config.add_cleanup(folder.cleanup)
+    config.stash[PATH_WITHOUT_CHROMIUM] = needs.path_without(PROGRAMS, Path(folder.name))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Hide Chromium from a test and its fixtures unless it carries the marker `browser`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("browser") is None:
+            patch.setenv("PATH", item.config.stash[PATH_WITHOUT_CHROMIUM])
+        return (yield)
+
+
+def pytest_runtest_setup(item):
+    """Skip a test where the machine lacks what one of its markers stands for."""
+    for marker in item.iter_markers():
+        if marker.name in needs.MARKERS:
+            needs.skip_without(marker.name)
 
 
 @pytest.fixture
@@ -66,8 +94,8 @@ def tiny_models(tmp_path_factory):
     llama has grouped queries, tied embeddings and a chat template; qwen2 no pad token; gpt2's tokenizer closes every
     text with the end token.
     """
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
+    needs.package("torch")
+    needs.package("transformers")
     root = tmp_path_factory.mktemp("models")
     return {name: _write_model(name, root / name) for name in ("llama", "qwen2", "qwen3", "gpt2")}
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadyrl.kl import adapt_coefficient, exact, k1, k2, k3, mean_and_error, weighted_k3
+from tests import needs
 
 P = np.array([0.5, 0.3, 0.2])
 R = np.array([0.2, 0.2, 0.6])
@@ -79,7 +80,7 @@ def test_k3_is_infinite_where_the_reference_rules_a_token_out():
 
 def expected_gradient(estimator):
     """Gradient of an estimator in the logits of p, averaged over p exactly."""
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     logits = torch.tensor(np.log(P), requires_grad=True)
     logp = torch.log_softmax(logits, dim=0)
     (torch.tensor(P) * estimator(torch, logp, torch.tensor(np.log(R)))).sum().backward()
@@ -103,7 +104,7 @@ def test_k3_as_a_loss_has_the_gradient_of_the_divergence_the_other_way_round():
 
 def test_weighted_k3_has_the_gradient_of_the_divergence_whoever_sampled():
     """Averaged over samples of q, which is neither p nor r."""
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     q = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
     logits = torch.tensor(np.log(P), requires_grad=True)
     per_token = weighted_k3(torch, torch.log_softmax(logits, dim=0), torch.tensor(np.log(R)), torch.log(q))

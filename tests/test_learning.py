@@ -9,9 +9,10 @@ from steadyrl import config, record
 from steadyrl.report.write import write_report
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.train import open_session, train
+from tests import needs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = needs.package("torch")
+transformers = needs.package("transformers")
 
 PROMPT = "request: {request}\nquery:"
 TRUE_SYNONYMS = 0.5  # of the words that the teacher adds; the others are any words

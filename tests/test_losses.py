@@ -13,6 +13,7 @@ from steadyrl.losses import (
     sequence_log_ratio,
     token_log_ratio,
 )
+from tests import needs
 
 SHAPE = (3, 4)
 
@@ -95,7 +96,7 @@ def finite_differences(loss, c, step=1e-6):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-12), ("float32", 1e-5)])
 def test_torch_and_numpy_agree_on_the_value(loss, precision, tolerance):
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     c = constants()
     in_torch = {name: torch.tensor(x if x.dtype == bool else x.astype(precision)) for name, x in c.items()}
     value = loss(torch, in_torch["start"], in_torch)
@@ -105,7 +106,7 @@ def test_torch_and_numpy_agree_on_the_value(loss, precision, tolerance):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_torch_gradients_agree_with_finite_differences_of_numpy(loss, seed):
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     c = constants(seed)
     in_torch = {name: torch.tensor(x) for name, x in c.items()}
     x = in_torch["start"].requires_grad_()
@@ -127,7 +128,8 @@ def test_the_tape_agrees_with_finite_differences_of_numpy(loss, seed):
 @pytest.mark.mlx
 @pytest.mark.parametrize("loss", LOSSES)
 def test_mlx_agrees_with_numpy_on_value_and_gradient(loss):
-    mx = pytest.importorskip("mlx.core")
+    import mlx.core as mx
+
     c = constants()
     in_mlx = {name: mx.array(x if x.dtype == bool else x.astype("float32")) for name, x in c.items()}
     value, gradient = mx.value_and_grad(lambda x: loss(mx, x, in_mlx))(in_mlx["start"])
@@ -161,7 +163,7 @@ def test_the_policy_clip_acts_only_where_the_ratio_went_too_far_in_the_wanted_di
 @pytest.mark.parametrize(("advantage", "ratio", "loss", "clipped"), POLICY_CASES)
 def test_clipped_tokens_and_no_others_lose_their_policy_gradient(advantage, ratio, loss, clipped):
     # Unclipped, d(-A * ratio) / dlogp = -A * ratio.
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     logprobs = torch.tensor([[np.log(ratio)]], requires_grad=True)
     per_token, _ = clipped_policy(torch, logprobs, torch.tensor([[advantage]]), 0.2, 0.28)
     per_token.sum().backward()
@@ -170,7 +172,7 @@ def test_clipped_tokens_and_no_others_lose_their_policy_gradient(advantage, rati
 
 
 def test_at_ratio_one_the_policy_gradient_is_that_of_reinforce():
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     tokens = torch.randint(5, (2, 3, 1), generator=generator)
@@ -195,7 +197,7 @@ def test_a_huge_log_ratio_stays_finite_in_float32():
 
 
 def test_a_huge_log_ratio_has_a_finite_gradient():
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     logprobs = torch.zeros(1, 2, requires_grad=True)
     loss, _ = clipped_policy(torch, logprobs + 200.0, torch.tensor([[-1.0, 1.0]]), 0.2, 0.2)
     loss.sum().backward()
@@ -204,7 +206,7 @@ def test_a_huge_log_ratio_has_a_finite_gradient():
 
 @pytest.mark.parametrize("surrogate", [clipped_policy, clipped_weight])
 def test_no_log_ratio_makes_a_loss_or_gradient_that_is_not_finite(surrogate):
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     log_ratio = torch.tensor([[-1e4, -50.0, 50.0, 1e4]], requires_grad=True)
     loss, _ = surrogate(torch, log_ratio, torch.tensor([[-1.0, 1.0, -1.0, 1.0]]), 0.2, 4.0)
     loss.sum().backward()
@@ -231,7 +233,7 @@ WEIGHT_CASES = [
 
 @pytest.mark.parametrize(("advantage", "ratio", "gradient", "bounded"), WEIGHT_CASES)
 def test_a_bounded_weight_keeps_the_gradient_of_every_token(advantage, ratio, gradient, bounded):
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     log_ratio = torch.tensor([[np.log(ratio)]], requires_grad=True)
     loss, clipped = clipped_weight(torch, log_ratio, torch.tensor([[advantage]], dtype=torch.float64), 0.2, 0.5)
     loss.sum().backward()
@@ -263,7 +265,7 @@ def test_the_gradient_of_a_sequence_loss_by_hand():
 
     s = sqrt(1.32); the loss is -3 s; d s / d logp = s / 2 for each token.
     """
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     logprobs = torch.log(torch.tensor([[1.1, 1.2]], dtype=torch.float64)).requires_grad_()
     mask, zeros = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.float64)
     log_ratio = sequence_log_ratio(torch, logprobs, zeros, mask)
@@ -311,7 +313,7 @@ def test_the_value_clip_acts_only_on_values_that_moved_too_far_towards_their_ret
 
 @pytest.mark.parametrize(("value", "target", "loss", "clipped", "gradient"), VALUE_CASES)
 def test_clipped_values_and_no_others_lose_their_gradient(value, target, loss, clipped, gradient):
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     values = torch.tensor([[value]], requires_grad=True)
     clipped_value(torch, values, torch.zeros(1, 1), torch.tensor([[target]]), 0.2)[0].sum().backward()
     assert values.grad.item() == pytest.approx(gradient, rel=1e-6)
@@ -343,7 +345,7 @@ def test_losses_of_micro_batches_add_up_to_the_loss_of_the_minibatch():
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_finite_entries_outside_the_mask_reach_neither_value_nor_gradient(loss):
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     c = {name: torch.tensor(x) for name, x in constants().items()}
     outside = ~c["mask"]
     clean = loss(torch, c["start"], c)

@@ -11,6 +11,7 @@ from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, train
 from steadyrl.types import Batch, Score, TokenScores
+from tests import needs
 
 # Two groups of three rows; two completion tokens each, but the last row has one.
 MASK = np.array([[0, 1, 1]] * 5 + [[0, 1, 0]], bool)
@@ -77,7 +78,7 @@ def test_a_filter_leaves_every_rollout_in_the_batch():
 
 def test_the_gradient_is_the_filtered_advantage_and_the_pull_of_the_kl():
     """On the samples themselves: d loss / d logp = (-A + kl_coef * log(p / ref)) / count."""
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     algorithm = built(keep="best", kl_coef=0.5)
     arrays = {k: torch.tensor(v) for k, v in loss_arrays(algorithm.prepare(six_rows(), {})).items()}
     logprobs = torch.tensor(OLD, requires_grad=True)

@@ -4,6 +4,7 @@ import pytest
 from steadyrl.algorithms.ppo import PPO
 from steadyrl.backends import tape
 from steadyrl.types import TokenScores
+from tests import needs
 
 SHAPE = (2, 3)
 C = np.array([[0.4, 1.9, 0.9], [2.2, 0.3, 1.1]])  # a constant, never equal to X or Y
@@ -167,7 +168,7 @@ def ppo_numbers(ratio_one):
 
 @pytest.mark.parametrize("ratio_one", [0.0, 0.5, 1.0])
 def test_the_ppo_loss_has_the_values_and_gradients_that_torch_has(ratio_one):
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     loss = PPO.build(PPO.Settings(entropy_coef=0.02, value_coef=0.3)).loss
     new, arrays = ppo_numbers(ratio_one)
     count = float(MASK.sum())

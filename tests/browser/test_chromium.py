@@ -17,7 +17,8 @@ from steadyrl.browser.chromium import Chromium
 from steadyrl.browser.find import find_chromium, playwright_api
 from steadyrl.browser.settings import BrowserSettings
 from steadyrl.browser.snapshot import Element, Snapshot, windows
-from steadyrl.errors import ConfigError, EpisodeError, MissingExtraError, SteadyError
+from steadyrl.errors import ConfigError, EpisodeError, MissingExtraError
+from tests import needs
 
 
 @pytest.mark.parametrize(
@@ -155,17 +156,14 @@ def servers():
 
 @pytest.fixture(scope="module")
 def chromium(servers):
-    try:
-        made = Chromium(BrowserSettings(page_timeout_s=4.0), servers[0].address)
-    except SteadyError as error:
-        pytest.skip(str(error))
+    made = Chromium(BrowserSettings(page_timeout_s=4.0), servers[0].address)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("program", ["exit 1", "sleep 30"])
 def test_a_start_that_fails_or_is_given_up_leaves_no_folder(servers, tmp_path, monkeypatch, program):
-    pytest.importorskip("playwright", reason="needs playwright")
+    needs.skip_without_packages("playwright", extra="browse")
     script = tmp_path / "chromium"
     script.write_text(f"#!/bin/sh\n{program}\n")
     script.chmod(0o755)

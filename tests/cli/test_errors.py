@@ -1,7 +1,6 @@
 """Wrong input ends in one line that says what was got, what was expected and what to do, and in exit code 2."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import pytest
 
 from steadyrl.cli.main import main
+from tests import needs
 
 TOY = """
 [run]
@@ -164,14 +164,14 @@ def test_an_unknown_task_reward_algorithm_or_backend_is_named(refused, here):
 
 @pytest.mark.parametrize("path", ["./absent", "absent/deep/model", "/absent/model"])
 def test_a_missing_model_folder_is_named(refused, here, path):
-    pytest.importorskip("torch")
+    needs.package("torch")
     message = refused("train", "config.toml", "backend.name=torch", f"model.path={path}")
     assert message.startswith(f"there is no model folder '{path}'; give 'base', a folder in Hugging Face layout, or")
     assert no_runs(here)
 
 
 def test_a_folder_that_is_no_model_is_named(refused, here):
-    pytest.importorskip("torch")
+    needs.package("torch")
     (here / "model").mkdir()
     arguments = ("train", "config.toml", "backend.name=torch", "model.path=./model")
     assert "'./model' is not a model folder: it has no config.json" in refused(*arguments)
@@ -279,7 +279,7 @@ def test_a_run_folder_that_is_a_file_is_named(refused, here):
     assert "set run.folder" in refused("train", "config.toml", "run.folder=runs/below")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.ordinary_user
 def test_a_run_folder_without_write_permission_is_named(refused, here):
     (here / "runs").mkdir(mode=0o500)
     assert "cannot make a run directory in 'runs': Permission denied" in refused("train", "config.toml")

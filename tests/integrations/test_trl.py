@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-transformers = pytest.importorskip("transformers", reason="needs transformers")
-pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+from tests import needs
+
+transformers = needs.package("transformers")
+needs.package("accelerate")
 
 import torch  # noqa: E402
 

@@ -1,16 +1,14 @@
 import pytest
 
-from steadyrl.sandbox.choose import probe
 from steadyrl.sandbox.outcome import Returned
 from steadyrl.sandbox.pool import Limits, Sandbox
+from tests import needs
 
 
 @pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
 def jail(request):
     """Return the name of a jail that holds on this machine."""
-    reason = probe(request.param)
-    if reason:
-        pytest.skip(f"{request.param}: {reason}")
+    needs.skip_without(request.param)
     return request.param
 
 

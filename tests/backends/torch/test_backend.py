@@ -14,9 +14,10 @@ from steadyrl.protocols import Turn
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import Environment
 from steadyrl.types import Group, Problem, Sampling
+from tests import needs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = needs.package("torch")
+transformers = needs.package("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from steadyrl.types import Batch, Sampling
+from tests import needs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = needs.package("torch")
+transformers = needs.package("transformers")
 
 from steadyrl.backends.torch import shared as torch_shared  # noqa: E402
 from steadyrl.backends.torch.decoder import Decoder, checked_plan  # noqa: E402
@@ -167,7 +168,6 @@ def test_the_step_that_a_graph_captures_equals_the_plain_step(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_graphs_draw_what_plain_steps_draw():
     model = random_model("qwen3").cuda()
     prompts = [np.array(row, np.int32) for row in ([5, 6, 7], [8], [9, 10], [5, 6, 7])]
@@ -270,7 +270,7 @@ def test_the_fast_and_the_plain_path_draw_the_same(name, shared, monkeypatch):
 
 @torch.no_grad()
 def test_an_adapter_is_decoded_with_its_weights():
-    peft = pytest.importorskip("peft")
+    peft = needs.package("peft")
     for name, targets in (("llama", "all-linear"), ("gpt2", ["c_attn", "c_proj", "c_fc"])):
         model = random_model(name)
         settings = peft.LoraConfig(

@@ -1,7 +1,9 @@
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra torch is not installed")
-transformers = pytest.importorskip("transformers", reason="the extra torch is not installed")
+from tests import needs
+
+torch = needs.package("torch")
+transformers = needs.package("transformers")
 
 from steadyrl.backends.torch.likelihood import LikelihoodRatio  # noqa: E402  # after the check that torch is there
 from steadyrl.errors import ModelError  # noqa: E402

@@ -8,9 +8,10 @@ import pytest
 
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.sections import ModelSection
+from tests import needs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = needs.package("torch")
+transformers = needs.package("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 

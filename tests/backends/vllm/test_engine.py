@@ -22,9 +22,10 @@ from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, open_session, run_steps
 from steadyrl.types import Problem, Sampling
+from tests import needs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = needs.package("torch")
+transformers = needs.package("transformers")
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.vllm import client as vllm_client  # noqa: E402

@@ -1,7 +1,6 @@
 """Files that the real libraries wrote: those kept beside the tests, and fresh ones where the library is installed."""
 
 import gzip
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.readers.search import search
+from tests import needs
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
@@ -36,10 +36,8 @@ def unpacked(name, folder):
     return target
 
 
-def written_now(kind, folder, *needs):
-    for module in needs:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed (pip install 'steadyrl[test-logs]')")
+def written_now(kind, folder, *packages):
+    needs.skip_without_packages(*packages, extra="test-logs")
     done = subprocess.run(
         [sys.executable, HERE / "short_run.py", kind, folder], capture_output=True, text=True, timeout=120
     )

@@ -1,6 +1,5 @@
 import email.utils
 import json
-import shutil
 import subprocess
 import threading
 import time
@@ -11,6 +10,7 @@ from steadyrl.errors import ConfigError
 from steadyrl.rewards.judge.client import ChatClient, NoReplyError, retry_after
 from steadyrl.sections import JudgeSection
 from tests import judge_server as servers
+from tests import needs
 from tests.judge_server import judge_server
 
 KEY = "sk-test-0123456789abcdef"
@@ -247,12 +247,10 @@ def test_retry_after_is_a_number_or_a_date_and_never_negative():
 @pytest.fixture
 def certificate(tmp_path, monkeypatch):
     """Make a certificate for 127.0.0.1 that the system trusts meanwhile; return certificate and key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl command to make a certificate with")
+    needs.skip_without("openssl")
     crt, key = tmp_path / "crt.pem", tmp_path / "key.pem"
     command = [
-        openssl,
+        "openssl",
         "req",
         "-x509",
         "-newkey",

@@ -6,6 +6,7 @@ from steadyrl.rewards.combine import make_terms, score_texts, term_metrics
 from steadyrl.rewards.judge.offline import score_of
 from steadyrl.sections import JudgeSection
 from steadyrl.types import Problem
+from tests import needs
 
 
 class NoTask:
@@ -28,7 +29,7 @@ def test_nats_set_the_scale():
 
 
 def test_the_offline_judge_scores_with_a_model_folder_and_no_server(tiny_models):
-    pytest.importorskip("torch", reason="the extra torch is not installed")
+    needs.package("torch")
     section = JudgeSection(mode="likelihood", model=str(tiny_models["llama"]))
     terms = make_terms({"judge": 1.0}, NoTask(), section)
     answers = [(Problem("p", "the red cat"), text) for text in ("sees a small dog", "", "dog " * 100)]

@@ -1,6 +1,5 @@
 """The judge against a server that nobody here wrote: `transformers serve` with a tiny model made on the spot."""
 
-import importlib.util
 import os
 import socket
 import subprocess
@@ -13,16 +12,9 @@ import pytest
 from steadyrl.rewards.combine import make_terms, score_texts, term_metrics
 from steadyrl.sections import JudgeSection
 from steadyrl.types import Problem
+from tests import needs
 
-NEEDED = ("torch", "transformers", "fastapi", "uvicorn", "openai")
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        bool(MISSING), reason=f"no {', '.join(MISSING)}: `transformers serve` needs the extra test-judge"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
 class NoTask:
@@ -38,6 +30,7 @@ class NoTask:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """Serve the model; return the endpoint's address and the model's name."""
+    needs.skip_without_packages("torch", "transformers", "fastapi", "uvicorn", "openai", extra="test-judge,torch")
     from tests.serve_model import write_judge_model
 
     folder = tmp_path_factory.mktemp("judge-model")

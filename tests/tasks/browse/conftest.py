@@ -2,7 +2,6 @@ import random
 
 import pytest
 
-from steadyrl.browser.settings import BrowserSettings
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.task import BrowseTask
 
@@ -49,19 +48,7 @@ def play(task, problem, say):
 
 @pytest.fixture(scope="session")
 def site_in_chromium():
-    """Return the same task in Chromium; skipped where it or Playwright is missing."""
-    task = chromium_or_skip(lambda: BrowseTask(BrowseSettings(engine="browser", workers=2)))
+    """Return the same task in Chromium."""
+    task = BrowseTask(BrowseSettings(engine="browser", workers=2))
     yield task
     task.close()
-
-
-def chromium_or_skip(make):
-    from steadyrl.browser.find import find_chromium, playwright_api
-    from steadyrl.errors import SteadyError
-
-    try:
-        find_chromium(BrowserSettings())
-        playwright_api()
-    except SteadyError as error:
-        pytest.skip(str(error))
-    return make()

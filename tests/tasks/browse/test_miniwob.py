@@ -5,19 +5,15 @@ from steadyrl.tasks.browse import miniwob
 from steadyrl.tasks.browse.miniwob import KINDS
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.task import BrowseTask
+from tests import needs
 
-from .conftest import chromium_or_skip, expert, play
+from .conftest import expert, play
 
 
 @pytest.fixture(scope="module")
 def suite():
-    def make():
-        try:
-            return BrowseTask(BrowseSettings(suite="miniwob", train_count=2, heldout_count=2, workers=2))
-        except MissingExtraError as error:
-            pytest.skip(str(error))
-
-    task = chromium_or_skip(make)
+    needs.skip_without_packages("miniwob", extra="miniwob")
+    task = BrowseTask(BrowseSettings(suite="miniwob", train_count=2, heldout_count=2, workers=2))
     yield task
     task.close()
 
@@ -79,6 +75,7 @@ def test_neither_reward_nor_clock_nor_answers_are_on_the_page_that_the_policy_se
 @pytest.mark.browser
 def test_of_a_goal_that_comes_with_its_parts_only_the_words_are_told():
     """Some pages tell {utterance, fields} instead of a text; the fields are the answer."""
+    needs.skip_without_packages("miniwob", extra="miniwob")
     task = BrowseTask(BrowseSettings(suite="miniwob", kinds=["email-inbox-forward-nl"]))
     episode = task.episode(task.problems("train")[0], 0)
     first = episode.open()

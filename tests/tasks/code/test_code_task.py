@@ -15,9 +15,9 @@ from steadyrl.tasks.code.generated import generated_problems
 from steadyrl.tasks.code.problems import CodeProblem, program
 from steadyrl.tasks.code.quality import inspect
 from steadyrl.tasks.code.task import OWN_PROBLEMS, CodeSettings, CodeTask
+from tests import needs
 
 ROOT = Path(__file__).parents[3]
-HUMAN_EVAL = ROOT.parent / "shared" / "data" / "HumanEval.jsonl.gz"
 
 
 @pytest.fixture(scope="module")
@@ -179,17 +179,17 @@ def test_the_task_is_sound(args):
     assert [c.detail for c in check_task(settings) if not c.passed] == []
 
 
-@pytest.mark.skipif(not HUMAN_EVAL.exists(), reason="needs the published file, which is not part of this package")
+@pytest.mark.human_eval
 def test_all_reference_solutions_of_human_eval_pass_and_empty_bodies_do_not():
-    task = CodeTask(CodeSettings(problems=str(HUMAN_EVAL)))
+    task = CodeTask(CodeSettings(problems=str(needs.HUMAN_EVAL)))
     terms, problems = make_terms({"tests": 1.0}, task), both(task)
     assert sum(r.parts["tests"] == 1.0 for r in score_texts([(p, task.gold(p)) for p in problems], terms)) == 164
     assert sum(r.parts["tests"] for r in score_texts([(p, "    pass\n") for p in problems], terms)) == 0
 
 
-@pytest.mark.skipif(not HUMAN_EVAL.exists(), reason="needs the published file, which is not part of this package")
+@pytest.mark.human_eval
 def test_the_check_runs_all_reference_solutions_of_human_eval():
-    settings = {"task": {"name": "code", "args": {"problems": str(HUMAN_EVAL)}}, "rewards": {"tests": 1.0}}
+    settings = {"task": {"name": "code", "args": {"problems": str(needs.HUMAN_EVAL)}}, "rewards": {"tests": 1.0}}
     found = {check.name: (check.passed, check.detail) for check in check_task(config.resolve(settings))}
     assert found["gold answer"] == (True, "164 of 164 score 1")
     assert found["empty answer"] == (True, "164 of 164 score 0")
@@ -252,7 +252,7 @@ def test_several_workers_run_the_answers_of_a_step_side_by_side():
 
 
 def test_ruff_objects_to_what_works_and_counts_once_a_line(own):
-    pytest.importorskip("ruff")
+    needs.skip_without_packages("ruff", extra="code")
     task = CodeTask(CodeSettings(lint="ruff"))
     # Four statements for what is one; and an unused import, to which the syntax tree objects as well.
     clumsy = "import os\n\n\ndef f(x):\n    if x:\n        return True\n    else:\n        return False\n"

@@ -9,14 +9,13 @@ import pytest
 
 from steadyrl.errors import DataError, MissingExtraError
 from steadyrl.tasks.code.lint import find_ruff, lint
+from tests import needs
 
 
 @pytest.fixture(scope="module")
 def ruff():
-    try:
-        return find_ruff()
-    except MissingExtraError as error:
-        pytest.skip(str(error))
+    needs.skip_without_packages("ruff", extra="code")
+    return find_ruff()
 
 
 def test_each_program_gets_its_own_objections_in_order(ruff):
