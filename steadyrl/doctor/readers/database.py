@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from steadyrl.errors import RunError
@@ -32,15 +32,21 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _connect(address: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{address}?mode=ro", uri=True)
     try:
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        return _readable(f"{address}?mode=ro")
     except sqlite3.OperationalError:
         # A database in WAL mode needs files beside it; where the folder cannot be written it is taken as it lies.
-        connection.close()
-        connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.text_factory = _text
+        return _readable(f"{address}?immutable=1")
+
+
+def _readable(address: str) -> sqlite3.Connection:
+    with ExitStack() as on_failure:
+        connection = sqlite3.connect(address, uri=True)
+        on_failure.callback(connection.close)
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.text_factory = _text
+        on_failure.pop_all()
     return connection
 
 
