@@ -48,10 +48,14 @@ def config_page() -> str:
             parts.append(_rewards())
         else:
             parts.append(_section(f"[{name}]", field.annotation))
-    for kind in ("algorithm", "curriculum", "task"):
+    for kind, key in (("algorithm", "name"), ("curriculum", "name"), ("task", "name"), ("sampler", "engine")):
         for name in plugins.BUILT_IN[kind]:
             settings = plugins.load(kind, name).Settings
-            parts.append(_section(f'{kind}.args of {kind}.name = "{name}"', settings))
+            parts.append(_section(f'{kind}.args of {kind}.{key} = "{name}"', settings))
+    for name in plugins.BUILT_IN["reward"]:
+        settings = getattr(plugins.load("reward", name), "Settings", None)
+        if settings is not None:
+            parts.append(_section(f"[rewards.{name}]", settings))
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -7,12 +7,11 @@ here by the same rules. A resolved config holds every value that a run used, def
 from __future__ import annotations
 
 import difflib
-import re
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -24,8 +23,8 @@ from steadyrl.sections import (
     BackendSection,
     CurriculumSection,
     EvaluateSection,
-    JudgeSection,
     ModelSection,
+    RewardSettings,
     RolloutSection,
     RunSection,
     SamplerSection,
@@ -45,8 +44,9 @@ class Config(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     backend: BackendSection = Field(default_factory=BackendSection)
     task: TaskSection = Field(default_factory=TaskSection)
-    rewards: dict[str, float] = Field(default_factory=dict)
-    judge: JudgeSection = Field(default_factory=JudgeSection)
+    rewards: dict[str, Any] = Field(
+        default_factory=dict, description="weights by name; a table of settings where a reward has some"
+    )
     sampling: SamplingSection = Field(default_factory=SamplingSection)
     sampler: SamplerSection = Field(default_factory=SamplerSection)
     curriculum: CurriculumSection = Field(default_factory=CurriculumSection)
@@ -56,6 +56,12 @@ class Config(Section):
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     autopilot: AutopilotSection = Field(default_factory=AutopilotSection)
 
+
+# Settings of earlier versions, and where they are now.
+_MOVED = {
+    "judge": "rewards.judge, with the weight beside the other settings: [rewards.judge] weight = 0.2, model = ..."
+}
+_MOVED |= {f"sampler.{name}": f"sampler.args.{name}" for name in ("url", "model", "folder", "requests", "timeout_s")}
 
 SectionType = TypeVar("SectionType", bound=BaseModel)
 
@@ -88,20 +94,29 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(merged, override)
     config = validate(Config, merged, "")
-    problems = [*_reward_problems(config), *_size_problems(config), *_sampler_problems(config)]
-    problems += [*judge_problems(config.judge), *_override_problems(config, overrides)]
-    sections: dict[str, TaskSection | AlgorithmSection | CurriculumSection] = {}
-    for kind, section in (("task", config.task), ("algorithm", config.algorithm), ("curriculum", config.curriculum)):
+    problems = [*_size_problems(config), *_override_problems(config, overrides)]
+    changed: dict[str, Any] = {}
+    for kind, own in (
+        ("rewards", _own_rewards),
+        *((kind, _own_args) for kind in ("task", "algorithm", "curriculum", "sampler")),
+    ):
         try:
-            sections[kind] = section.model_copy(update={"args": _own(kind, section.name, section.args)})
+            changed[kind] = own(config, kind)
         except ConfigError as error:
             problems.append(str(error))
+    config = config.model_copy(update=changed)
+    if "rewards" in changed:
+        problems += _reward_problems(config)
     if not problems:
-        config = config.model_copy(update=sections)
-        problems = _autopilot_problems(config)
+        problems = [*_autopilot_problems(config), *_plugin_problems(config)]
     if problems:
         raise ConfigError("; ".join(problems))
     return config
+
+
+def reward_weights(config: Config) -> dict[str, float]:
+    """Return the weight of every reward by its name."""
+    return {n: entry.weight if isinstance(entry, RewardSettings) else entry for n, entry in config.rewards.items()}
 
 
 def in_steps(config: Config, problems: int) -> Config:
@@ -159,21 +174,57 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
 
 
-def _own(kind: str, name: str, args: object) -> BaseModel:
-    """Validate the settings that a task or an algorithm defines for itself."""
+def _own_args(config: Config, kind: str) -> BaseModel:
+    """Return a section with the settings that its plug-in defines for itself validated."""
+    section = getattr(config, kind)
+    name = section.engine if kind == "sampler" else section.name
+    if (kind, name) == ("sampler", "own"):
+        if section.args:
+            raise ConfigError("sampler.args has no effect with sampler.engine = 'own'; remove it, or name an engine")
+        return SamplerSection()
     settings = getattr(plugins.load(kind, name), "Settings", None)
     if not isinstance(settings, type) or not issubclass(settings, BaseModel):
         raise ConfigError(
             f"{kind}.name: '{name}' is no {kind}: it has no class 'Settings'; expected one derived from "
             "steadyrl.config.Section"
         )
-    if not isinstance(args, Mapping):
-        raise ConfigError(f"{kind}.args: got {args!r}; expected a table of settings")
-    return validate(settings, args, f"{kind}.args")
+    if not isinstance(section.args, Mapping):
+        raise ConfigError(f"{kind}.args: got {section.args!r}; expected a table of settings")
+    found: BaseModel = section.model_copy(update={"args": validate(settings, section.args, f"{kind}.args")})
+    return found
+
+
+def _own_rewards(config: Config, kind: str) -> dict[str, Any]:
+    """Return the rewards with every table of settings validated by its reward; weights stay numbers."""
+    return {name: _own_reward(name, entry) for name, entry in config.rewards.items()}
+
+
+def _own_reward(name: str, entry: object) -> float | BaseModel:
+    where = f"rewards.{name}"
+    if isinstance(entry, int | float) and not isinstance(entry, bool) and math.isfinite(entry):
+        return float(entry)
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where}: got {entry!r}; expected a finite number, the reward's weight")
+    if name in plugins.BUILT_IN["reward"] or ":" in name:
+        settings = getattr(plugins.load("reward", name), "Settings", None)
+        if isinstance(settings, type) and issubclass(settings, RewardSettings):
+            return validate(settings, entry, where)
+    raise ConfigError(f"{where}: got a table, and this reward has no settings; expected a number, its weight")
+
+
+def _plugin_problems(config: Config) -> list[str]:
+    """Return what plug-ins find wrong with the config as a whole, each by its own ``check(config, settings)``."""
+    parts = [("sampler", config.sampler.engine, config.sampler.args)] if config.sampler.engine != "own" else []
+    parts += [("reward", name, entry) for name, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
+    found = []
+    for kind, name, settings in parts:
+        check = getattr(plugins.load(kind, name), "check", None)
+        found += check(config, settings) if check else []
+    return found
 
 
 def _reward_problems(config: Config) -> list[str]:
-    if any(weight != 0 for weight in config.rewards.values()):
+    if any(reward_weights(config).values()):
         return []
     return ["rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0"]
 
@@ -186,60 +237,6 @@ def _size_problems(config: Config) -> list[str]:
         f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
         "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
     ]
-
-
-def _sampler_problems(config: Config) -> list[str]:
-    if config.sampler.engine == "own":
-        return []
-    sampling, url, found = config.sampling, config.sampler.url, []
-    if not url.startswith(("http://", "https://")):
-        found.append(f"sampler.url: got '{url}'; expected an address such as http://localhost:8000")
-    if config.backend.name == "toy":
-        found.append("sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got 'toy'")
-    if sampling.top_p < 1 or sampling.top_k > 0:
-        found.append(
-            f"sampling.top_p = {sampling.top_p:g}, top_k = {sampling.top_k}: vLLM does not tell which tokens truncation"
-            " left, which log-probs are normalised over; set top_p = 1 and top_k = 0, or sampler.engine = 'own'"
-        )
-    if sampling.logprobs == "raw":
-        found.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
-    return found
-
-
-def judge_problems(judge: JudgeSection) -> list[str]:
-    """Return what is wrong with the settings of a judge; never what may be a key, which a config must not hold."""
-    found = _address_problems(judge.base_url)
-    if judge.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", judge.key_env):
-        found.append(
-            "judge.key_env: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; the key "
-            "itself must not stand in a config"
-        )
-    taken = {"model", "messages", "stream", "n", "api_key"} & set(judge.request)
-    if taken:
-        found.append(f"judge.request: '{min(taken)}' cannot be set here; expected fields such as temperature")
-    if not judge.criteria:
-        found.append("judge.criteria is empty; expected at least one, as in correct = 'it does what is asked'")
-    return found
-
-
-def _address_problems(address: str) -> list[str]:
-    if not address:
-        return []
-    expected = ["judge.base_url: expected an address such as http://localhost:8000/v1"]
-    if re.search(r"[\s\x00-\x1f]", address):
-        return expected  # urlsplit would drop some of it, and ask elsewhere than the text says
-    try:
-        url = urlsplit(address)
-        if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
-            return expected
-    except ValueError:  # half an IPv6 address, or a port that is no number up to 65535
-        return expected
-    if url.username or url.password or url.query or url.fragment:
-        return [
-            "judge.base_url has a user, a password or a query in it, which would be written into every run; expected "
-            "the plain address, and the key in the environment variable that judge.key_env names"
-        ]
-    return []
 
 
 def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
@@ -278,16 +275,31 @@ def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _apply(data: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
-    parts = key.strip().split(".")
+    parts = _parts(key.strip())
     if not sign or not all(parts):
         raise ConfigError(f"'{override}' is no override; expected section.key=value, as in update.learning_rate=1e-4")
-    if parts[0] == "rewards" and len(parts) > 2:  # an import path has dots of its own
-        parts = ["rewards", ".".join(parts[1:])]
     for i, part in enumerate(parts[:-1]):
+        if parts[0] == "rewards" and i == 1 and not isinstance(data.get(part, {}), dict):
+            data[part] = {"weight": data[part]}  # a reward that was a weight alone
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
             raise ConfigError(f"'{override}': {'.'.join(parts[: i + 1])} is a value, not a section")
-    data[parts[-1]] = _value(text.strip())
+    value = _value(text.strip())
+    if parts[0] == "rewards" and len(parts) == 2 and isinstance(data.get(parts[1]), dict):
+        data, parts = data[parts[1]], ["weight"]
+        if isinstance(value, dict):
+            data.update(value)
+            return
+    data[parts[-1]] = value
+
+
+def _parts(key: str) -> list[str]:
+    """Split a dotted key; the name of a reward may be an import path, which has dots before its colon."""
+    before, colon, after = key.partition(":")
+    if not key.startswith("rewards.") or not colon:
+        return key.split(".")
+    function, *rest = after.split(".")
+    return ["rewards", f"{before.removeprefix('rewards.')}:{function}", *rest]
 
 
 def _value(text: str) -> Any:
@@ -301,6 +313,8 @@ def _line(section: type[BaseModel], where: str, problem: Any) -> str:
     location = [str(part) for part in problem["loc"]]
     place = ".".join([*([where] if where else []), *location])
     if problem["type"] == "extra_forbidden":
+        if place in _MOVED:
+            return f"{place}: moved to {_MOVED[place]}"
         return f"{place}: unknown setting; {_suggestion(section, location)}"
     if problem["type"] == "missing":
         return f"{place}: is missing and has no default; give it a value"

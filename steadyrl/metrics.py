@@ -207,7 +207,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "judge/cost",
         "",
         "down",
-        "Cost of these tokens at judge.price_in and judge.price_out, in the currency of those prices.",
+        "Cost of these tokens at rewards.judge.price_in and rewards.judge.price_out, in the currency of those prices.",
     ),
     Metric("judge/unmetered", "", "down", "Answers for which the endpoint reported no token counts."),
     Metric(

@@ -42,10 +42,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "reward": {
         "length": "steadyrl.rewards.length:length",
         "boolean_format": "steadyrl.rewards.boolean_format:boolean_format",
-        "judge": "steadyrl.rewards.judge.judge:Judge",
+        "judge": "steadyrl.rewards.judge.plugin",
     },
     "judge": {
         "likelihood": "steadyrl.backends.torch.likelihood:LikelihoodRatio",
+    },
+    "sampler": {
+        "vllm": "steadyrl.backends.vllm.plugin",
     },
     "backend": {
         "toy": "steadyrl.backends.toy:ToyBackend",
@@ -64,7 +67,7 @@ def load(kind: str, name: str) -> Any:
     """Return the object behind a short name or an import path.
 
     Args:
-        kind: "algorithm", "curriculum", "task", "reward", "judge" or "backend".
+        kind: "algorithm", "curriculum", "task", "reward", "judge", "sampler" or "backend".
         name: A built-in's short name, an entry point's name, or "package.module:name".
 
     Raises:
@@ -96,8 +99,8 @@ def require(package: str) -> Any:
 
 
 def _import(path: str) -> Any:
-    module_name, _, attribute = path.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+    module_name, colon, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *([attribute] if colon else [])]):
         raise ConfigError(f"'{path}' is no import path; expected 'package.module:name'")
     try:
         module = importlib.import_module(module_name)
@@ -110,6 +113,8 @@ def _import(path: str) -> Any:
         raise _missing(error, module_name) from error
     except (ImportError, SyntaxError) as error:
         raise ConfigError(f"'{path}': the module '{module_name}' cannot be imported ({error}); mend it") from error
+    if not colon:  # a built-in that is a module of functions
+        return module
     if not hasattr(module, attribute):
         raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; expected 'package.module:name'")
     return getattr(module, attribute)

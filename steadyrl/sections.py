@@ -115,19 +115,13 @@ class SamplingSection(Section):
 
 
 class SamplerSection(Section):
-    """What samples the completions: the backend itself, or a running vLLM server (see vllm.md)."""
+    """The program that samples the completions."""
 
-    engine: Literal["own", "vllm"] = Field(
-        "own", description="'own' samples with the backend in this process. 'vllm' sends requests to a vLLM server."
+    engine: str = Field(
+        "own",
+        description="'own' samples in the training process; 'vllm' asks a vLLM server; or an import path.",
     )
-    url: str = Field("http://localhost:8000", description="Address of the vLLM server.")
-    model: str = Field("", description="Name of the model on the server. Empty uses the model that the server serves.")
-    folder: str = Field(
-        "runs/served",
-        description="Folder to which new weights are written. The server must be able to read the same path.",
-    )
-    requests: int = Field(64, ge=1, le=1024, description="Maximum number of completions requested at the same time.")
-    timeout_s: float = Field(600.0, gt=0, le=86400, description="Seconds to wait for one completion.")
+    args: Any = Field(default_factory=dict, description="The engine's own settings. See the engine's page.")
 
 
 class RolloutSection(Section):
@@ -228,80 +222,13 @@ class AutopilotSection(Section):
     )
 
 
-class JudgeSection(Section):
-    """The AI judge, used if ``rewards`` contains ``judge`` (see rewards/judge.md)."""
+class RewardSettings(Section):
+    """The settings that every reward has; a reward with more of its own derives them from these."""
 
-    mode: Literal["scalar", "pairwise", "group", "likelihood"] = Field(
-        "scalar",
-        description="'scalar' grades each rollout by the criteria. 'pairwise' compares two rollouts in both "
-        "orders. 'group' grades all rollouts of a problem in one request. 'likelihood' scores with a "
-        "local model and needs no server.",
-    )
-    base_url: str = Field(
-        "", description="Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1."
-    )
-    model: str = Field(
-        "", description="Name of the model at the endpoint. For 'likelihood': a Hugging Face model folder, or 'base'."
-    )
-    key_env: str = Field("", description="Name of the environment variable that holds the API key. Empty sends no key.")
-    criteria: dict[str, str] = Field(
-        default_factory=lambda: {
-            "correct": "it does what the request asks, in every case",
-            "clear": "a reader understands it at once",
-            "concise": "nothing in it could be left out",
-        },
-        description="What the judge looks for, by name. 'scalar' grades each criterion. 'pairwise' and 'group' "
-        "weigh them together.",
-    )
-    request: dict[str, Any] = Field(
-        default_factory=lambda: {"temperature": 0.0, "max_tokens": 512},
-        description="Additional fields of every request, as the endpoint defines them.",
-    )
-    gate: str = Field(
-        "",
-        description="Name of a reward of the task. Rollouts for which it is below 1 get 0 from the judge without "
-        "a request. Empty disables the gate.",
-    )
-    opponents: int = Field(
-        2,
-        ge=1,
-        le=64,
-        description="For 'pairwise': maximum number of comparisons that each rollout starts. It takes part in up "
-        "to twice as many.",
-    )
-    workers: int = Field(8, ge=1, le=256, description="Maximum number of requests at the same time.")
-    connect_s: float = Field(5.0, gt=0, le=600, description="Seconds to wait for a connection.")
-    read_s: float = Field(60.0, gt=0, le=3600, description="Seconds to wait for the next bytes of an answer.")
-    request_s: float = Field(90.0, gt=0, le=3600, description="Maximum seconds for one complete answer.")
-    deadline_s: float = Field(
-        240.0,
-        gt=0,
-        le=86400,
-        description="Maximum seconds for one verdict, including retries, waits and the repair request.",
-    )
-    retries: int = Field(
-        3, ge=0, le=20, description="Number of retries after status 429, status 5xx, or a broken connection."
-    )
-    max_failed: float = Field(
-        0.5, ge=0, lt=1, description="Share of verdicts that may fail within the window. A larger share stops the run."
-    )
-    window: int = Field(
-        10, ge=1, le=100, description="Number of recent scorings (one per step) over which max_failed is measured."
-    )
-    cache: str = Field(
-        "runs/judge-cache",
-        description="Folder in which verdicts are cached by content. Runs can share it. Empty disables the cache.",
-    )
-    price_in: float = Field(0.0, ge=0, description="Price of a million input tokens, for the metric judge/cost.")
-    price_out: float = Field(0.0, ge=0, description="Price of a million output tokens.")
-    baseline: str = Field(
-        "",
-        description="For 'likelihood': a second model folder to compare with. Empty compares with the same model "
-        "without the request.",
-    )
-    nats: float = Field(
-        1.0, gt=0, description="For 'likelihood': log-likelihood ratio in nats per token at which the score is 0.73."
-    )
+    # True where asking takes time or money that the soundness of a task is not worth.
+    costly: ClassVar[bool] = False
+
+    weight: float = Field(1.0, description="Weight of the reward in the sum of all rewards.")
 
 
 class TaskSection(Section):

@@ -97,7 +97,7 @@ def open_session(config: Config) -> Session:
     task = plugins.load("task", config.task.name)(config.task.args, seed)
     algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
     curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)
-    terms = make_terms(config.rewards, task, config.judge)
+    terms = make_terms(config.rewards, task)
     problems, heldout = task.problems("train"), task.problems("heldout")
     if not problems:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")

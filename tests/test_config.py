@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from pydantic import BaseModel
@@ -59,7 +60,7 @@ def test_an_unknown_key_is_answered_with_one_that_exists(data, message):
         ({"run": {"folder": 2024}}, "run.folder: got 2024; expected text in quotes"),
         ({"update": {"learning_rate": "fast"}}, "update.learning_rate: got 'fast'; expected a number"),
         ({"update": {"schedule": "step"}}, "update.schedule: got 'step'; expected 'constant', 'linear' or 'cosine'"),
-        ({"rewards": {"length": "much"}}, "rewards.length: got 'much'; expected a number"),
+        ({"rewards": {"length": "much"}}, "rewards.length: got 'much'; expected a finite number"),
         ({"rewards": ["length"]}, "rewards: got ['length']; expected a table of settings"),
         ({"task": {"args": 5}}, "task.args: got 5; expected a table of settings"),
         ({"algorithm": {"args": {"whiten_advantages": 1}}}, "whiten_advantages: got 1; expected true or false"),
@@ -259,3 +260,61 @@ def test_every_setting_is_described():
         if not field.description and model is not config.Config
     ]
     assert undescribed == []
+
+
+JUDGE = {"model": "m", "base_url": "http://localhost:1"}
+
+
+def test_a_reward_is_a_weight_or_a_table_with_settings_of_its_own():
+    found = config.resolve({"rewards": {"length": 2, "judge": {**JUDGE, "weight": 0.5}}})
+    assert config.reward_weights(found) == {"length": 2.0, "judge": 0.5}
+    assert found.rewards["judge"].model == "m"
+    assert config.resolve(config.dump(found)) == found
+    for entry, message in (
+        ({"length": {"weight": 1.0}}, "rewards.length: got a table, and this reward has no settings"),
+        ({"length": "much"}, "rewards.length: got 'much'; expected a finite number"),
+        ({"length": True}, "rewards.length: got True; expected a finite number"),
+        ({"length": float("nan")}, "rewards.length: got nan; expected a finite number"),
+        ({"judge": {**JUDGE, "opponent": 2}}, "rewards.judge.opponent: unknown setting; did you mean 'opponents'?"),
+        ({"judge": {"weight": 1.0}}, "rewards.judge.model is empty"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            config.resolve({"rewards": entry})
+
+
+def test_overrides_reach_a_rewards_weight_and_its_settings():
+    data = {"rewards": {"length": 1.0, "judge": {**JUDGE, "weight": 0.5}}}
+    assert config.reward_weights(config.resolve(data, ["rewards.judge=2"]))["judge"] == 2.0
+    assert config.resolve(data, ["rewards.judge=2"]).rewards["judge"].model == "m"
+    assert config.resolve(data, ["rewards.judge.mode=group"]).rewards["judge"].mode == "group"
+    from_weight = config.resolve({"rewards": {"judge": 0.3}}, [f"rewards.judge.{k}={v}" for k, v in JUDGE.items()])
+    assert (from_weight.rewards["judge"].weight, from_weight.rewards["judge"].model) == (0.3, "m")
+    path = config.resolve({"rewards": {"length": 1.0}}, ["rewards.a_pkg.mod:fn=0.25"])
+    assert path.rewards["a_pkg.mod:fn"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"judge": {"model": "m"}}, r"^judge: moved to rewards\.judge"),
+        ({"sampler": {"url": "http://x"}}, r"^sampler\.url: moved to sampler\.args\.url$"),
+        ({"sampler": {"timeout_s": 2}}, r"^sampler\.timeout_s: moved to sampler\.args\.timeout_s$"),
+    ],
+)
+def test_settings_of_earlier_versions_say_where_they_are_now(data, message):
+    with pytest.raises(ConfigError, match=message):
+        config.resolve({"rewards": {"length": 1.0}, **data})
+
+
+def test_the_own_sampler_has_no_settings_and_an_unknown_one_is_named():
+    with pytest.raises(ConfigError, match=r"sampler\.args has no effect with sampler.engine = 'own'"):
+        config.resolve({"rewards": {"length": 1.0}, "sampler": {"args": {"url": "http://x"}}})
+    with pytest.raises(ConfigError, match=r"no sampler is called 'vlm'; did you mean 'vllm'"):
+        config.resolve({"rewards": {"length": 1.0}, "sampler": {"engine": "vlm"}})
+
+
+def test_what_a_run_may_change_on_resuming_comes_from_its_sections_and_plug_ins():
+    assert "run.steps" in config.free_on_resume(config.resolve({"rewards": {"length": 1.0}}))
+    free = config.free_on_resume(config.resolve({"rewards": {"judge": JUDGE}, "sampler": {"engine": "vllm"}}))
+    assert {"rewards.judge.base_url", "sampler.args.url", "run.epochs"} <= set(free)
+    assert "rewards.judge.model" not in free and "update.learning_rate" not in free

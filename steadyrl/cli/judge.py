@@ -11,7 +11,10 @@ import typer
 from steadyrl import config as configs
 from steadyrl import plugins
 from steadyrl.cli.progress import note
+from steadyrl.config import Config
+from steadyrl.errors import ConfigError
 from steadyrl.evaluate import pick_heldout
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rundir import write_json, write_text
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ _FEW = 20  # problems, below which the intervals are too narrow
 
 
 def judge_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file whose section judge says whom to ask")],
+    config: Annotated[Path, typer.Argument(help="a TOML file whose section rewards.judge says whom to ask")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
     problems: Annotated[int, typer.Option(min=1, help="how many training problems to use, spread over all")] = 40,
     repeats: Annotated[int, typer.Option(min=1, help="how often everything is asked")] = 3,
@@ -34,13 +37,22 @@ def judge_command(
 
     settings = configs.load(config, overrides or [])
     task = plugins.load("task", settings.task.name)(settings.task.args, settings.run.seed)
-    found = calibrate(settings.judge, task, pick_heldout(task.problems("train"), problems), repeats)
+    found = calibrate(_judge_of(settings), task, pick_heldout(task.problems("train"), problems), repeats)
     lines = calibration_lines(found)
     if report is not None:
         write_json(report / "judge.json", found.record())
         write_text(report / "judge.md", "\n".join(["# What the judge is worth\n", *lines]) + "\n")
         note(f"written: {report / 'judge.md'}")
     print(json.dumps(found.record(), indent=2) if as_json else "\n".join(lines))
+
+
+def _judge_of(config: Config) -> JudgeSettings:
+    found = config.rewards.get("judge")
+    if not isinstance(found, JudgeSettings):
+        raise ConfigError(
+            "the config has no judge; expected a section [rewards.judge] with the model that judges and its address"
+        )
+    return found
 
 
 def calibration_lines(found: Calibration) -> list[str]:

@@ -47,7 +47,7 @@ def write_report(path: Path | str) -> Path:
     summary = {**summarise(evidence), "epochs": epochs_with_checklist(path, evidence.metrics)}
     folder = RunDir(path).report_folder
     write_json(folder / "summary.json", summary)
-    pictures = plots.draw(evidence.metrics, evidence.settings.get("rewards", {}), summary["metric"])
+    pictures = plots.draw(evidence.metrics, _weights(evidence.settings), summary["metric"])
     for name, (svg, png) in pictures.items():
         write_text(folder / f"{name}.svg", svg)
         _write_bytes(folder / f"{name}.png", png)
@@ -71,6 +71,11 @@ def write_report(path: Path | str) -> Path:
     write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
     write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
     return folder
+
+
+def _weights(settings: Mapping[str, Any]) -> dict[str, float]:
+    entries = settings.get("rewards", {}).items()
+    return {name: entry["weight"] if isinstance(entry, Mapping) else entry for name, entry in entries}
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 from steadyrl import plugins
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.protocols import RewardFn, Task
-from steadyrl.rewards.judge import judge as judges
-from steadyrl.sections import JudgeSection
+from steadyrl.sections import RewardSettings
 from steadyrl.types import Group, Problem, Rollout, Score
 
 log = logging.getLogger(__name__)
@@ -52,32 +51,43 @@ class Prepared(Protocol):
         """Score one rollout."""
 
 
-def make_terms(weights: Mapping[str, float], task: Task, judge: JudgeSection | None = None) -> list[Term]:
+@runtime_checkable
+class Configured(Protocol):
+    """A reward with settings of its own, as a module or an object."""
+
+    Settings: type[RewardSettings]
+
+    def build(self, settings: Any, task: Task, own: Mapping[str, RewardFn]) -> BatchReward:
+        """Return the reward of all rollouts of a step; ``own`` are the task's rewards."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A reward that measures something of itself."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was measured since the last call, by names of the catalogue."""
+
+
+def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task) -> list[Term]:
     """Find the reward of every name: the task's own first, then built-ins, then import paths.
 
     The task's metric is always among the terms, with weight 0 where the user gave none, so that every run measures
     what its evaluation compares.
 
     Args:
-        weights: By name.
+        rewards: Weights by name, or settings where a reward has some.
         task: Gives rewards of its own.
-        judge: Settings of the reward ``judge``.
 
     Raises:
-        ConfigError: A name is unknown, or the judge lacks a setting.
+        ConfigError: A name is unknown, or a reward lacks a setting.
     """
     own = task.rewards()
-    wanted = dict(weights)
+    wanted = dict(rewards)
     # Where the user's own rewards give the metric, itself or as one of their parts, nothing has to be added.
     if task.metric in own or (task.metric in plugins.BUILT_IN["reward"] and task.metric not in map(_short, wanted)):
         wanted.setdefault(task.metric, 0.0)
-    terms = []
-    for name, weight in wanted.items():
-        if name == judges.NAME and name not in own:
-            terms.append(_judge_term(weight, judge or JudgeSection(), task, own))
-            continue
-        reward = per_rollout(name, own[name]) if name in own else _adapt(name, _load(name, own))
-        terms.append(Term(_short(name), weight, reward))
+    terms = [_term(name, entry, task, own) for name, entry in wanted.items()]
     names = [term.name for term in terms]
     if taken := _TAKEN.intersection(names):
         raise ConfigError(f"rewards: '{min(taken)}' is the name of a statistic of all rewards; rename the function")
@@ -253,37 +263,26 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
     )
 
 
-def require_gate(section: JudgeSection, own: Mapping[str, RewardFn]) -> None:
-    """Refuse a judge's gate that the task does not have.
-
-    Args:
-        section: The judge's settings; an empty gate asks for none.
-        own: The task's rewards by name.
-
-    Raises:
-        ConfigError: With those that it has.
-    """
-    if section.gate and section.gate not in own:
-        raise ConfigError(
-            f"judge.gate: '{section.gate}' is no reward of the task; expected one of {', '.join(sorted(own)) or 'none'}"
-        )
+def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str, RewardFn]) -> Term:
+    weight = entry.weight if isinstance(entry, RewardSettings) else entry
+    if name in own:
+        return Term(name, weight, per_rollout(name, own[name]))
+    found = _load(name, own)
+    if not isinstance(found, Configured):
+        return Term(_short(name), weight, _adapt(name, found))
+    settings = entry if isinstance(entry, RewardSettings) else found.Settings(weight=weight)
+    reward = found.build(settings, task, own)
+    return Term(_short(name), weight, reward, reward.metrics if isinstance(reward, Measured) else dict)
 
 
-def _judge_term(weight: float, section: JudgeSection, task: Task, own: Mapping[str, RewardFn]) -> Term:
-    require_gate(section, own)
-    gate = per_rollout(section.gate, own[section.gate]) if section.gate else None
-    judge = judges.Judge(section, task.gold, gate)
-    return Term(judges.NAME, weight, judge, judge.metrics)
-
-
-def _load(name: str, own: Mapping[str, RewardFn]) -> Callable[..., Any]:
+def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
     try:
-        function: Callable[..., Any] = plugins.load("reward", name)
+        function = plugins.load("reward", name)
     except ConfigError as error:
         if own and ":" not in name:
             raise ConfigError(f"rewards: {error}; the task gives: {', '.join(sorted(own))}") from error
         raise
-    if not callable(function):
+    if not callable(function) and not isinstance(function, Configured):
         raise ConfigError(f"rewards: '{name}' is {function!r}; expected a function (problem, rollout) -> float")
     return function
 

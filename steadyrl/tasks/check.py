@@ -18,6 +18,7 @@ from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.protocols import Exact, Interactive, Task
 from steadyrl.rewards.combine import Term, make_terms, score_texts
+from steadyrl.sections import RewardSettings
 from steadyrl.tasks.attempts import Say, score_attempts
 from steadyrl.types import Problem, Rollout
 
@@ -67,8 +68,10 @@ def terms_to_check(config: Config, task: Task) -> list[Term]:
 
     `steadyrl judge` looks at judges; where nothing else is rewarded, it is asked all the same.
     """
-    weights = {name: weight for name, weight in config.rewards.items() if name != "judge"}
-    return make_terms(weights or config.rewards, task, config.judge)
+    cheap = {
+        n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)
+    }
+    return make_terms(cheap or config.rewards, task)
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:

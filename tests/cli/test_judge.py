@@ -16,8 +16,8 @@ name = "code"
 args = {{ problems = "problems.jsonl" }}
 [rewards]
 tests = 0.8
-judge = 0.2
-[judge]
+[rewards.judge]
+weight = 0.2
 base_url = "{url}"
 model = "m"
 mode = "{mode}"
@@ -133,7 +133,7 @@ def test_the_text_names_every_measurement(judge):
 def test_a_dead_judge_ends_in_one_line(judge):
     with judge_server(servers.scalar(likes_plus)) as server:
         pass
-    code, out, error = judge(server, "scalar", "judge.retries=0")
+    code, out, error = judge(server, "scalar", "rewards.judge.retries=0")
     assert (code, out) == (2, "")
     assert error.splitlines()[-1].startswith("error: the judge 'm' at http://127.0.0.1:")
     assert "Traceback" not in error
@@ -141,9 +141,11 @@ def test_a_dead_judge_ends_in_one_line(judge):
 
 def test_a_gate_that_the_task_does_not_have_is_refused_before_anything_is_asked(judge):
     with judge_server(servers.scalar(likes_plus)) as server:
-        code, out, error = judge(server, "scalar", "judge.gate=parseable")
+        code, out, error = judge(server, "scalar", "rewards.judge.gate=parseable")
     assert (code, out, server.exchanges) == (2, "", [])
-    assert error.startswith("error: judge.gate: 'parseable' is no reward of the task; expected one of brevity, ")
+    assert error.startswith(
+        "error: rewards.judge.gate: 'parseable' is no reward of the task; expected one of brevity, "
+    )
     assert error.count("\n") == 1
 
 

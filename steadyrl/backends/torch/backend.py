@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from steadyrl import plugins
 from steadyrl.backends.torch import memory, state
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.families import plan_of
@@ -27,7 +28,6 @@ from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
-from steadyrl.backends.vllm.engine import VllmEngine
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
@@ -52,7 +52,11 @@ class TorchBackend:
             torch.set_num_threads(config.backend.threads)
         self.device = _device(config.backend.device)
         # First, for a server that is not there is quicker found out than a model is loaded.
-        self._engine = VllmEngine(config.sampler, config.model) if config.sampler.engine == "vllm" else None
+        self._engine = (
+            None
+            if config.sampler.engine == "own"
+            else plugins.load("sampler", config.sampler.engine).build(config.sampler.args, config.model)
+        )
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)
             kept_in = torch.bfloat16 if config.backend.weights == "bf16" else torch.float32

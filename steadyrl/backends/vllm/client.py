@@ -165,8 +165,8 @@ class VllmClient:
                 cause = error.reason if isinstance(error, urllib.error.URLError) else error
                 if isinstance(cause, TimeoutError):
                     raise EngineError(
-                        f"{self.url}{path} does not answer within {self._timeout_s:g} s; raise sampler.timeout_s or "
-                        "lower sampler.requests"
+                        f"{self.url}{path} does not answer within {self._timeout_s:g} s; raise "
+                        "sampler.args.timeout_s or lower sampler.args.requests"
                     ) from error
                 failure = EngineError(
                     f"no vLLM server answers at {self.url} ({cause}); start one with `{self._start_command}`, or set "

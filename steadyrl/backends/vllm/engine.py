@@ -21,10 +21,11 @@ import numpy as np
 
 from steadyrl.backends.torch.model import BASE_MODEL
 from steadyrl.backends.vllm.client import VllmClient
+from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.batch import make_batch
 from steadyrl.errors import AccessError, EngineError
 from steadyrl.protocols import Tokenizer
-from steadyrl.sections import ModelSection, SamplerSection
+from steadyrl.sections import ModelSection
 from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class VllmEngine:
         stale: True when the policy has changed since the server was given its weights; set by the backend.
     """
 
-    def __init__(self, settings: SamplerSection, model: ModelSection):
+    def __init__(self, settings: VllmSettings, model: ModelSection):
         self._settings, self._adapter = settings, model.lora_rank > 0
         self._client = VllmClient(settings.url, settings.timeout_s, start_command(model))
         self._base = self._model = self._served_model()
@@ -86,7 +87,8 @@ class VllmEngine:
         names, wanted = self._client.served_models(), self._settings.model
         if wanted and wanted not in names:
             raise EngineError(
-                f"sampler.model = '{wanted}' is not served at {self._client.url}; expected one of: {', '.join(names)}"
+                f"sampler.args.model = '{wanted}' is not served at {self._client.url}; expected one of: "
+                f"{', '.join(names)}"
             )
         return wanted or names[0]
 

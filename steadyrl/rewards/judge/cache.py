@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import AccessError
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rewards.judge.verdicts import Verdict
-from steadyrl.sections import JudgeSection
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _FORM = 1  # of prompts and entries: raised when either changes, so that older v
 class VerdictCache:
     """A folder of verdicts; may be shared by threads and by runs. What cannot be read is asked for again."""
 
-    def __init__(self, section: JudgeSection):
+    def __init__(self, section: JudgeSettings):
         """Open the folder.
 
         Raises:
@@ -41,7 +41,8 @@ class VerdictCache:
                 pass
         except OSError as error:
             raise AccessError(
-                f"judge.cache: cannot write in '{self._folder}' ({error.strerror}); give another folder, or '' for none"
+                f"rewards.judge.cache: cannot write in '{self._folder}' ({error.strerror}); give another folder, "
+                "or '' for none"
             ) from error
 
     def get(self, request: str, texts: Sequence[str]) -> Verdict | None:
@@ -65,7 +66,7 @@ class VerdictCache:
             os.replace(part, path)
         except OSError as error:
             if not self._warned:
-                log.warning("judge.cache: verdicts cannot be kept in '%s' (%s)", self._folder, error.strerror)
+                log.warning("rewards.judge.cache: verdicts cannot be kept in '%s' (%s)", self._folder, error.strerror)
             self._warned = True
 
     def _path(self, request: str, texts: Sequence[str]) -> Path:

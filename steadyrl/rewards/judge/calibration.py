@@ -14,10 +14,11 @@ import numpy as np
 
 from steadyrl.errors import ConfigError
 from steadyrl.protocols import Task
-from steadyrl.rewards.combine import Term, make_terms, require_gate, score_texts, term_metrics
+from steadyrl.rewards.combine import Term, make_terms, score_texts, term_metrics
 from steadyrl.rewards.judge.agreement import Estimate, concordance, mean, rank_correlation
 from steadyrl.rewards.judge.judge import NAME
-from steadyrl.sections import JudgeSection
+from steadyrl.rewards.judge.plugin import require_gate
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.types import Problem, Rollout
 
 GOLD = "gold answer"
@@ -85,7 +86,7 @@ class _Answer:
     text: str
 
 
-def calibrate(section: JudgeSection, task: Task, problems: Sequence[Problem], repeats: int) -> Calibration:
+def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], repeats: int) -> Calibration:
     """Ask the judge about known answers.
 
     Args:
@@ -107,7 +108,7 @@ def calibrate(section: JudgeSection, task: Task, problems: Sequence[Problem], re
     answers = known_answers(task, problems)
     if not answers:
         raise ConfigError(f"the task '{task.name}' knows no answers to compare opinions on; give gold answers")
-    terms = make_terms({NAME: 1.0}, task, section.model_copy(update={"cache": "", "gate": ""}))
+    terms = make_terms({NAME: section.model_copy(update={"cache": "", "gate": "", "weight": 1.0})}, task)
     rounds = [score_texts([(a.problem, a.text) for a in answers], terms) for _ in range(repeats)]
     first = rounds[0]
     injection = _injection(answers, first, terms, task.metric)

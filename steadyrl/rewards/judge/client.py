@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from steadyrl.errors import ConfigError
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rewards.judge.transport import DeadlineError, Times, post, read_body
-from steadyrl.sections import JudgeSection
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before, and jittered down to half of it
 _TRY_AGAIN = frozenset({408, 425, 429})  # and everything from 500 on
@@ -65,7 +65,7 @@ class _RefusedError(Exception):
 class ChatClient:
     """One endpoint and model; to be shared by threads."""
 
-    def __init__(self, section: JudgeSection):
+    def __init__(self, section: JudgeSettings):
         """Take the settings, and the key from the environment.
 
         Raises:
@@ -106,7 +106,7 @@ class ChatClient:
                     raise NoReplyError(str(error), tries) from error
                 pause = max(again, self._backoff(tries))
                 if time.monotonic() + pause >= until:
-                    reason = f"{error}; a further try after {pause:.0f} s would come after judge.deadline_s"
+                    reason = f"{error}; a further try after {pause:.0f} s would come after rewards.judge.deadline_s"
                     raise NoReplyError(reason, tries) from error
                 if self._stop.wait(pause):
                     raise NoReplyError(f"{error}; the run stopped asking", tries) from error
@@ -117,7 +117,7 @@ class ChatClient:
         with self._lock:
             pause = self._not_before - time.monotonic()
         if pause > 0 and time.monotonic() + pause >= until:
-            raise NoReplyError(f"the server asks all to wait {pause:.0f} s more, past judge.deadline_s", made)
+            raise NoReplyError(f"the server asks all to wait {pause:.0f} s more, past rewards.judge.deadline_s", made)
         if self._stop.wait(max(0.0, pause)):
             raise NoReplyError("the run stopped asking", made)
 
@@ -132,7 +132,7 @@ class ChatClient:
             headers["Authorization"] = f"Bearer {self._key}"
         left = until - time.monotonic()
         if left <= 0:
-            raise _RefusedError("judge.deadline_s was over", None)
+            raise _RefusedError("rewards.judge.deadline_s was over", None)
         times = Times(min(section.connect_s, left), section.read_s, min(section.request_s, left))
         try:
             raw = post(self._url, body, headers, times, self._tls)
@@ -149,7 +149,7 @@ class ChatClient:
                 said = _message(read_body(error).decode(errors="replace"))
         except (OSError, http.client.HTTPException):
             said = "no reason"
-        hint = "; look at the key in the variable that judge.key_env names" if error.code in (401, 403) else ""
+        hint = "; look at the key in the variable that rewards.judge.key_env names" if error.code in (401, 403) else ""
         # Cleaned before it is cut: a part of a key is more than anyone should see.
         reason = f"it answers {error.code}: {_short(self._clean(said))}{hint}"
         if error.code not in _TRY_AGAIN and error.code < 500:
@@ -198,20 +198,23 @@ def _read_key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise ConfigError(
-            f"judge.key_env: the environment variable {variable} is not set; export it, or set judge.key_env='' for a "
-            "server that wants no key"
+            f"rewards.judge.key_env: the environment variable {variable} is not set; export it, or set "
+            "rewards.judge.key_env='' for a server that wants no key"
         )
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigError(f"judge.key_env: {variable} holds spaces or characters that no header can carry; mend it")
+        raise ConfigError(
+            f"rewards.judge.key_env: {variable} holds spaces or characters that no header can carry; mend it"
+        )
     return key
 
 
-def _why(error: OSError | http.client.HTTPException, section: JudgeSection) -> str:
+def _why(error: OSError | http.client.HTTPException, section: JudgeSettings) -> str:
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, DeadlineError):
-        return f"its answer was not complete after judge.request_s = {section.request_s:g} s"
+        return f"its answer was not complete after rewards.judge.request_s = {section.request_s:g} s"
     if isinstance(cause, TimeoutError):
-        return f"no answer within judge.connect_s = {section.connect_s:g} s or judge.read_s = {section.read_s:g} s"
+        waited = f"rewards.judge.connect_s = {section.connect_s:g} s or rewards.judge.read_s = {section.read_s:g} s"
+        return f"no answer within {waited}"
     if isinstance(cause, ConnectionRefusedError):
         return f"no server answers at {section.base_url} (connection refused)"
     return f"the connection broke ({type(cause).__name__}: {_short(str(cause))})"

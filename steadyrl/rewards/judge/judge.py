@@ -1,6 +1,6 @@
 """The reward ``judge``: AI feedback on a step's rollouts, all of them in one call.
 
-A rollout without a verdict is unscored, never 0. Rollouts without text, and those that fail ``judge.gate``, get 0
+A rollout without a verdict is unscored, never 0. Rollouts without text, and those that fail the judge's ``gate``, get 0
 unasked: where tests can tell, they have the first word, and the judge grades what they let pass.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from steadyrl.errors import ConfigError
 from steadyrl.rewards.judge.modes import MODES, Contest, Opinion, Told
 from steadyrl.rewards.judge.offline import LikelihoodPanel
 from steadyrl.rewards.judge.panel import Panel
-from steadyrl.sections import JudgeSection
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.types import Problem, Rollout, Score
 
 NAME = "judge"
@@ -36,19 +35,18 @@ class _Opinions(Protocol):
 class Judge:
     """See the module. Call it with all rollouts of a step."""
 
-    def __init__(self, section: JudgeSection, gold: Callable[[Problem], str | None], gate: Gate | None):
+    def __init__(self, section: JudgeSettings, gold: Callable[[Problem], str | None], gate: Gate | None):
         """Take the settings.
 
         Args:
             section: Of the config.
             gold: The task's known good answers.
-            gate: The reward behind ``judge.gate``; None where there is none.
+            gate: The reward behind ``rewards.judge.gate``; None where there is none.
 
         Raises:
-            ConfigError: The mode lacks a setting, or the key is missing.
+            ConfigError: The key is missing.
             MissingExtraError: The offline judge needs torch.
         """
-        _check(section)
         self._gold, self._gate = gold, gate
         self._panel: _Opinions = LikelihoodPanel(section) if section.mode == "likelihood" else _Endpoint(section)
 
@@ -87,7 +85,7 @@ class Judge:
 class _Endpoint:
     """Opinions by asking a chat endpoint."""
 
-    def __init__(self, section: JudgeSection):
+    def __init__(self, section: JudgeSettings):
         self._section, self._mode = section, MODES[section.mode]
         self._panel = Panel(section)
         self.drain: Callable[[], dict[str, float]] = self._panel.drain
@@ -111,15 +109,3 @@ def _unasked(rollout: Rollout, gate: Score) -> Score:
     if rollout.text.strip() and gate.value is None:  # what the gate does not know the judge does not either
         return Score(None, unscored=f"{NAME}: its gate is unknown ({gate.unscored})")
     return Score(0.0)
-
-
-def _check(section: JudgeSection) -> None:
-    if not section.model:
-        raise ConfigError("judge.model is empty; give the name of the model that judges")
-    if section.mode == "likelihood":
-        return
-    if not section.base_url:
-        raise ConfigError(
-            "judge.base_url is empty; give the address of a chat endpoint, such as http://localhost:8000/v1, or set "
-            "judge.mode = 'likelihood' for a judge that needs none"
-        )

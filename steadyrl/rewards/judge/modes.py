@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from steadyrl.rewards.judge import prompts, verdicts
 from steadyrl.rewards.judge.prompts import Question
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rewards.judge.verdicts import Verdict
-from steadyrl.sections import JudgeSection
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,24 @@ class Mode:
         settle: Opinions by text, of a contest and all that was told of it.
     """
 
-    ballots: Callable[[JudgeSection, Contest], list[Ballot]]
+    ballots: Callable[[JudgeSettings, Contest], list[Ballot]]
     question: Callable[[Mapping[str, str], str, Sequence[str]], Question]
     read: Callable[[str, Question, Sequence[str]], Verdict]
     settle: Callable[[Contest, Told], dict[str, Opinion]]
 
 
-def _one_each(section: JudgeSection, contest: Contest) -> list[Ballot]:
+def _one_each(section: JudgeSettings, contest: Contest) -> list[Ballot]:
     return [Ballot(contest.problem, contest.request, (text,)) for text in contest.texts]
 
 
-def _all_at_once(section: JudgeSection, contest: Contest) -> list[Ballot]:
+def _all_at_once(section: JudgeSettings, contest: Contest) -> list[Ballot]:
     order = sorted(contest.texts)
     # From the content, so that a resumed run asks the same; a text cannot choose its place, since all texts decide.
     random.Random("\0".join([contest.request, *order])).shuffle(order)
     return [Ballot(contest.problem, contest.request, tuple(order))]
 
 
-def _pairs(section: JudgeSection, contest: Contest) -> list[Ballot]:
+def _pairs(section: JudgeSettings, contest: Contest) -> list[Ballot]:
     pairs = ring(contest.texts, section.opponents)
     if len(contest.texts) == 1 and contest.known_good not in (None, contest.texts[0]):
         pairs = [(contest.texts[0], str(contest.known_good))]

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from steadyrl import plugins
 from steadyrl.rewards.judge.modes import Contest, Opinion
-from steadyrl.sections import JudgeSection
+from steadyrl.rewards.judge.settings import JudgeSettings
 
 
 class LikelihoodRatios(Protocol):
@@ -29,7 +29,7 @@ class LikelihoodRatios(Protocol):
 class LikelihoodPanel:
     """Opinions by likelihood; deterministic, so that nothing is asked twice or kept."""
 
-    def __init__(self, section: JudgeSection):
+    def __init__(self, section: JudgeSettings):
         """Load the frozen model.
 
         Raises:

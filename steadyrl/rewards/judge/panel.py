@@ -20,8 +20,8 @@ from steadyrl.rewards.judge.cache import VerdictCache
 from steadyrl.rewards.judge.client import ChatClient, NoReplyError, Reply
 from steadyrl.rewards.judge.modes import MODES, Answer, Ballot
 from steadyrl.rewards.judge.prompts import repair_messages
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rewards.judge.verdicts import MalformedVerdictError
-from steadyrl.sections import JudgeSection
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Tally:
 class Panel:
     """Asks one endpoint."""
 
-    def __init__(self, section: JudgeSection):
+    def __init__(self, section: JudgeSettings):
         """Open the cache and take the key.
 
         Raises:
@@ -174,7 +174,7 @@ class Panel:
         if enough and failed / of > self._section.max_failed:
             raise EngineError(
                 f"the judge '{self._section.model}' at {self._section.base_url} gave no verdict in {failed} of the last"
-                f" {of} cases, more than judge.max_failed = {self._section.max_failed:g}; mostly: "
+                f" {of} cases, more than rewards.judge.max_failed = {self._section.max_failed:g}; mostly: "
                 f"{_main_reason(failures)}"
             )
         return len(failures)

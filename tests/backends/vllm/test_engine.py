@@ -159,7 +159,10 @@ def settings(server, folder, tmp_path, *overrides):
         {
             "model": {"path": str(folder)},
             "backend": {"device": "cpu", "threads": 1},
-            "sampler": {"engine": "vllm", "url": server.url, "folder": str(tmp_path / "served"), "requests": 4},
+            "sampler": {
+                "engine": "vllm",
+                "args": {"url": server.url, "folder": str(tmp_path / "served"), "requests": 4},
+            },
             "rewards": {"length": 1.0},
         },
         overrides,
@@ -318,7 +321,7 @@ def test_a_server_that_is_not_there_is_one_line_with_how_to_start_it(opened, mon
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     for rank, start in ((0, "VLLM_SERVER_DEV_MODE=1 vllm serve"), (4, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm")):
         with pytest.raises(EngineError) as caught:
-            opened(f"sampler.url={url}", f"model.lora_rank={rank}")
+            opened(f"sampler.args.url={url}", f"model.lora_rank={rank}")
         message = str(caught.value)
         assert message.startswith(f"no vLLM server answers at {url} (") and start in message
         assert "--logprobs-mode processed_logprobs" in message and "sampler.engine = 'own'" in message
@@ -327,9 +330,11 @@ def test_a_server_that_is_not_there_is_one_line_with_how_to_start_it(opened, mon
 def test_a_model_that_is_not_served_is_refused_with_those_that_are(server, opened):
     server.served.models = ["tiny", "small"]
     server.served.adapters = {"adapter": None}
-    with pytest.raises(EngineError, match=r"sampler.model = 'large' is not served at .*; expected one of: tiny, small"):
-        opened("sampler.model=large")
-    drawn(opened("sampler.model=small"))
+    with pytest.raises(
+        EngineError, match=r"sampler.args.model = 'large' is not served at .*; expected one of: tiny, small"
+    ):
+        opened("sampler.args.model=large")
+    drawn(opened("sampler.args.model=small"))
     assert server.served.asked[-1][1]["model"] == "small"
 
 
@@ -421,16 +426,18 @@ def test_weights_that_failed_to_arrive_are_sent_again(server, opened, lora_rank,
 
 
 def test_an_answer_that_takes_too_long_is_told(server, opened):
-    backend = opened("sampler.timeout_s=0.2")
+    backend = opened("sampler.args.timeout_s=0.2")
     server.served.slow_s = 0.5
-    assert "does not answer within 0.2 s; raise sampler.timeout_s or lower sampler.requests" in failure(backend)
+    assert "does not answer within 0.2 s; raise sampler.args.timeout_s or lower sampler.args.requests" in failure(
+        backend
+    )
     server.served.slow_s = 0.0
 
 
 def test_a_folder_that_cannot_be_written_is_told(opened, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(AccessError, match=r"cannot write the weights for the server into '.*file"):
-        drawn(opened(f"sampler.folder={tmp_path / 'file'}"))
+        drawn(opened(f"sampler.args.folder={tmp_path / 'file'}"))
 
 
 def test_a_key_is_taken_from_the_environment(server, opened, monkeypatch):
@@ -443,11 +450,14 @@ def test_a_key_is_taken_from_the_environment(server, opened, monkeypatch):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("sampling.top_p=0.9", "vLLM does not tell which tokens truncation left"),
-        ("sampling.top_k=5", "vLLM does not tell which tokens truncation left"),
+        ("sampling.top_p=0.9", "vLLM does not report which tokens truncation left"),
+        ("sampling.top_k=5", "vLLM does not report which tokens truncation left"),
         ("sampling.logprobs=raw", "is measured by sampler.engine = 'own' only"),
         ("backend.name=toy", "serves the weights of backend.name = 'torch'; got 'toy'"),
-        ("sampler.url=localhost:8000", "sampler.url: got 'localhost:8000'; expected an address such as http://"),
+        (
+            "sampler.args.url=localhost:8000",
+            "sampler.args.url: got 'localhost:8000'; expected an address such as http://",
+        ),
     ],
 )
 def test_settings_that_the_engine_cannot_serve_are_refused(override, message):

@@ -8,7 +8,7 @@ import pytest
 
 from steadyrl.errors import ConfigError
 from steadyrl.rewards.judge.client import ChatClient, NoReplyError, retry_after
-from steadyrl.sections import JudgeSection
+from steadyrl.rewards.judge.settings import JudgeSettings
 from tests import judge_server as servers
 from tests import needs
 from tests.judge_server import judge_server
@@ -18,7 +18,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def client(url, **settings):
-    return ChatClient(JudgeSection(base_url=url, model="m", **settings))
+    return ChatClient(JudgeSettings(base_url=url, model="m", **settings))
 
 
 def ask(url, seconds=20.0, **settings):
@@ -116,7 +116,7 @@ def test_a_wait_past_the_deadline_is_not_begun():
         reason, requests, seconds = refusal(server.url)
     assert requests == 1
     assert seconds < 2
-    assert "3600 s would come after judge.deadline_s" in reason
+    assert "3600 s would come after rewards.judge.deadline_s" in reason
 
 
 @pytest.mark.parametrize("fault", [servers.drip, servers.drip_headers])
@@ -125,7 +125,7 @@ def test_a_slow_drip_ends_at_the_limit_of_one_answer(fault):
         reason, requests, seconds = refusal(server.url, request_s=0.5, read_s=10.0, retries=0)
     assert 0.4 <= seconds < 2
     assert requests == 1
-    assert "not complete after judge.request_s = 0.5 s" in reason
+    assert "not complete after rewards.judge.request_s = 0.5 s" in reason
 
 
 def test_the_deadline_of_a_verdict_holds_over_all_its_tries():
@@ -141,7 +141,7 @@ def test_a_server_that_says_nothing_ends_at_the_limit_of_one_read():
     with judge_server(respond) as server:
         reason, _, seconds = refusal(server.url, read_s=0.3, retries=0)
     assert 0.2 <= seconds < 1.4
-    assert "judge.read_s = 0.3 s" in reason
+    assert "rewards.judge.read_s = 0.3 s" in reason
 
 
 def test_an_endless_answer_is_not_read_to_its_end():

@@ -9,7 +9,7 @@ import pytest
 from steadyrl import config
 from steadyrl.errors import AccessError, ConfigError, EngineError
 from steadyrl.rewards.combine import make_terms, score_groups, term_metrics
-from steadyrl.sections import JudgeSection
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.types import Group, Problem, Rollout
 from tests import judge_server as servers
 from tests.judge_server import judge_server
@@ -44,11 +44,11 @@ def group(*texts, word="x"):
 
 
 def section(url, **settings):
-    return JudgeSection(**{"base_url": url, "model": "m", "cache": "", "retries": 0, **settings})
+    return JudgeSettings(**{"base_url": url, "model": "m", "cache": "", "retries": 0, **settings})
 
 
 def terms_of(url, **settings):
-    return make_terms({"judge": 1.0}, WordTask(), section(url, **settings))
+    return make_terms({"judge": section(url, **settings)}, WordTask())
 
 
 def score(url, *groups, **settings):
@@ -252,7 +252,7 @@ def test_a_dead_judge_ends_in_one_error_that_names_it():
         score(server.url, group("aaaa", "bb"))
     assert "\n" not in str(caught.value)
     assert f"the judge 'm' at {server.url} gave no verdict in 16 of the last 16 cases" in str(caught.value)
-    assert "judge.max_failed = 0.5" in str(caught.value)
+    assert "rewards.judge.max_failed = 0.5" in str(caught.value)
     assert "connection refused" in str(caught.value)
 
 
@@ -382,7 +382,7 @@ def test_a_verdict_on_one_text_is_not_taken_for_another():
 )
 def test_a_judge_that_lacks_a_setting_names_it(settings, message):
     with pytest.raises(ConfigError, match=message):
-        make_terms({"judge": 1.0}, WordTask(), JudgeSection(**settings))
+        make_terms({"judge": JudgeSettings(**settings)}, WordTask())
 
 
 @pytest.mark.parametrize(
@@ -407,5 +407,5 @@ def test_a_judge_that_lacks_a_setting_names_it(settings, message):
 )
 def test_a_config_that_cannot_work_or_holds_a_key_is_refused_without_showing_it(key, value, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        config.resolve({"rewards": {"judge": 1.0}, "judge": {key: value}})
+        config.resolve({"rewards": {"judge": {"model": "m", "base_url": "http://localhost:1", key: value}}})
     assert "hunter2" not in str(caught.value)

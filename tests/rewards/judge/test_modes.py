@@ -1,6 +1,6 @@
 from steadyrl.rewards.judge.modes import MODES, Contest, ring
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rewards.judge.verdicts import Verdict
-from steadyrl.sections import JudgeSection
 
 
 def contest(*texts, gold=None):
@@ -8,7 +8,7 @@ def contest(*texts, gold=None):
 
 
 def ballots(mode, found, **settings):
-    return MODES[mode].ballots(JudgeSection(**settings), found)
+    return MODES[mode].ballots(JudgeSettings(**settings), found)
 
 
 def settle(mode, found, answers):

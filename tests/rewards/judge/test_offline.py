@@ -4,7 +4,7 @@ import pytest
 
 from steadyrl.rewards.combine import make_terms, score_texts, term_metrics
 from steadyrl.rewards.judge.offline import score_of
-from steadyrl.sections import JudgeSection
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.types import Problem
 from tests import needs
 
@@ -30,8 +30,8 @@ def test_nats_set_the_scale():
 
 def test_the_offline_judge_scores_with_a_model_folder_and_no_server(tiny_models):
     needs.package("torch")
-    section = JudgeSection(mode="likelihood", model=str(tiny_models["llama"]))
-    terms = make_terms({"judge": 1.0}, NoTask(), section)
+    section = JudgeSettings(mode="likelihood", model=str(tiny_models["llama"]))
+    terms = make_terms({"judge": section}, NoTask())
     answers = [(Problem("p", "the red cat"), text) for text in ("sees a small dog", "", "dog " * 100)]
     some, none, long = score_texts(answers, terms)
     assert 0 < some.reward < 1

@@ -27,9 +27,8 @@ name = "toy"
 [task]
 name = "prompts"
 args = {{ path = "prompts.jsonl" }}
-[rewards]
-judge = 1.0
-[judge]
+[rewards.judge]
+weight = 1.0
 base_url = "{url}"
 model = "m"
 cache = "{cache}"
@@ -118,7 +117,7 @@ def run_of(here):
 
 def test_a_judge_that_fails_three_times_in_ten_leaves_rollouts_unscored_and_the_run_goes_on(run_of):
     with judge_server(failing(0.3, servers.scalar(count_of_a))) as server:
-        run = run_of(server.url, judge__window=10)
+        run = run_of(server.url, rewards__judge__window=10)
     steps = run.metrics()
     assert len(steps) == 6
     unscored = [step["reward/unscored"] for step in steps]
@@ -131,7 +130,7 @@ def test_a_judge_that_fails_three_times_in_ten_leaves_rollouts_unscored_and_the_
 
 def test_with_further_tries_the_same_judge_costs_requests_and_no_rollout(run_of):
     with judge_server(failing(0.3, servers.scalar(count_of_a))) as server:
-        steps = run_of(server.url, run__steps=2, judge__retries=4).metrics()
+        steps = run_of(server.url, run__steps=2, rewards__judge__retries=4).metrics()
     assert sum(step["judge/requests"] for step in steps) > sum(step["judge/verdicts"] for step in steps)
     assert max(step["reward/unscored"] for step in steps) < 0.1
 
@@ -152,7 +151,7 @@ def test_a_dead_judge_stops_the_run_in_one_line_and_the_run_goes_on_when_it_is_b
         lines = [line for line in error.splitlines() if line.startswith("error:")]
         assert len(lines) == 1
         assert "the judge 'm' at http://127.0.0.1:" in lines[0]
-        assert "judge.max_failed = 0.6" in lines[0]
+        assert "rewards.judge.max_failed = 0.6" in lines[0]
         assert "Traceback" not in out + error
         run = only_run(here)
         assert run.info()["status"] == "failed"
@@ -225,10 +224,10 @@ def test_the_key_is_in_no_file_of_a_run_and_in_nothing_printed(here, steadyrl, m
 
     with judge_server(respond) as server:
         write_config(here, server.url, cache="cache", more='key_env = "JUDGE_KEY"')
-        code, out, error = steadyrl("train", "config.toml", "judge.max_failed=0.9")
+        code, out, error = steadyrl("train", "config.toml", "rewards.judge.max_failed=0.9")
         assert code == 0, error
         server.respond = lambda exchange: servers.send(exchange, 401, exchange.headers["Authorization"].encode())
-        code, *printed = steadyrl("train", "config.toml", 'judge.cache=""')
+        code, *printed = steadyrl("train", "config.toml", 'rewards.judge.cache=""')
         assert code == 2
     files = [path for path in here.rglob("*") if path.is_file()]
     assert len(files) > 20

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from steadyrl.rewards.combine import make_terms, score_texts, term_metrics
-from steadyrl.sections import JudgeSection
+from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.types import Problem
 from tests import needs
 
@@ -70,8 +70,8 @@ def answers(count):
 
 def test_verdicts_come_through_a_real_server(served):
     url, model = served
-    section = JudgeSection(base_url=url, model=model, cache="", workers=4, price_in=1.0, price_out=1.0)
-    terms = make_terms({"judge": 1.0}, NoTask(), section)
+    section = JudgeSettings(base_url=url, model=model, cache="", workers=4, price_in=1.0, price_out=1.0)
+    terms = make_terms({"judge": section}, NoTask())
     found = score_texts(answers(12), terms)
     assert [rollout.unscored for rollout in found] == [None] * 12
     assert [rollout.reward for rollout in found] == [pytest.approx(0.7)] * 12
@@ -86,10 +86,12 @@ def test_verdicts_come_through_a_real_server(served):
 def test_a_verdict_of_a_real_server_that_is_none_leaves_the_rollout_unscored(served):
     """Cut after five tokens, no verdict is whole, and neither is its repair."""
     url, model = served
-    section = JudgeSection(
+    section = JudgeSettings(
         base_url=url, model=model, cache="", workers=4, request={"max_tokens": 5, "temperature": 0.0}, mode="group"
     )
-    terms = make_terms({"judge": 0.0, "length": 1.0}, NoTask(), section.model_copy(update={"max_failed": 0.99}))
+    terms = make_terms(
+        {"judge": section.model_copy(update={"max_failed": 0.99, "weight": 0.0}), "length": 1.0}, NoTask()
+    )
     with pytest.raises(ConnectionError, match="no valid verdict, nor when asked again"):
         score_texts(answers(16), terms)
     metrics = term_metrics(terms)
@@ -98,8 +100,8 @@ def test_a_verdict_of_a_real_server_that_is_none_leaves_the_rollout_unscored(ser
 
 def test_what_a_real_server_refuses_is_told_and_not_tried_again(served):
     url, model = served
-    section = JudgeSection(base_url=f"{url}/nowhere", model=model, cache="", window=1)
-    terms = make_terms({"judge": 1.0}, NoTask(), section)
+    section = JudgeSettings(base_url=f"{url}/nowhere", model=model, cache="", window=1)
+    terms = make_terms({"judge": section}, NoTask())
     with pytest.raises(ConnectionError, match="it answers 404"):
         score_texts(answers(2), terms)
     assert term_metrics(terms)["judge/requests"] == 2.0

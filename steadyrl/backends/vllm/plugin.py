@@ -1,0 +1,43 @@
+"""The sampler ``vllm``: completions from a running vLLM server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steadyrl.backends.vllm.settings import VllmSettings
+from steadyrl.config import Config
+from steadyrl.sections import ModelSection
+
+if TYPE_CHECKING:
+    from steadyrl.backends.vllm.engine import VllmEngine
+
+Settings = VllmSettings
+
+
+def check(config: Config, settings: VllmSettings) -> list[str]:
+    """Return what is wrong with a config that samples from a vLLM server."""
+    sampling, found = config.sampling, []
+    if not settings.url.startswith(("http://", "https://")):
+        found.append(f"sampler.args.url: got '{settings.url}'; expected an address such as http://localhost:8000")
+    if config.backend.name == "toy":
+        found.append("sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got 'toy'")
+    if sampling.top_p < 1 or sampling.top_k > 0:
+        found.append(
+            f"sampling.top_p = {sampling.top_p:g}, top_k = {sampling.top_k}: vLLM does not report which tokens "
+            "truncation left, over which log-probs are normalised; set top_p = 1 and top_k = 0, or "
+            "sampler.engine = 'own'"
+        )
+    if sampling.logprobs == "raw":
+        found.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
+    return found
+
+
+def build(settings: VllmSettings, model: ModelSection) -> VllmEngine:
+    """Connect to the server.
+
+    Raises:
+        EngineError: The server does not answer, or serves another model.
+    """
+    from steadyrl.backends.vllm.engine import VllmEngine  # needs torch, which reading a config does not
+
+    return VllmEngine(settings, model)
