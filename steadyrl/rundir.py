@@ -30,6 +30,8 @@ from typing import Any
 from steadyrl.errors import AccessError, RunError
 
 DONE = "DONE"
+DEEPEST = 64  # lists and objects inside one another, in a file that is read
+MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
 
 
 class RunDir:
@@ -209,7 +211,7 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         AccessError: The file cannot be written.
     """
-    line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    line = _storable(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False)) + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:
@@ -242,10 +244,15 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(_storable(text))
         part.replace(path)
     except OSError as error:
         raise _not_written(path, error) from error
+
+
+def _storable(text: str) -> bytes:
+    """Return a text as UTF-8. Halves of surrogate pairs, which models and servers write, become the escapes of JSON."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _not_written(path: Path, error: OSError) -> AccessError:
@@ -256,13 +263,17 @@ def _not_written(path: Path, error: OSError) -> AccessError:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSON-lines file; lines that are torn or no object are passed over."""
+    """Yield the records of a JSON-lines file; lines that are torn, too long, too deep or no object are passed over."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
+        while line := file.readline(MOST_CHARACTERS):
+            whole = len(line) < MOST_CHARACTERS or line.endswith("\n")
+            while not whole:  # the rest of a line that is too long
+                whole = len(rest := file.readline(MOST_CHARACTERS)) < MOST_CHARACTERS or rest.endswith("\n")
+                line = ""
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 continue
             if isinstance(record, dict):
@@ -276,12 +287,33 @@ def read_json(path: Path) -> dict[str, Any]:
         RunError: It is missing or damaged.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read '{path}' ({error}); is it the run directory of `steadyrl train`?") from error
     if not isinstance(record, dict):
         raise RunError(f"'{path}' holds {type(record).__name__}; expected a JSON object: the file is damaged")
     return record
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text holds, at most ``DEEPEST`` lists and objects inside one another.
+
+    Raises:
+        ValueError: It is no JSON, or nested deeper.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return found
+    level: list[Any] = [found]
+    for _ in range(DEEPEST):
+        parts = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [item for part in parts for item in part if isinstance(item, dict | list)]
+        if not level:
+            return found
+    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
 
 
 _SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

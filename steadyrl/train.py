@@ -217,7 +217,7 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
     found |= {f"algorithm/{name}": value for name, value in state.algorithm.items()} | clock.times()
     found |= moved | chosen | term_metrics(session.terms) | reward_shares(groups, session.terms)
     sampled = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
-    found["tokens/per_second"] = sampled / clock.total()
+    found["tokens/per_second"] = sampled / clock.total() if clock.total() else None  # a clock may stand still
     state.step += 1
     state.updates += int(updates["updates"])
     state.problems_drawn += len(groups)

@@ -185,3 +185,34 @@ def test_a_file_where_a_folder_is_wanted_is_named_as_one(tmp_path):
         for path in ("report/a.json", "report/deeper/a.json"):
             with pytest.raises(AccessError, match=r"cannot write .*: '[^']*report' is a file; expected a folder"):
                 write(tmp_path / path)
+
+
+def test_text_that_is_no_unicode_is_written_and_read_back(tmp_path):
+    line = {"completion": "half a pair \ud800 and a whole one \U0001f600"}
+    append_line(tmp_path / "a.jsonl", line)
+    write_lines(tmp_path / "b.jsonl", [line])
+    write_json(tmp_path / "c.json", line)
+    assert list(read_lines(tmp_path / "a.jsonl")) == list(read_lines(tmp_path / "b.jsonl")) == [line]
+    assert read_json(tmp_path / "c.json") == line
+
+
+@pytest.mark.parametrize("depth", [65, 5_000, 200_000])
+def test_json_that_is_nested_too_deep_is_damaged_and_not_a_crash(tmp_path, depth):
+    deep = '{"a": ' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
+    (tmp_path / "deep.json").write_text(deep)
+    (tmp_path / "deep.jsonl").write_text('{"step": 1}\n' + deep + '\n{"step": 2}\n')
+    with pytest.raises(RunError, match="nested deeper than 64 levels"):
+        read_json(tmp_path / "deep.json")
+    assert list(read_lines(tmp_path / "deep.jsonl")) == [{"step": 1}, {"step": 2}]
+
+
+def test_json_of_many_flat_parts_is_read(tmp_path):
+    text = '{"a": ' + "[" * 63 + "]" * 63 + ', "b": [' + ",".join(["[]"] * 5_000) + "]}"
+    (tmp_path / "flat.json").write_text(text)
+    assert len(read_json(tmp_path / "flat.json")["b"]) == 5_000
+
+
+def test_a_line_that_is_too_long_costs_itself_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("steadyrl.rundir.MOST_CHARACTERS", 32)
+    (tmp_path / "long.jsonl").write_text('{"step": 1}\n{"text": "' + "x" * 100 + '"}\n{"step": 2}\n')
+    assert list(read_lines(tmp_path / "long.jsonl")) == [{"step": 1}, {"step": 2}]

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -307,3 +308,10 @@ def test_the_learning_rate_of_every_step_is_written(toy, tmp_path):
     run = RunDir(tmp_path)
     train(toy("update.learning_rate=0.4", "update.warmup_steps=4", "update.schedule=linear"), run)
     assert [line["learning_rate"] for line in run.metrics()] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.2])
+
+
+def test_a_clock_that_stands_still_costs_the_speed_alone(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("steadyrl.clock.time", SimpleNamespace(perf_counter=lambda: 1.0))
+    run = RunDir(tmp_path)
+    assert train(toy("run.steps=2"), run) == "finished"
+    assert [(line["tokens/per_second"], line["time/step"]) for line in run.metrics()] == [(None, 0.0)] * 2

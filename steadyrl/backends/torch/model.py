@@ -19,7 +19,7 @@ from steadyrl.sections import ModelSection
 log = logging.getLogger(__name__)
 
 _MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
-BASE_MODEL = Path(__file__).parent.parent / "assets" / "base-model"
+BASE_MODEL = Path(__file__).parents[2] / "assets" / "base-model"
 
 
 class HFTokenizer:
