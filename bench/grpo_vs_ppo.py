@@ -102,8 +102,10 @@ def table(records: Sequence[dict[str, Any]]) -> str:
     by_run = {(record["algorithm"], record["seed"]): record for record in records}
     seeds = sorted(seed for algorithm, seed in by_run if algorithm == "ppo" and ("grpo", seed) in by_run)
     lines = [
-        f"GRPO beside PPO on `search`, {len(seeds)} seeds, `python bench/grpo_vs_ppo.py`. In brackets: the least and "
-        "the greatest seed; for the difference the 95 % interval over seeds (`stats.paired_difference`).",
+        "# GRPO beside PPO on `search`",
+        "",
+        f"{len(seeds)} seeds, `python bench/grpo_vs_ppo.py`. In brackets: the least and the greatest seed; for "
+        "the difference the 95 % interval over seeds (`stats.paired_difference`).",
         "",
         "| | PPO | GRPO | GRPO - PPO |",
         "|---|---|---|---|",

@@ -1,6 +1,7 @@
 """The floors of docs/architecture.md: what may import what, how long things may be, what starts without torch."""
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -95,6 +96,43 @@ def test_a_module_imports_only_from_lower_floors_and_its_own_folder(module):
 
 def test_there_is_no_import_cycle():
     TopologicalSorter({module: own_imports(module) for module in INSIDE}).prepare()  # raises CycleError with the cycle
+
+
+def house():
+    spec = importlib.util.spec_from_file_location("house", ROOT.parent / "scripts" / "house.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["house"] = module  # where its dataclass looks for its module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_figures_of_the_house_are_within_their_bounds():
+    beyond = [figure for figure in house().figures() if figure.value > figure.bound]
+    assert beyond == []
+
+
+def test_what_the_figures_count():
+    made = house()
+    here = made.PACKAGE / "train.py"
+    listed = 'a = ("ppo", "x", "grpo")\nb = {"ppo": 1, "sft": 2}\nc = ["ppo"]\nd = name == "ppo"\ne = name == "x"\n'
+    places = made.algorithm_lists({here: ast.parse(listed), made.PACKAGE / "algorithms" / "ppo.py": ast.parse(listed)})
+    assert [place.partition(": ")[0] for place in places] == ["train.py:1", "train.py:2", "train.py:4"]
+    seven = "".join(f"a{i} = {i}\n" for i in range(7))
+    texts = {
+        "one": f"import x\n{seven}",
+        "two": f"b = 1\n\n{seven}c = 2\n",
+        "three": "b = 1\nc = 2\n" * 2,
+    }
+    repeated = made.repeated_lines({name: made.code_lines(text, ast.parse(text)) for name, text in texts.items()})
+    assert repeated == {"one": {*range(2, 9)}, "two": {*range(3, 10)}}
+    knot = {
+        made.PACKAGE / "kl.py": "from steadyrl import losses",
+        made.PACKAGE / "losses.py": "from steadyrl.kl import k1",
+    }
+    assert set(made.import_cycle({path: ast.parse(text) for path, text in knot.items()})) == {
+        "steadyrl.kl",
+        "steadyrl.losses",
+    }
 
 
 @pytest.mark.parametrize("module", INSIDE)

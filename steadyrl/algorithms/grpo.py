@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import Field, model_validator
 from steadyrl import advantages, kl, losses
 from steadyrl.batch import mean_of_tokens, sum_of_tokens
 from steadyrl.errors import ConfigError
-from steadyrl.protocols import Algorithm, Numbers
+from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored, prefer_signal
 from steadyrl.types import Array, Batch, TokenScores
@@ -75,20 +76,11 @@ class GRPO:
     @staticmethod
     def build(settings: GRPOSettings) -> Algorithm:
         """Return GRPO as a record of functions."""
-
-        def prepare(batch: Batch, numbers: Numbers) -> Batch:
-            return _prepare(batch, settings)
-
-        def loss(
-            xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float
-        ) -> tuple[Array, dict[str, Array]]:
-            return _loss(xp, new, arrays, count, settings)
-
         return Algorithm(
             needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
             select=SELECTS[settings.groups],
-            prepare=prepare,
-            loss=loss,
+            prepare=lambda batch, numbers: _prepare(batch, settings),
+            loss=partial(_loss, settings=settings),
             adapt=lambda numbers, metrics: dict(numbers),
             state={},
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from pydantic import Field, model_validator
 from steadyrl import advantages, kl, losses
 from steadyrl.algorithms.grpo import require_groups
 from steadyrl.config import Section
-from steadyrl.protocols import Algorithm, Numbers
+from steadyrl.protocols import Algorithm
 from steadyrl.select import drop_unscored
 from steadyrl.types import Array, Batch, TokenScores
 
@@ -56,20 +57,11 @@ class RLAIF:
     @staticmethod
     def build(settings: RLAIFSettings) -> Algorithm:
         """Return the filtered policy gradient as a record of functions."""
-
-        def prepare(batch: Batch, numbers: Numbers) -> Batch:
-            return _prepare(batch, settings)
-
-        def loss(
-            xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float
-        ) -> tuple[Array, dict[str, Array]]:
-            return _loss(xp, new, arrays, count, settings)
-
         return Algorithm(
             needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
             select=drop_unscored,
-            prepare=prepare,
-            loss=loss,
+            prepare=lambda batch, numbers: _prepare(batch, settings),
+            loss=partial(_loss, settings=settings),
             adapt=lambda numbers, metrics: dict(numbers),
             state={},
         )

@@ -133,11 +133,12 @@ def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -
 
     Nothing is refused: a text that could not be scored has no reward.
     """
-    pairs = [(problem, _written(problem, text)) for problem, text in answers]
+    pairs = [(problem, written(problem, text)) for problem, text in answers]
     return _totals(pairs, [(term, term.reward(pairs)) for term in terms])
 
 
-def _written(problem: Problem, text: str) -> Rollout:
+def written(problem: Problem, text: str) -> Rollout:
+    """Return a text that no policy sampled as a rollout without tokens."""
     return Rollout(
         problem_id=problem.id,
         prompt_ids=np.zeros(0, np.int32),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from steadyrl.errors import EpisodeError
 from steadyrl.protocols import Episode, Interactive
-from steadyrl.rewards.combine import Term, score_groups
+from steadyrl.rewards.combine import Term, score_groups, written
 from steadyrl.types import Group, Problem, Rollout
 
 # The episode and the number of the turn to what is said; None ends the episode.
@@ -35,18 +34,8 @@ def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
             outcome = episode.close()
         except EpisodeError as error:
             broken = broken or str(error)
-    return Rollout(
-        problem_id=problem.id,
-        prompt_ids=np.zeros(0, np.int32),
-        completion_ids=np.zeros(0, np.int32),
-        completion_mask=np.zeros(0, bool),
-        sampling_logprobs=np.zeros(0, np.float32),
-        text="\n".join(turns),
-        stop_reason="stop",
-        unscored=broken,
-        turns=tuple(turns),
-        outcome=outcome,
-    )
+    said = written(problem, "\n".join(turns))
+    return replace(said, unscored=broken, turns=tuple(turns), outcome=outcome)
 
 
 def score_attempts(task: Interactive, attempts: Sequence[tuple[Problem, Say]], terms: Sequence[Term]) -> list[Rollout]:
