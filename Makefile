@@ -4,9 +4,15 @@ VENV ?= .venv
 # More arguments for pip, for example an index with CPU builds of torch: PIP_ARGS="--extra-index-url https://..."
 PIP_ARGS ?=
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
+# One installation at a time, where the system has flock.
+ALONE := $(if $(shell command -v flock),flock Makefile)
+# Tests that need one of these skip without it. Debian's names.
+SYSTEM := chromium bubblewrap git openssl
 
-.PHONY: demo test check bench base-model docs clean
+.PHONY: demo test check docs bench base-model system clean
 
 demo: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/search.toml
@@ -16,17 +22,19 @@ demo: $(INSTALLED)
 	echo "steadyrl sample $$run 'put an item into the queue without blocking'"; \
 	$(BIN)/steadyrl sample $$run 'put an item into the queue without blocking'
 
-# With the browser's parts, whose tests run where Chromium is installed. Of miniwob the pages are needed, no more.
 test: $(INSTALLED)
-	$(BIN)/pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[browse]'
-	$(BIN)/pip install --quiet $(PIP_ARGS) -c constraints.txt --no-deps miniwob
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-check: $(INSTALLED)
-	$(BIN)/pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+check: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy steadyrl
+	$(BIN)/mypy
+	$(BIN)/python scripts/house.py
+
+# The generated pages, then the site in build/site; a warning or a link to nowhere is an error.
+docs: $(TOOLS)
+	$(BIN)/python scripts/generate_docs.py
+	$(BIN)/sphinx-build --builder html --conf-dir docs --nitpicky --fail-on-warning --quiet . build/site
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/step_time.py
@@ -37,13 +45,19 @@ base-model: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/train.py
 	$(BIN)/python scripts/base_model/measure.py
 
-docs: $(INSTALLED)
-	$(BIN)/python scripts/generate_docs.py
+system:
+	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update && apt-get install --yes $(SYSTEM); \
+	else echo "Install $(SYSTEM) with your system's packages; with apt: sudo apt-get install $(SYSTEM)"; fi
 
+# An installation that was interrupted is begun anew: its mark is missing. Of miniwob the pages are needed, no more.
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[torch,test,code]'
-	@touch $(INSTALLED)
+	@$(ALONE) sh -ec 'if [ $@ -nt pyproject.toml ] && [ $@ -nt constraints.txt ]; then exit; fi; \
+	[ -e $@ ] || $(PYTHON) -m venv --clear $(VENV); rm -f $@; \
+	$(PIP) -e ".[torch,test,code,browse]"; $(PIP) --no-deps miniwob; touch $@'
+
+$(TOOLS): $(INSTALLED)
+	@$(ALONE) $(PIP) -e '.[dev,docs]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist

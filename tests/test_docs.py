@@ -11,7 +11,7 @@ from steadyrl.cli.main import app
 from steadyrl.doctor.examine import CHECKS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def generator():
