@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl import config
-from steadyrl.autopilot.knobs import EASE, MOVES, configured, read_knob, write_knob
+from steadyrl.autopilot.knobs import MOVES, RATE_MULTIPLIER, configured, read_knob, set_knob
 from steadyrl.checkpoint import State
 from steadyrl.errors import DivergedError, SteadyError
 from steadyrl.rewards.combine import score_groups
@@ -116,7 +116,7 @@ def make(plan: Plan) -> dict[str, Any]:
 
 
 def random_patches(session: Session, run: RunDir, state: State) -> None:
-    """Train, and turn a random knob by one of the autopilot's own moves, or back, whenever it may act."""
+    """Train, and change a random knob by one of the autopilot's own moves, or back, whenever it may act."""
     generator = np.random.default_rng([session.config.run.seed, 7])
     while state.step < session.config.run.steps:
         _, found = one_step(session, state)
@@ -128,10 +128,13 @@ def random_patches(session: Session, run: RunDir, state: State) -> None:
 def patch(settings: config.Config, state: State, rows: list[dict[str, Any]], generator: np.random.Generator) -> None:
     """Make one random move; for the learning rate up as well as down, since no finding says which."""
     move = MOVES[str(generator.choice(list(MOVES)))]
-    now, start = read_knob(settings, state, move.knob), configured(settings, move.knob)
+    now = read_knob(settings, state.autopilot, state.algorithm, move.knob)
+    start = configured(settings, move.knob)
     assert now is not None and start is not None, "PPO has every knob"
-    up = move.knob == EASE and generator.random() < 0.5
-    write_knob(state, move.knob, 2.0 * now if up else move.step(now, start, rows))
+    up = move.knob == RATE_MULTIPLIER and generator.random() < 0.5
+    value = 2.0 * now if up else move.step(now, start, rows)
+    state.autopilot, numbers = set_knob(state.autopilot, state.algorithm, move.knob, value)
+    state.algorithm = {**state.algorithm, **numbers}
 
 
 def held_out(session: Session) -> float | None:

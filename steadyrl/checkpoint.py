@@ -1,7 +1,8 @@
 """All mutable state of a run on disk: the backend's weights and optimizer, and one small ``State``.
 
-A checkpoint is written into a folder of another name and renamed when it is complete, with a marker written last.
-Whatever lacks the marker is no checkpoint.
+A checkpoint is a folder with a marker in it, and the marker is written last. A folder without the marker is no
+checkpoint. A checkpoint that is written again is complete beside the old one before the old one goes, so that at every
+moment one of them can be read.
 """
 
 from __future__ import annotations
@@ -12,13 +13,76 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from steadyrl.errors import AccessError, CheckpointError, EngineError
 from steadyrl.protocols import Backend
 from steadyrl.rundir import DONE, RunDir, append_line
 
 _STATE = "state.json"
+_PART = ".part"
+_REQUIRED = ("step", "updates", "problems_drawn", "tokens", "algorithm")  # a resume without one of them would be wrong
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True)
+class LastMove:
+    """A move of the autopilot that is not judged yet.
+
+    Attributes:
+        step: Steps that were finished when it was made.
+        check: The check of the doctor whose finding it answers.
+        cause: The cause in that finding.
+        move: Its name, one of ``knobs.MOVES``.
+        knob: What was changed, see ``knobs.Move``.
+        before: The knob's value before it.
+    """
+
+    step: int
+    check: str
+    cause: str
+    move: str
+    knob: str
+    before: int | float
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+@dataclass(frozen=True)
+class PilotState:
+    """What the autopilot has set and what it remembers.
+
+    Attributes:
+        scale: Factor of the learning rate; it holds the KL of a step in its band.
+        rate_multiplier: Factor of the learning rate, in (0, 1]; findings lower it, and the band of the KL with it.
+        settings: The settings that were changed, by name ("update.epochs").
+        found_scale: The scale at the end of the search for a rate; None while the search lasts.
+        steps_inside: Steps in a row whose KL was in the band.
+        steps_outside: Steps in a row whose KL was outside the band, for advice; negative where it was above the band.
+        reported_scale: The scale that the last line about the learning rate ended with.
+        steps_taken_back: Steps of the search that were taken back.
+        rollbacks: Other returns to an earlier checkpoint.
+        last_move: The move that is not judged yet.
+        findings_since: The step of the last move or undo: findings from before it are answered.
+        failed_moves: (check, cause, move) of moves that did not help and are not made again.
+    """
+
+    scale: float = 1.0
+    rate_multiplier: float = 1.0
+    settings: Mapping[str, int | float] = field(default_factory=dict)
+    found_scale: float | None = None
+    steps_inside: int = 0
+    steps_outside: int = 0
+    reported_scale: float = 1.0
+    steps_taken_back: int = 0
+    rollbacks: int = 0
+    last_move: LastMove | None = None
+    findings_since: int | None = None
+    failed_moves: tuple[tuple[str, str, str], ...] = ()
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass
@@ -32,7 +96,7 @@ class State:
         tokens: Completion tokens sampled so far.
         algorithm: The algorithm's numbers.
         curriculum: What the curriculum remembers, see ``curriculum.Memory.plain``.
-        autopilot: The autopilot's, and the settings that it changed, by their names.
+        autopilot: What the autopilot has set and remembers.
     """
 
     step: int = 0
@@ -41,7 +105,9 @@ class State:
     tokens: int = 0
     algorithm: dict[str, float] = field(default_factory=dict)
     curriculum: dict[str, Any] = field(default_factory=dict)
-    autopilot: dict[str, float | str] = field(default_factory=dict)
+    autopilot: PilotState = field(default_factory=PilotState)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
@@ -51,18 +117,16 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         AccessError: The disk is full or not writable.
     """
     folder = run.checkpoint_folder(state.step)
-    part = folder.with_name(folder.name + ".part")
+    part = folder.with_name(folder.name + _PART)
     try:
-        for old in (part, folder):
-            if old.exists():
-                shutil.rmtree(old)
+        _finish_swaps(run)
         part.mkdir(parents=True)
         backend.save(part)
         (part / _STATE).write_text(json.dumps(asdict(state)), encoding="utf-8")
         (part / DONE).touch()
-        part.replace(folder)
+        _put_in_place(part)
         for step in run.checkpoints()[:-keep]:
-            shutil.rmtree(run.checkpoint_folder(step))
+            _remove(run.checkpoint_folder(step))
     except OSError as error:
         raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
     return folder
@@ -94,7 +158,21 @@ def forget_after(run: RunDir, step: int) -> None:
     """Remove the checkpoints later than ``step``: the run went back, and a resume must not start from them."""
     for later in run.checkpoints():
         if later > step:
-            shutil.rmtree(run.checkpoint_folder(later))
+            _remove(run.checkpoint_folder(later))
+
+
+def finish_writing(run: RunDir) -> None:
+    """Finish what an earlier process did not: put a complete checkpoint in its place, remove an incomplete one.
+
+    Only the process that writes into the run may call it.
+
+    Raises:
+        AccessError: The disk is not writable.
+    """
+    try:
+        _finish_swaps(run)
+    except OSError as error:
+        raise AccessError(f"cannot put the checkpoints of '{run.path}' in order: {error}; check permissions") from error
 
 
 def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None:
@@ -106,18 +184,76 @@ def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None
         step: One of ``run.checkpoints()``; None takes the newest.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: It is damaged, or its autopilot state is of an earlier version.
     """
     steps = run.checkpoints()
     if not steps:
         return None
-    folder = run.checkpoint_folder(steps[-1] if step is None else step)
-    try:
-        state = State(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"the checkpoint '{folder}' is damaged ({_STATE}: {error}); delete that folder to resume from an earlier "
-            "one"
-        ) from error
-    backend.load(folder)
+    state = _read_state(run, steps[-1] if step is None else step)
+    backend.load(run.checkpoint_folder(state.step))
     return state
+
+
+def _read_state(run: RunDir, step: int) -> State:
+    folder = run.checkpoint_folder(step)
+    try:
+        text = (folder / _STATE).read_text(encoding="utf-8")
+        state = TypeAdapter(State).validate_json(text)
+        missing = [name for name in _REQUIRED if name not in json.loads(text)]
+    except ValidationError as error:
+        problems = error.errors()
+        if old := sorted(str(p["loc"][1]) for p in problems if p["loc"][:1] == ("autopilot",) and _is_unexpected(p)):
+            raise CheckpointError(
+                f"the checkpoint '{folder}' holds numbers of the autopilot in the form of an earlier version "
+                f"({', '.join(old)}); finish the run with that version, or start a new run from its weights: "
+                f"model.path = '{folder / 'policy'}'"
+            ) from error
+        place = ".".join(str(part) for part in problems[0]["loc"])
+        raise _damaged(run, step, f"{place}: {problems[0]['msg']}" if place else problems[0]["msg"]) from error
+    except (OSError, ValueError) as error:
+        raise _damaged(run, step, str(error)) from error
+    if missing:
+        raise _damaged(run, step, f"it lacks {', '.join(missing)}")
+    if state.step != step:
+        raise _damaged(run, step, f"it is the state after {state.step} steps, expected {step}")
+    return state
+
+
+def _is_unexpected(problem: Mapping[str, Any]) -> bool:
+    return len(problem["loc"]) > 1 and problem["type"] == "unexpected_keyword_argument"
+
+
+def _damaged(run: RunDir, step: int, what: str) -> CheckpointError:
+    folder = run.checkpoint_folder(step)
+    before = [earlier for earlier in run.checkpoints() if earlier < step]
+    where = f"at the checkpoint of step {before[-1]}" if before else "at step 0, for there is no earlier checkpoint"
+    return CheckpointError(
+        f"the checkpoint '{folder}' is damaged ({_STATE}: {what}); delete that folder, and a resume begins {where}"
+    )
+
+
+def _finish_swaps(run: RunDir) -> None:
+    root = run.checkpoint_folder(0).parent
+    for part in sorted(root.glob(f"*{_PART}")):
+        if (part / DONE).is_file() and not (_place_of(part) / DONE).is_file():
+            _put_in_place(part)
+        else:
+            _remove(part)
+
+
+def _put_in_place(part: Path) -> None:
+    """Rename a complete checkpoint to its name; an older one of that name goes first."""
+    folder = _place_of(part)
+    if folder.exists():
+        _remove(folder)
+    part.replace(folder)
+
+
+def _place_of(part: Path) -> Path:
+    return part.with_name(part.name.removesuffix(_PART))
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint, its marker first, so that one that is half gone is not taken for one that is complete."""
+    (folder / DONE).unlink(missing_ok=True)
+    shutil.rmtree(folder)

@@ -168,7 +168,12 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("updates", "", "", "Number of optimizer steps in this step."),
     Metric("data_epoch", "", "", "Number of problems drawn so far, divided by the number of training problems."),
     Metric("algorithm/*", "", "", "A number of the algorithm's state, such as the KL coefficient."),
-    Metric("autopilot/*", "", "", "A number of the autopilot, such as the scale of the learning rate."),
+    Metric(
+        "autopilot/*",
+        "",
+        "",
+        "A factor of the learning rate: scale holds the KL of a step, rate_multiplier answers findings. Where it acts.",
+    ),
     Metric("completion/length", "tokens", "", "Mean length of a completion, the end token included."),
     Metric("completion/truncated", "share", "down", "Completions that ended because they reached the token limit."),
     Metric("completion/empty", "share", "down", "Completions without any visible text."),

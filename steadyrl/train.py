@@ -130,6 +130,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
         "finished", or "interrupted" where ``watch.stop`` said so.
     """
     watch = watch or Watch()
+    checkpoint.finish_writing(run)
     state = checkpoint.load(run, session.backend)
     if state is None:
         state = State(algorithm=dict(session.algorithm.state))

@@ -37,27 +37,27 @@ class Band:
         """The geometric middle: as many factors from one end as from the other."""
         return math.sqrt(self.low * self.high)
 
-    def at(self, share: float, ease: float) -> Band:
+    def at(self, share: float, rate_multiplier: float) -> Band:
         """Return the band of a step at a share of the learning rate: the KL of a step grows with the rate's square.
 
         Args:
             share: By warm-up and schedule, (0, 1]. It lowers the lower end only: Adam's first steps are longer than
                 its rate says, which is what a warm-up is for.
-            ease: (0, 1], what the autopilot holds the rate back by. It lowers both ends.
+            rate_multiplier: (0, 1], what the autopilot holds the rate back by. It lowers both ends.
         """
-        return Band(self.low * (share * ease) ** 2, self.high * ease**2)
+        return Band(self.low * (share * rate_multiplier) ** 2, self.high * rate_multiplier**2)
 
-    def aim(self, share: float, ease: float, rising: bool) -> float:
+    def aim(self, share: float, rate_multiplier: float, rising: bool) -> float:
         """Return the KL to settle at within the band.
 
         Args:
             share: See ``at``.
-            ease: See ``at``.
+            rate_multiplier: See ``at``.
             rising: Whether the reward clearly rises. Then a step is more signal than noise, and a larger one gains
                 more: three quarters of the way to the band's end, in log space. Else its lower end.
         """
         full = self.low**0.25 * self.high**0.75 if rising else self.low
-        return full * (share * ease) ** 2
+        return full * (share * rate_multiplier) ** 2
 
 
 def search_factor(kl: float, band: Band) -> float:

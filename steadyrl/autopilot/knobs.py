@@ -1,36 +1,32 @@
-"""What the autopilot may turn: which knob for which cause, how far, and how its numbers change a config.
-
-Its numbers are part of ``checkpoint.State``. A setting that was changed stands there under its own name
-("update.epochs"); "scale" and "ease" multiply the learning rate.
-"""
+"""What the autopilot may change: which knob for which cause, how far, and how it changes a config."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from steadyrl.checkpoint import State
+from steadyrl.checkpoint import PilotState
 from steadyrl.config import Config, SectionType
+from steadyrl.protocols import Numbers
 from steadyrl.types import Finding
 
-Numbers = Mapping[str, float | str]
 Rows = Sequence[Mapping[str, Any]]
 Step = Callable[[float, float, Rows], float]
 
-SCALE, EASE, KL_COEF = "scale", "ease", "algorithm.args.kl_coef"
-LEAST_EASE = 0.1
+RATE_MULTIPLIER, KL_COEF = "rate_multiplier", "algorithm.args.kl_coef"
+LEAST_MULTIPLIER = 0.1
 MANY_DEVIATIONS = 4.0
 
 
 @dataclass(frozen=True)
 class Move:
-    """One way of turning one knob.
+    """One way of changing one knob.
 
     Attributes:
-        knob: "ease", or a setting's name.
+        knob: "rate_multiplier", or a setting's name.
         step: (present value, configured value, lines of metrics) -> next value, within its bounds.
         meaning: For the table in the documents.
     """
@@ -41,10 +37,10 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Adjustment:
     """A move that was chosen: from which value to which, and for which finding."""
 
-    name: str
+    move: str
     knob: str
     before: float
     after: float
@@ -52,7 +48,7 @@ class Turn:
 
 
 def _slower(now: float, start: float, rows: Rows) -> float:
-    return max(now * 0.5, LEAST_EASE)
+    return max(now * 0.5, LEAST_MULTIPLIER)
 
 
 def _fewer(now: float, start: float, rows: Rows) -> float:
@@ -87,7 +83,7 @@ def _limited(now: float, start: float, rows: Rows) -> float:
 
 
 MOVES: Mapping[str, Move] = {
-    "learning_rate": Move(EASE, _slower, "learning rate x 0.5, down to 0.1 (and the band of its KL with it)"),
+    "learning_rate": Move(RATE_MULTIPLIER, _slower, "learning rate x 0.5, down to 0.1, and the band of its KL with it"),
     "epochs": Move("update.epochs", _fewer, "one epoch less, down to 1"),
     "entropy_up": Move("algorithm.args.entropy_coef", _more_entropy, "x 2, from 0.005 on, up to 4 x or 0.02"),
     "entropy_down": Move("algorithm.args.entropy_coef", _less_entropy, "x 0.3, down to 0.01 x"),
@@ -96,9 +92,9 @@ MOVES: Mapping[str, Move] = {
     "temperature": Move("sampling.temperature", _warmer, "x 1.2, up to 1.5 x and 2"),
     "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
 }
-# (check, cause) -> moves, tried in this order. What is not here is not the autopilot's to mend: faults of the reward,
-# of the data, of units and logs, of sampler and reference.
-MENDS: Mapping[tuple[str, str], tuple[str, ...]] = {
+# (check, cause) -> moves, tried in this order. What is not here the autopilot cannot fix: faults of the reward, of the
+# data, of units and logs, of sampler and reference.
+FIXES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("learning_rate_too_high", "learning_rate"): ("learning_rate",),
     ("learning_rate_too_high", "epochs"): ("epochs", "learning_rate"),
     ("clip_fraction_high", "epochs"): ("epochs", "learning_rate"),
@@ -131,37 +127,35 @@ MENDS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def adjust(config: Config, numbers: Numbers) -> Config:
-    """Return a config with the autopilot's numbers in it; the same object where there are none."""
-    for key, value in numbers.items():
-        if "." in key:
-            config = _put(config, key.split("."), value)
-    rate = float(numbers.get(SCALE, 1.0)) * float(numbers.get(EASE, 1.0))
+def adjust(config: Config, pilot: PilotState) -> Config:
+    """Return a config as the autopilot has changed it; the same object where it has not."""
+    for name, value in pilot.settings.items():
+        config = _put(config, name.split("."), value)
+    rate = pilot.scale * pilot.rate_multiplier
     if rate == 1.0:
         return config
     return _put(config, ["update", "learning_rate"], config.update.learning_rate * rate)
 
 
-def read_knob(config: Config, state: State, knob: str) -> float | None:
+def read_knob(config: Config, pilot: PilotState, numbers: Numbers, knob: str) -> float | None:
     """Return the present value of a knob, or None where the algorithm has no such setting.
 
     Args:
         config: As configured.
-        state: With the autopilot's numbers, and the algorithm's: where these have a coefficient, it is the one.
-        knob: "ease", or a setting's name.
+        pilot: What was changed.
+        numbers: The algorithm's; where these have a KL coefficient, it is the one that counts.
+        knob: "rate_multiplier", or a setting's name.
     """
-    if knob == EASE:
-        return float(state.autopilot.get(EASE, 1.0))
-    if knob == KL_COEF and "kl_coef" in state.algorithm:
-        return state.algorithm["kl_coef"]
-    if knob in state.autopilot:
-        return float(state.autopilot[knob])
-    return configured(config, knob)
+    if knob == RATE_MULTIPLIER:
+        return pilot.rate_multiplier
+    if knob == KL_COEF and "kl_coef" in numbers:
+        return numbers["kl_coef"]
+    return pilot.settings[knob] if knob in pilot.settings else configured(config, knob)
 
 
 def configured(config: Config, knob: str) -> float | None:
-    """Return a setting as it was configured; 1 for the ease, None where there is no such setting."""
-    if knob == EASE:
+    """Return a setting as it was configured; 1 for the rate multiplier, None where there is no such setting."""
+    if knob == RATE_MULTIPLIER:
         return 1.0
     found: Any = config.model_dump()
     for part in knob.split("."):
@@ -169,48 +163,44 @@ def configured(config: Config, knob: str) -> float | None:
     return found if isinstance(found, int | float) else None
 
 
-def write_knob(state: State, knob: str, value: float) -> None:
-    """Set a knob in the numbers that hold it."""
-    if knob == KL_COEF and "kl_coef" in state.algorithm:
-        state.algorithm["kl_coef"] = value
-    else:
-        state.autopilot[knob] = value
+def set_knob(pilot: PilotState, numbers: Numbers, knob: str, value: float) -> tuple[PilotState, dict[str, float]]:
+    """Return the autopilot's state with a knob at a value, and the algorithm's numbers that change with it."""
+    if knob == RATE_MULTIPLIER:
+        return replace(pilot, rate_multiplier=value), {}
+    if knob == KL_COEF and "kl_coef" in numbers:
+        return pilot, {"kl_coef": value}
+    return replace(pilot, settings={**pilot.settings, knob: value}), {}
 
 
-def choose(config: Config, state: State, findings: Sequence[Finding], rows: Rows) -> Turn | None:
+def choose(
+    config: Config, pilot: PilotState, numbers: Numbers, findings: Sequence[Finding], rows: Rows
+) -> Adjustment | None:
     """Return what to do about the first finding that something can be done about, or None.
 
     Args:
         config: As configured.
-        state: Moves that were undone for a cause are in its numbers, and are not made again.
+        pilot: What was changed; moves that did not help for a cause are not made for it again.
+        numbers: The algorithm's.
         findings: Causes before consequences, as ``doctor.examine`` orders them.
         rows: Lines of metrics.
     """
     for finding in findings:
         if finding.severity == "info":
             continue
-        for name in MENDS.get((finding.check, finding.cause), ()):
-            turn = None if failed_key(finding, name) in state.autopilot else _turn(config, state, name, finding, rows)
-            if turn is not None:
-                return turn
+        for name in FIXES.get((finding.check, finding.cause), ()):
+            if (finding.check, finding.cause, name) in pilot.failed_moves:
+                continue
+            move = MOVES[name]
+            now, start = read_knob(config, pilot, numbers, move.knob), configured(config, move.knob)
+            if now is None or start is None:
+                continue
+            after = move.step(now, start, rows)
+            if after != now:
+                return Adjustment(name, move.knob, now, after, finding)
     return None
 
 
-def failed_key(finding: Finding, name: str) -> str:
-    """Return the number's name that remembers a move that did not help."""
-    return f"failed:{finding.check}:{finding.cause}:{name}"
-
-
-def _turn(config: Config, state: State, name: str, finding: Finding, rows: Rows) -> Turn | None:
-    move = MOVES[name]
-    now, start = read_knob(config, state, move.knob), configured(config, move.knob)
-    if now is None or start is None:
-        return None
-    after = move.step(now, start, rows)
-    return None if after == now else Turn(name, move.knob, now, after, finding)
-
-
-def _put(section: SectionType, path: Sequence[str], value: float | str) -> SectionType:
+def _put(section: SectionType, path: Sequence[str], value: float) -> SectionType:
     """Return a section with one setting changed; what is written here was bounded by a move."""
     inner = value if len(path) == 1 else _put(getattr(section, path[0]), path[1:], value)
     return section.model_copy(update={path[0]: inner})

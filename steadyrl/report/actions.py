@@ -41,7 +41,7 @@ def _what(line: Line) -> str:
 
 def _name(line: Line) -> str:
     knob = f"{line.get('knob')}"
-    return "share of the learning rate" if knob == "ease" else knob
+    return "rate multiplier" if knob in ("rate_multiplier", "ease") else knob  # "ease" in runs of earlier versions
 
 
 def _number(value: Any) -> str:

@@ -12,10 +12,10 @@ import pytest
 
 from steadyrl import checkpoint, config
 from steadyrl.autopilot.controller import Band
-from steadyrl.autopilot.knobs import MENDS, MOVES, adjust, choose
+from steadyrl.autopilot.knobs import FIXES, MOVES, adjust, choose
 from steadyrl.autopilot.pilot import KL_STEP, Autopilot, step_kl
 from steadyrl.batch import make_batch, take_rows
-from steadyrl.checkpoint import State
+from steadyrl.checkpoint import LastMove, PilotState, State
 from steadyrl.doctor.examine import CHECKS
 from steadyrl.errors import ConfigError, DivergedError
 from steadyrl.report.actions import action_rows
@@ -49,7 +49,7 @@ def reward_at_the_end(run):
 def finished(toy, folder, *overrides, factor=1.0):
     """Return a finished run; ``factor`` times the rate may be more than a config takes."""
     run, session = RunDir(folder), toy(*LONG, *overrides)
-    train(replace(session, config=adjust(session.config, {"scale": factor})), run)
+    train(replace(session, config=adjust(session.config, PilotState(scale=factor))), run)
     return run
 
 
@@ -85,12 +85,12 @@ def test_while_the_reward_clearly_rises_steps_get_longer_and_that_is_said(toy, t
     record = {"learning_rate": pilot.config.update.learning_rate, "reward/std": 1.0, KL_STEP: band.middle}
     scales = []
     for rise in (0.0, 0.1):
-        pilot._rewards, state.autopilot = {}, {"found": 1.0, "scale": 1.0}
+        pilot._rewards, state.autopilot = {}, PilotState(found_scale=1.0)
         for step in range(20):
             state.step = 100 + step
-            rate = record["learning_rate"] * state.autopilot["scale"]
+            rate = record["learning_rate"] * state.autopilot.scale
             pilot.steer(state, {**record, "learning_rate": rate, "reward/mean": rise * step + (step % 2) / 100}, None)
-        scales.append(state.autopilot["scale"])
+        scales.append(state.autopilot.scale)
     assert scales[0] < 1.0 < scales[1]
     said = run.actions()[-1]
     assert said["kind"] == "rate" and said["after"] > said["before"] and "clearly rises" in said["why"]
@@ -190,7 +190,7 @@ def test_a_rollback_restores_weights_optimizer_and_state_and_skips_the_problems_
     earlier = pilot.steer(state, {"step": 11}, [SICK])
     assert (earlier.step, earlier.updates, earlier.tokens) == (4, expected["updates"], expected["tokens"])
     assert (earlier.algorithm, earlier.problems_drawn) == (expected["algorithm"], drawn)
-    assert earlier.autopilot["ease"] == 0.5 and earlier.autopilot["rollbacks"] == 1
+    assert earlier.autopilot.rate_multiplier == 0.5 and earlier.autopilot.rollbacks == 1
     backend = pilot.backend
     for name, array in backend.parameters.items():
         np.testing.assert_array_equal(array, arrays[name])
@@ -205,10 +205,10 @@ def test_a_rollback_restores_weights_optimizer_and_state_and_skips_the_problems_
 
 def test_it_rolls_back_twice_at_most(toy, tmp_path):
     pilot, _, state = pilot_at(toy, tmp_path)
-    state.autopilot["rollbacks"] = 2
+    state.autopilot = replace(state.autopilot, rollbacks=2)
     later = pilot.steer(state, {"step": 11}, [SICK])
     assert later is state and state.step == 12
-    assert state.autopilot["ease"] == 0.5, "the knob is turned all the same"
+    assert state.autopilot.rate_multiplier == 0.5, "the knob is turned all the same"
 
 
 def test_no_checkpoint_before_the_onset_means_no_rollback(toy, tmp_path):
@@ -231,15 +231,15 @@ def test_a_move_that_did_not_help_is_undone_and_not_made_again(toy, tmp_path):
     pilot, run, state = pilot_at(toy, tmp_path)
     warning = replace(SICK, severity="warning")
     pilot.steer(state, {"step": 11}, [warning])
-    assert state.autopilot["ease"] == 0.5
+    assert state.autopilot.rate_multiplier == 0.5
     sick_rows(pilot, state, 12, 40)
     pilot.steer(state, {"step": 39}, [warning])
-    assert state.autopilot["ease"] == 0.5, "it is not judged before its cooldown is over"
+    assert state.autopilot.rate_multiplier == 0.5, "it is not judged before its cooldown is over"
     sick_rows(pilot, state, 40, 52)
     pilot.steer(state, {"step": 51}, [warning])
-    assert state.autopilot["ease"] == 1.0
+    assert state.autopilot.rate_multiplier == 1.0
     assert [line["kind"] for line in run.actions()][-2:] == ["move", "undo"]
-    assert choose(pilot.config, state, [warning], []) is None
+    assert choose(pilot.config, state.autopilot, state.algorithm, [warning], []) is None
 
 
 def test_a_move_whose_finding_is_gone_is_kept(toy, tmp_path):
@@ -247,7 +247,7 @@ def test_a_move_whose_finding_is_gone_is_kept(toy, tmp_path):
     pilot.steer(state, {"step": 11}, [replace(SICK, severity="warning")])
     state.step = 12 + 40
     pilot.steer(state, {"step": 51}, [replace(SICK, severity="warning")])
-    assert state.autopilot["ease"] == 0.5
+    assert state.autopilot.rate_multiplier == 0.5
     assert run.actions()[-1]["kind"] == "kept"
 
 
@@ -256,7 +256,7 @@ def test_one_move_at_a_time(toy, tmp_path):
     other = Finding("entropy_collapse", "warning", 6, "no_entropy_pressure", "Falls.", (), "More.")
     pilot.steer(state, {"step": 11}, [replace(SICK, severity="warning"), other])
     pilot.steer(state, {"step": 11}, [other])
-    assert [key for key in state.autopilot if "." in key] == []
+    assert state.autopilot.settings == {}
 
 
 def test_a_gradient_that_is_not_finite_goes_back_twice_and_then_ends_the_run(toy, tmp_path):
@@ -266,7 +266,7 @@ def test_a_gradient_that_is_not_finite_goes_back_twice_and_then_ends_the_run(toy
         return (new.logprobs * arrays["mask"]).sum() * float("nan"), {}
 
     run = RunDir(tmp_path)
-    state = State(algorithm=dict(session.algorithm.state), autopilot={"found": 1.0})
+    state = State(algorithm=dict(session.algorithm.state), autopilot=PilotState(found_scale=1.0))
     checkpoint.save(run, session.backend, state, 2)
     with pytest.raises(DivergedError):
         train(replace(session, heldout=(), algorithm=replace(session.algorithm, loss=breaks)), run)
@@ -328,12 +328,13 @@ def test_a_target_for_the_kl_to_the_reference_moves_the_coefficient(toy, tmp_pat
     assert any(line["kind"] == "kl_coef" and line["after"] > line["before"] for line in low.actions())
 
 
-def test_numbers_become_settings_in_one_place(toy):
+def test_what_the_autopilot_set_becomes_settings_in_one_place(toy):
     session = toy()
     assert with_knobs(session, State()) is session
-    numbers = {"scale": 2.0, "ease": 0.25, "update.epochs": 1, "algorithm.args.entropy_coef": 0.01,
-               "sampling.temperature": 1.2, "found": 3.0, "acted_check": "kl_runaway"}  # fmt: skip
-    changed = with_knobs(session, State(autopilot=numbers))
+    settings = {"update.epochs": 1, "algorithm.args.entropy_coef": 0.01, "sampling.temperature": 1.2}
+    last = LastMove(3, "kl_runaway", "learning_rate", "learning_rate", "rate_multiplier", 1.0)
+    pilot = PilotState(scale=2.0, rate_multiplier=0.25, settings=settings, found_scale=3.0, last_move=last)
+    changed = with_knobs(session, State(autopilot=pilot))
     assert changed.config.update.learning_rate == pytest.approx(0.05)
     assert changed.config.update.epochs == 1
     assert changed.sampling.temperature == 1.2
@@ -343,14 +344,14 @@ def test_numbers_become_settings_in_one_place(toy):
 
 
 def test_every_cause_in_the_table_is_one_that_a_check_knows_and_names_known_moves():
-    assert {name for names in MENDS.values() for name in names} == set(MOVES)
+    assert {name for names in FIXES.values() for name in names} == set(MOVES)
     pages = {check.name: check.page + inspect.getsource(sys.modules[check.function.__module__]) for check in CHECKS}
-    assert [(check, cause) for check, cause in MENDS if f'"{cause}"' not in pages[check]] == []
+    assert [(check, cause) for check, cause in FIXES if f'"{cause}"' not in pages[check]] == []
 
 
 def test_the_page_of_the_autopilot_has_the_table_of_the_code():
     page = (Path(__file__).parents[2] / "docs" / "autopilot.md").read_text()
-    rows = [f"| {check} | {cause} | {', then '.join(names)} |" for (check, cause), names in MENDS.items()]
+    rows = [f"| {check} | {cause} | {', then '.join(names)} |" for (check, cause), names in FIXES.items()]
     rows += [f"| {name} | `{move.knob}` | {move.meaning} |" for name, move in MOVES.items()]
     assert [row for row in rows if row not in page] == []
 
@@ -387,7 +388,7 @@ def test_an_old_checkpoint_without_the_autopilot_is_read(toy, tmp_path):
     train(session, run)
     path = run.checkpoint_folder(2) / "state.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "autopilot"}))
-    assert checkpoint.load(run, session.backend).autopilot == {}
+    assert checkpoint.load(run, session.backend).autopilot == PilotState()
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
@@ -407,24 +408,27 @@ def test_a_wrong_setting_is_one_clear_line(overrides, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_report_says_what_was_done():
+@pytest.mark.parametrize("knob", ["rate_multiplier", "ease"])  # the second in runs of earlier versions
+def test_the_report_says_what_was_done(knob):
     rate = {"kind": "rate", "knob": "update.learning_rate", "before": 1e-6, "after": 1e-5, "why": "KL of a step"}
-    ease = {"knob": "ease", "before": 1.0, "after": 0.5, "evidence": []}
+    multiplier = {"knob": knob, "before": 1.0, "after": 0.5, "evidence": []}
     lines = [
         {"step": 3, **rate, "evidence": ["a", "b"], "done": True},
-        {"step": 9, **ease, "kind": "move", "why": "x", "done": True, "back_to": 4},
-        {"step": 60, **ease, "kind": "undo", "why": "y", "before": 0.5, "after": 1.0, "done": True},
+        {"step": 9, **multiplier, "kind": "move", "why": "x", "done": True, "back_to": 4},
+        {"step": 60, **multiplier, "kind": "undo", "why": "y", "before": 0.5, "after": 1.0, "done": True},
         {"step": 70, "kind": "move", "knob": "update.epochs", "before": 2, "after": 1, "why": "z", "done": False},
     ]
     assert action_rows(lines) == [
         {"step": "3", "what": "update.learning_rate 1e-06 → 1e-05", "why": "KL of a step", "evidence": "a; b"},
-        {"step": "9", "what": "back to step 4; share of the learning rate 1 → 0.5", "why": "x", "evidence": ""},
-        {"step": "60", "what": "undone: share of the learning rate 0.5 → 1", "why": "y", "evidence": ""},
+        {"step": "9", "what": "back to step 4; rate multiplier 1 → 0.5", "why": "x", "evidence": ""},
+        {"step": "60", "what": "undone: rate multiplier 0.5 → 1", "why": "y", "evidence": ""},
         {"step": "70", "what": "advice: update.epochs 2 → 1", "why": "z", "evidence": ""},
     ]
-    assert math.isclose(
-        adjust(config.resolve({"rewards": {"length": 1.0}}), {"ease": 0.5}).update.learning_rate, 1.5e-4
-    )
+
+
+def test_the_rate_multiplier_is_a_factor_of_the_learning_rate():
+    halved = adjust(config.resolve({"rewards": {"length": 1.0}}), PilotState(rate_multiplier=0.5))
+    assert math.isclose(halved.update.learning_rate, 1.5e-4)
 
 
 def test_the_report_of_a_run_has_its_actions_and_that_of_another_none(toy, tmp_path):

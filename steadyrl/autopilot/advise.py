@@ -1,0 +1,61 @@
+"""What the autopilot would do: advice for mode "advise", which changes nothing of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from steadyrl.autopilot.action import KL_STEP, Action, Context, Line, action_line
+from steadyrl.autopilot.controller import LEAP, LEAST_SHARE, search_factor
+from steadyrl.autopilot.knobs import choose
+from steadyrl.autopilot.rate import band_of, kl_sentence, rate_line
+from steadyrl.checkpoint import PilotState
+from steadyrl.types import Finding
+
+OUTSIDE = 5  # steps in a row outside the band before an advice
+
+
+def advise(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Finding], context: Context) -> Action:
+    """Return an action of advice only; see ``decide.decide``. Advice that the run has already is not given again."""
+    pilot, advice = _advise_rate(pilot, record, context)
+    lines = [advice] if advice else []
+    adjustment = choose(context.config, pilot, context.numbers, findings, context.rows)
+    if adjustment is not None:
+        finding = adjustment.finding
+        line = action_line(
+            context, "move", adjustment.knob, adjustment.before, adjustment.after, finding.message, finding.evidence
+        )
+        lines.append(line | {"check": finding.check, "cause": finding.cause})
+    return Action(pilot, lines=tuple({**line, "done": False} for line in lines if not _is_said(line, context.actions)))
+
+
+def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> tuple[PilotState, Line | None]:
+    """Say what the rate should be: of a step that would be taken back at once, else after some outside the band."""
+    measured, base = record.get(KL_STEP), band_of(context.config)
+    if measured is None:
+        return pilot, None
+    share = record["learning_rate"] / context.config.update.learning_rate
+    band = base.at(share, rate_multiplier=1.0)
+    leaps = not measured <= LEAP * base.high  # NaN too
+    factor = search_factor(measured, band) if leaps or share >= LEAST_SHARE else 1.0
+    side = (factor > 1.0) - (factor < 1.0)
+    outside = pilot.steps_outside + side if side * pilot.steps_outside > 0 else side
+    pilot = replace(pilot, steps_outside=outside)
+    if leaps:
+        why = "the step left the policy that it started from and would be taken back"
+    elif abs(outside) >= OUTSIDE:
+        why = f"KL of a step {'below' if side > 0 else 'above'} its band"
+    else:
+        return pilot, None
+    # A policy that is gone moves no more, and neither does one without a difference in reward: no faster then.
+    lowered = any(line["kind"] == "rate" and line["after"] < line["before"] for line in context.actions)
+    if side > 0 and (lowered or not record.get("reward/std")):
+        return pilot, None
+    return pilot, rate_line(pilot, context, "rate", 1.0, factor, why, [kl_sentence(record, band)])
+
+
+def _is_said(line: Line, actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the run has an advice already; its wording may hold numbers, its cause does not."""
+    keys = ("kind", "knob", "check", "cause") if "check" in line else ("kind", "knob", "why")
+    return any([line[key] for key in keys] == [said.get(key) for key in keys] for said in actions)

@@ -1,0 +1,159 @@
+"""Decisions about the learning rate and the KL coefficient: pure functions, made after every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from steadyrl.autopilot.action import KL_STEP, ROLLBACKS_AT_MOST, Action, Context, Line, action_line
+from steadyrl.autopilot.controller import (
+    LEAP,
+    LEAST_SHARE,
+    Band,
+    clearly_rising,
+    coefficient_after,
+    hold_factor,
+    scale_after,
+    search_factor,
+)
+from steadyrl.autopilot.knobs import KL_COEF, configured, read_knob, set_knob
+from steadyrl.checkpoint import PilotState
+from steadyrl.config import Config
+from steadyrl.errors import DivergedError
+
+SEARCH_STEPS, INSIDE = 20, 3  # the search for a rate ends after so many steps, or so many in a row inside the band
+TAKEN_BACK_AT_MOST = 6  # steps of the search: each divides the rate by up to 10
+WORTH_SAYING = 1.5  # a factor since the last line: smaller moves of the rate are in the metrics only
+
+
+def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action | None:
+    """Decide to go back to before a step that left the policy it started from; None where the step is kept."""
+    measured = record.get(KL_STEP)
+    if measured is None or measured <= LEAP * band_of(context.config).high:  # NaN is a leap
+        return None
+    evidence = [f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, {LEAP:g} times what may be"]
+    before = [step for step in context.checkpoints if step < context.step]
+    band = band_of(context.config).at(share_of_rate(pilot, record, context.config), pilot.rate_multiplier)
+    return _back_and_slower(pilot, context, before, measured, band, "KL of a step", evidence)
+
+
+def after_divergence(pilot: PilotState, error: DivergedError, context: Context) -> Action | None:
+    """Decide to go back to the last checkpoint after a gradient that is not finite; None where that cannot be done."""
+    evidence = [str(error).partition(";")[0]]
+    band = band_of(context.config)
+    return _back_and_slower(pilot, context, context.checkpoints, math.inf, band, "a gradient is not finite", evidence)
+
+
+def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action:
+    """Move the learning rate so that the KL of the next step lies in its band."""
+    measured = record.get(KL_STEP)
+    if measured is None:
+        return Action(pilot)
+    share = share_of_rate(pilot, record, context.config)
+    base, searching = band_of(context.config), pilot.found_scale is None
+    band = base.at(share, pilot.rate_multiplier)
+    rising = clearly_rising(context.rewards)
+    if rising and context.config.autopilot.kl_ref_target:
+        rising = False  # longer steps would leave the target for the KL to the reference
+    aim = None if rising is None else base.aim(share, pilot.rate_multiplier, rising)
+    factor = search_factor(measured, band) if searching else hold_factor(measured, band, aim)
+    # Without a difference in reward a small step says nothing of the rate, and a larger one leads nowhere.
+    dull = factor > 1.0 and not record.get("reward/std")
+    if dull or share < LEAST_SHARE:
+        factor = 1.0
+    after = scale_after(pilot.scale, factor, pilot.found_scale, bool(rising))
+    inside = pilot.steps_inside + 1 if band.low <= measured <= band.high else 0
+    found = searching and (inside >= INSIDE or context.step >= SEARCH_STEPS)
+    moved = replace(pilot, scale=after, steps_inside=inside, found_scale=after if found else pilot.found_scale)
+    said = pilot.reported_scale
+    if abs(math.log(after / said)) < math.log(WORTH_SAYING):
+        return Action(moved)
+    why = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
+    line = rate_line(moved, context, "rate", said, after, why, [kl_sentence(record, band)])
+    return Action(replace(moved, reported_scale=after), lines=(line,))
+
+
+def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> Action:
+    """Move the KL coefficient towards the target for the KL to the reference, where there is one."""
+    config, target = context.config, context.config.autopilot.kl_ref_target
+    measured = record.get("kl_ref_exact_seq", record.get("kl_ref_k1_seq"))
+    if not target or measured is None:
+        return action
+    coef, start = read_knob(config, action.pilot, context.numbers, KL_COEF), configured(config, KL_COEF)
+    assert coef is not None and start is not None, "the config was refused without a coefficient"
+    after = coefficient_after(coef, measured, target, start)
+    pilot, numbers = set_knob(action.pilot, context.numbers, KL_COEF, after)
+    lines = action.lines
+    if int(math.log2(after / start)) != int(math.log2(coef / start)):  # a line per doubling or halving
+        evidence = [f"KL to the reference is {measured:.3g} nats/sequence, its target {target:g}"]
+        lines += (action_line(context, "kl_coef", KL_COEF, coef, after, "KL to the reference", evidence),)
+    return Action(pilot, numbers, lines)
+
+
+def may_roll_back(pilot: PilotState) -> bool:
+    """Return whether the run may go back once more for something else than the search for a rate."""
+    return pilot.rollbacks < ROLLBACKS_AT_MOST
+
+
+def band_of(config: Config) -> Band:
+    """Return the band of the KL of a step at the full learning rate."""
+    return Band(config.autopilot.kl_low, config.autopilot.kl_high)
+
+
+def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) -> float:
+    """Return which share of the learning rate warm-up and schedule left to a step, (0, 1]."""
+    share: float = record["learning_rate"] / (config.update.learning_rate * pilot.scale * pilot.rate_multiplier)
+    return share
+
+
+def rate_line(
+    pilot: PilotState, context: Context, kind: str, before: float, after: float, why: str, evidence: Sequence[str]
+) -> Line:
+    """Return a line about the learning rate, which it gives as it is at the end of the warm-up.
+
+    Args:
+        pilot: For its rate multiplier.
+        context: Of the decision.
+        kind: "rate" or "rollback".
+        before: The scale before.
+        after: The scale after.
+        why: For the line.
+        evidence: For the line.
+    """
+    full = context.config.update.learning_rate * pilot.rate_multiplier
+    return action_line(context, kind, "update.learning_rate", full * before, full * after, why, evidence)
+
+
+def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
+    """Return what was measured, as evidence."""
+    return (
+        f"the step moved the policy by {record[KL_STEP]:.3g} nats/token at a learning rate of "
+        f"{record['learning_rate']:.3g}; the band is {band.low:.3g} to {band.high:.3g}"
+    )
+
+
+def _back_and_slower(
+    pilot: PilotState,
+    context: Context,
+    checkpoints: Sequence[int],
+    measured: float,
+    band: Band,
+    why: str,
+    evidence: Sequence[str],
+) -> Action | None:
+    searching = pilot.found_scale is None and pilot.steps_taken_back < TAKEN_BACK_AT_MOST
+    if not checkpoints or not (searching or may_roll_back(pilot)):
+        return None
+    factor = search_factor(measured, band) if searching else hold_factor(measured, band)
+    after = scale_after(pilot.scale, factor, None)
+    line = rate_line(pilot, context, "rollback", pilot.scale, after, why, evidence)
+    slower = replace(
+        pilot,
+        scale=after,
+        reported_scale=after,
+        steps_taken_back=pilot.steps_taken_back + searching,
+        rollbacks=pilot.rollbacks + (not searching),
+    )
+    return Action(slower, lines=({**line, "back_to": checkpoints[-1]},), back_to=checkpoints[-1])
