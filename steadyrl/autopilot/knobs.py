@@ -68,7 +68,7 @@ def _wider(now: float, start: float, rows: Rows) -> float:
 
 
 def _more_kl(now: float, start: float, rows: Rows) -> float:
-    return min(1.5 * now, 10.0 * start)
+    return max(now, min(1.5 * now, 10.0 * start))  # a target for the KL may have raised it further
 
 
 def _warmer(now: float, start: float, rows: Rows) -> float:

@@ -362,6 +362,7 @@ def test_the_page_of_the_autopilot_has_the_table_of_the_code():
     ("entropy_up", 0.0, 0.0, [0.005, 0.01, 0.02, 0.02]),
     ("kl_coef", 0.2, 0.2, [0.3, 0.45]),
     ("kl_coef", 1.9, 0.2, [2.0, 2.0]),
+    ("kl_coef", 5.0, 0.2, [5.0, 5.0]),
     ("temperature", 1.0, 1.0, [1.2, 1.44, 1.5, 1.5]),
     ("clip", 0.2, 0.2, [0.28, 0.28]),
 ])  # fmt: skip
