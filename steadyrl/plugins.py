@@ -1,6 +1,7 @@
 """The one way in for user code: an import path ``"package.module:name"``, or the short name of a built-in.
 
-Built-ins are listed here by kind; an installed package can add its own with an entry point in the group
+An algorithm and a curriculum are modules with a section ``Settings`` and a function ``build``: for them the path of the
+module will do. Built-ins are listed here by kind; an installed package can add its own with an entry point in the group
 ``steadyrl.<kind>``. Nothing is imported before it is asked for.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -17,21 +19,21 @@ from steadyrl.errors import ConfigError, MissingExtraError
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "algorithm": {
-        "ppo": "steadyrl.algorithms.ppo:PPO",
-        "grpo": "steadyrl.algorithms.grpo:GRPO",
-        "rloo": "steadyrl.algorithms.rloo:RLOO",
-        "reinforce": "steadyrl.algorithms.reinforce:Reinforce",
-        "rlaif": "steadyrl.algorithms.rlaif:RLAIF",
-        "raft": "steadyrl.algorithms.raft:RAFT",
-        "rwr": "steadyrl.algorithms.rwr:RWR",
-        "sft": "steadyrl.algorithms.sft:SFT",
+        "ppo": "steadyrl.algorithms.ppo",
+        "grpo": "steadyrl.algorithms.grpo",
+        "rloo": "steadyrl.algorithms.rloo",
+        "reinforce": "steadyrl.algorithms.reinforce",
+        "rlaif": "steadyrl.algorithms.rlaif",
+        "raft": "steadyrl.algorithms.raft",
+        "rwr": "steadyrl.algorithms.rwr",
+        "sft": "steadyrl.algorithms.sft",
     },
     "curriculum": {
-        "uniform": "steadyrl.curriculum.passes:Uniform",
-        "learnability": "steadyrl.curriculum.learnability:Learnability",
-        "plr": "steadyrl.curriculum.level_replay:PLR",
-        "accel": "steadyrl.curriculum.level_replay:Accel",
-        "bandit": "steadyrl.curriculum.bandit:Bandit",
+        "uniform": "steadyrl.curriculum.passes",
+        "learnability": "steadyrl.curriculum.learnability",
+        "plr": "steadyrl.curriculum.level_replay",
+        "accel": "steadyrl.curriculum.accel",
+        "bandit": "steadyrl.curriculum.bandit",
     },
     "task": {
         "search": "steadyrl.tasks.search.task:SearchTask",
@@ -55,6 +57,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "torch": "steadyrl.backends.torch.backend:TorchBackend",
     },
 }
+MODULES = ("algorithm", "curriculum")  # kinds whose plug-ins are modules
 # Which extra brings a package that a built-in needs.
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
@@ -68,26 +71,50 @@ def load(kind: str, name: str) -> Any:
 
     Args:
         kind: "algorithm", "curriculum", "task", "reward", "judge", "sampler" or "backend".
-        name: A built-in's short name, an entry point's name, or "package.module:name".
+        name: A built-in's short name, an entry point's name, or "package.module:name"; for an algorithm and a
+            curriculum also "package.module".
 
     Raises:
-        ConfigError: Nothing has that name.
+        ConfigError: Nothing has that name, or what has it does not build an algorithm or a curriculum.
         MissingExtraError: It needs a package that is not installed.
     """
+    found = _find(kind, name)
+    if kind in MODULES and not callable(getattr(found, "build", None)):
+        raise ConfigError(
+            f"{kind}.name: '{name}' is no {kind}: it has no function 'build'; expected a class 'Settings' and a "
+            "function build(settings)"
+        )
+    return found
+
+
+def _find(kind: str, name: str) -> Any:
     if ":" in name:
-        here = str(Path.cwd())
-        if here not in sys.path:  # a reward file beside the config is found, as with `python -m`
-            sys.path.insert(0, here)
-        return _import(name)
+        _look_in_current_folder()
+        return _import(kind, name)
     if name in BUILT_IN[kind]:
-        return _import(BUILT_IN[kind][name])
-    found = {point.name: point for point in entry_points(group=f"steadyrl.{kind}")}
-    if name in found:
-        return found[name].load()
-    known = sorted({*BUILT_IN[kind], *found})
+        return _import(kind, BUILT_IN[kind][name])
+    points = {point.name: point for point in entry_points(group=f"steadyrl.{kind}")}
+    if name in points:
+        return points[name].load()
+    if kind in MODULES:
+        _look_in_current_folder()
+        if "." in name or (name.isidentifier() and PathFinder.find_spec(name)):
+            return _import(kind, name)
+    known = sorted({*BUILT_IN[kind], *points})
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
-    raise ConfigError(f"no {kind} is called '{name}'; {hint} (your own: 'package.module:name')")
+    raise ConfigError(f"no {kind} is called '{name}'; {hint} (your own: {_expected(kind)})")
+
+
+def _look_in_current_folder() -> None:
+    """Let a module beside the config be found, as with `python -m`."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _expected(kind: str) -> str:
+    return "'package.module' or 'package.module:name'" if kind in MODULES else "'package.module:name'"
 
 
 def require(package: str) -> Any:
@@ -98,22 +125,22 @@ def require(package: str) -> Any:
         raise _missing(error, package) from error
 
 
-def _import(path: str) -> Any:
+def _import(kind: str, path: str) -> Any:
     module_name, colon, attribute = path.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *([attribute] if colon else [])]):
-        raise ConfigError(f"'{path}' is no import path; expected 'package.module:name'")
+        raise ConfigError(f"'{path}' is no import path; expected {_expected(kind)}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise ConfigError(
                 f"'{path}': there is no module '{error.name}' (looked in the current folder and in what is "
-                "installed); expected 'package.module:name'"
+                f"installed); expected {_expected(kind)}"
             ) from error
         raise _missing(error, module_name) from error
     except (ImportError, SyntaxError) as error:
-        raise ConfigError(f"'{path}': the module '{module_name}' cannot be imported ({error}); mend it") from error
-    if not colon:  # a built-in that is a module of functions
+        raise ConfigError(f"'{path}': the module '{module_name}' cannot be imported ({error}); fix it") from error
+    if not colon:
         return module
     if not hasattr(module, attribute):
         raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; expected 'package.module:name'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -16,6 +16,11 @@ from steadyrl.types import Array, Batch, Completion, Group, Problem, Rollout, Sa
 # losses of micro-batches add up; the sums are over tokens and the driver divides them.
 LossFn = Callable[[Any, TokenScores, Mapping[str, Array], float], tuple[Array, dict[str, Array]]]
 Numbers = Mapping[str, float]
+
+
+def keep_numbers(numbers: Numbers, metrics: Numbers) -> dict[str, float]:
+    """Return an algorithm's numbers as they are, whatever the step measured."""
+    return dict(numbers)
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,8 @@ class Algorithm:
     select: Callable[[Sequence[Group]], list[Group]]
     prepare: Callable[[Batch, Numbers], Batch]
     loss: LossFn
-    adapt: Callable[[Numbers, Numbers], dict[str, float]]
-    state: Mapping[str, float]
+    adapt: Callable[[Numbers, Numbers], dict[str, float]] = keep_numbers
+    state: Mapping[str, float] = field(default_factory=dict)
     source: Literal["policy", "demonstrations"] = "policy"
 
 

@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from steadyrl.plugins import BUILT_IN
+
 
 class Section(BaseModel):
     """A group of settings. It is frozen, it refuses unknown keys and wrong types, and it documents every field."""
@@ -231,24 +233,26 @@ class RewardSettings(Section):
     weight: float = Field(1.0, description="Weight of the reward in the sum of all rewards.")
 
 
+def _names(kind: str) -> str:
+    return ", ".join(f"'{name}'" for name in BUILT_IN[kind])
+
+
 class TaskSection(Section):
     """The task. ``args`` are the task's own settings."""
 
-    name: str = Field("search", description="'search', 'code', 'browse', 'prompts', or an import path.")
+    name: str = Field("search", description=f"{_names('task')}, or an import path.")
     args: Any = Field(default_factory=dict, description="Settings of the task. See its section below.")
 
 
 class AlgorithmSection(Section):
     """The algorithm. ``args`` are the algorithm's own settings."""
 
-    name: str = Field(
-        "ppo", description="'ppo', 'grpo', 'rloo', 'reinforce', 'rlaif', 'raft', 'rwr', 'sft', or an import path."
-    )
+    name: str = Field("ppo", description=f"{_names('algorithm')}, or an import path.")
     args: Any = Field(default_factory=dict, description="Settings of the algorithm. See its section below.")
 
 
 class CurriculumSection(Section):
     """How training problems are chosen. ``args`` are the curriculum's own settings."""
 
-    name: str = Field("uniform", description="'uniform', 'learnability', 'plr', 'accel', 'bandit', or an import path.")
+    name: str = Field("uniform", description=f"{_names('curriculum')}, or an import path.")
     args: Any = Field(default_factory=dict, description="Settings of the curriculum. See its section below.")

@@ -103,3 +103,63 @@ def test_an_installed_package_can_bring_its_own(here):
     sys.path.insert(0, str(here))
     assert plugins.load("reward", "kindness")(None, None) == 3.0
     assert "did you mean 'kindness'?" in refusal("reward", "kindnes")
+
+
+PARTS = """
+from steadyrl.sections import Section
+
+class Settings(Section):
+    pass
+
+def build(settings):
+    return 7
+"""
+WRAPPED = """
+import types
+from steadyrl.sections import Section
+
+mine = types.SimpleNamespace(Settings=Section, build=len)
+"""
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "curriculum"])
+@pytest.mark.parametrize("name", ["mine_here", "package_here.mine"])
+def test_an_algorithm_and_a_curriculum_are_modules_named_by_their_path(here, kind, name):
+    file = here / f"{name.replace('.', '/')}.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(PARTS)
+    assert plugins.load(kind, name).build(None) == 7
+    assert plugins.load(kind, name).Settings.__module__ == name
+
+
+def test_the_path_of_a_built_in_module_is_that_module():
+    assert plugins.load("algorithm", "steadyrl.algorithms.ppo") is plugins.load("algorithm", "ppo")
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "curriculum"])
+def test_an_object_with_settings_and_build_is_named_by_its_import_path(here, kind):
+    (here / "wrapped_here.py").write_text(WRAPPED)
+    assert plugins.load(kind, "wrapped_here:mine").build is len
+
+
+def test_a_module_without_build_is_no_algorithm(here):
+    (here / "empty_here.py").write_text("")
+    expected = "algorithm.name: 'empty_here' is no algorithm: it has no function 'build'; expected a class 'Settings'"
+    assert refusal("algorithm", "empty_here").startswith(expected)
+
+
+@pytest.mark.parametrize("name", ["absent_here.mine", "steadyrl.algorithms.absent"])
+def test_a_module_path_that_leads_nowhere_is_refused(here, name):
+    message = refusal("algorithm", name)
+    assert f"'{name}': there is no module '{name if 'steadyrl' in name else 'absent_here'}'" in message
+    assert "expected 'package.module' or 'package.module:name'" in message
+
+
+@pytest.mark.parametrize("name", ["", ".", "a..b", "pp o", "../ppo", "1.5"])
+def test_what_is_no_module_path_is_refused(here, name):
+    assert "'package.module' or 'package.module:name'" in refusal("algorithm", name)
+
+
+def test_a_reward_is_no_module(here):
+    (here / "reward_here.py").write_text("")
+    assert "no reward is called 'reward_here'" in refusal("reward", "reward_here")

@@ -11,7 +11,7 @@ import numpy as np
 import wrappers
 from settings import Change, Data, put, scaled
 
-from steadyrl.algorithms.grpo import GRPO
+from steadyrl.algorithms import grpo
 from steadyrl.checkpoint import State
 from steadyrl.train import Session
 from steadyrl.types import Score
@@ -122,7 +122,7 @@ def _no_penalty(scene: Scene) -> Session:
     if "kl_coef" in scene.state.algorithm:
         scene.state.algorithm["kl_coef"] = 0.0
         return session
-    free = GRPO.build(session.config.algorithm.args.model_copy(update={"kl_coef": 0.0}))
+    free = grpo.build(session.config.algorithm.args.model_copy(update={"kl_coef": 0.0}))
     return replace(session, algorithm=replace(free, needs=session.algorithm.needs))  # the KL is measured on
 
 

@@ -28,7 +28,7 @@ SURROGATES = {"clip": losses.clipped_policy, "weight": losses.clipped_weight}
 WEIGHTS = {"sequence": mean_of_tokens, "constant": sum_of_tokens}
 
 
-class GRPOSettings(Section):
+class Settings(Section):
     """GRPO's own numbers; it needs rollout.samples_per_prompt of at least 2."""
 
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL to the reference in the loss; 0 needs none")
@@ -60,7 +60,7 @@ class GRPOSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _length_limit_is_given(self) -> GRPOSettings:
+    def _length_limit_is_given(self) -> Settings:
         if self.mean == "constant" and not self.length_limit:
             raise ValueError("a length_limit above 0 (as sampling.max_new_tokens) for mean = 'constant'")
         if self.overlong_buffer > self.length_limit:
@@ -68,22 +68,14 @@ class GRPOSettings(Section):
         return self
 
 
-class GRPO:
-    """Builds the algorithm from its settings; the name that the config loads."""
-
-    Settings = GRPOSettings
-
-    @staticmethod
-    def build(settings: GRPOSettings) -> Algorithm:
-        """Return GRPO as a record of functions."""
-        return Algorithm(
-            needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
-            select=SELECTS[settings.groups],
-            prepare=lambda batch, numbers: _prepare(batch, settings),
-            loss=partial(_loss, settings=settings),
-            adapt=lambda numbers, metrics: dict(numbers),
-            state={},
-        )
+def build(settings: Settings) -> Algorithm:
+    """Return GRPO as a record of functions."""
+    return Algorithm(
+        needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
+        select=SELECTS[settings.groups],
+        prepare=lambda batch, numbers: _prepare(batch, settings),
+        loss=partial(_loss, settings=settings),
+    )
 
 
 def require_groups(batch: Batch, name: str) -> None:
@@ -99,7 +91,7 @@ def require_groups(batch: Batch, name: str) -> None:
         )
 
 
-def _prepare(batch: Batch, settings: GRPOSettings) -> Batch:
+def _prepare(batch: Batch, settings: Settings) -> Batch:
     """Give every token of a rollout its reward less the group's mean, scaled; and its weight in the loss.
 
     Source: Shao et al., "DeepSeekMath" (arXiv 2402.03300), outcome supervision, section 4.1.2.
@@ -121,7 +113,7 @@ def _prepare(batch: Batch, settings: GRPOSettings) -> Batch:
 
 
 def _loss(
-    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: GRPOSettings
+    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
 ) -> tuple[Array, dict[str, Array]]:
     mask = arrays["mask"]
     log_ratio = RATIOS[settings.ratio](xp, new.logprobs, arrays["old_logprobs"], mask)

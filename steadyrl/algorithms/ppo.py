@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -16,7 +17,7 @@ from steadyrl.select import drop_unscored
 from steadyrl.types import Array, Batch, TokenScores
 
 
-class PPOSettings(Section):
+class Settings(Section):
     """PPO's own numbers."""
 
     kl_coef: float = Field(0.05, ge=0, description="reward paid per nat of KL to the reference, at the start")
@@ -34,43 +35,20 @@ class PPOSettings(Section):
     whiten_rewards: bool = Field(False, description="standard deviation 1 of the token rewards, mean kept")
 
 
-class PPO:
-    """Builds the algorithm from its settings; the name that the config loads."""
-
-    Settings = PPOSettings
-
-    @staticmethod
-    def build(settings: PPOSettings) -> Algorithm:
-        """Return PPO as a record of functions."""
-
-        def prepare(batch: Batch, numbers: Numbers) -> Batch:
-            return _prepare(batch, numbers, settings)
-
-        def loss(
-            xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float
-        ) -> tuple[Array, dict[str, Array]]:
-            return _loss(xp, new, arrays, count, settings)
-
-        def adapt(numbers: Numbers, metrics: Numbers) -> dict[str, float]:
-            if settings.kl_control == "fixed" or metrics.get("kl_ref_k1_seq") is None or numbers["kl_coef"] == 0:
-                return dict(numbers)
-            coef = kl.adapt_coefficient(
-                numbers["kl_coef"], metrics["kl_ref_k1_seq"], settings.kl_target, settings.kl_horizon
-            )
-            return {**numbers, "kl_coef": coef}
-
-        needs = {"ref_logprobs", "values"} | ({"entropy"} if settings.entropy_coef else set())
-        return Algorithm(
-            needs=frozenset(needs),
-            select=drop_unscored,
-            prepare=prepare,
-            loss=loss,
-            adapt=adapt,
-            state={"kl_coef": settings.kl_coef},
-        )
+def build(settings: Settings) -> Algorithm:
+    """Return PPO as a record of functions."""
+    needs = {"ref_logprobs", "values"} | ({"entropy"} if settings.entropy_coef else set())
+    return Algorithm(
+        needs=frozenset(needs),
+        select=drop_unscored,
+        prepare=partial(_prepare, settings=settings),
+        loss=partial(_loss, settings=settings),
+        adapt=partial(_adapt, settings=settings),
+        state={"kl_coef": settings.kl_coef},
+    )
 
 
-def _prepare(batch: Batch, numbers: Numbers, settings: PPOSettings) -> Batch:
+def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
     """Turn rewards into advantages and value targets: the KL penalty at every token, the reward at the last."""
     old, mask = batch.old, batch.completion_mask
     assert old is not None and old.values is not None, "score the batch first, values included"
@@ -87,7 +65,7 @@ def _prepare(batch: Batch, numbers: Numbers, settings: PPOSettings) -> Batch:
 
 
 def _loss(
-    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: PPOSettings
+    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
 ) -> tuple[Array, dict[str, Array]]:
     mask = arrays["mask"]
     log_ratio = losses.token_log_ratio(xp, new.logprobs, arrays["old_logprobs"], mask)
@@ -105,3 +83,11 @@ def _loss(
         "clip_fraction_value": (value_clipped * mask).sum(),
     }
     return losses.reduce(xp, per_token, mask, count), sums
+
+
+def _adapt(numbers: Numbers, metrics: Numbers, settings: Settings) -> dict[str, float]:
+    """Move the KL coefficient towards its target, where it is adaptive and the KL was measured."""
+    coef, measured = numbers["kl_coef"], metrics.get("kl_ref_k1_seq")
+    if settings.kl_control == "fixed" or measured is None or coef == 0:
+        return dict(numbers)
+    return {**numbers, "kl_coef": kl.adapt_coefficient(coef, measured, settings.kl_target, settings.kl_horizon)}

@@ -8,38 +8,30 @@ from typing import Any
 
 from pydantic import Field
 
-from steadyrl.config import Section
 from steadyrl.losses import kl_old_sums, likelihood_loss
 from steadyrl.protocols import Algorithm
+from steadyrl.sections import Section
 from steadyrl.select import best_of_n
 from steadyrl.types import Array, TokenScores
 
 
-class RAFTSettings(Section):
+class Settings(Section):
     """RAFT's own numbers; it ranks the rollouts of a problem, so rollout.samples_per_prompt is 2 or more."""
 
     top_k: int = Field(1, ge=1, description="rollouts of each problem that train, the best ones")
 
 
-class RAFT:
-    """Builds the algorithm from its settings; the name that the config loads."""
+def build(settings: Settings) -> Algorithm:
+    """Return RAFT as a record of functions.
 
-    Settings = RAFTSettings
-
-    @staticmethod
-    def build(settings: RAFTSettings) -> Algorithm:
-        """Return RAFT as a record of functions.
-
-        Source: Dong et al., "RAFT: Reward rAnked FineTuning" (arXiv 2304.06767): sample, rank, fine-tune on the best.
-        """
-        return Algorithm(
-            needs=frozenset(),
-            select=partial(best_of_n, count=settings.top_k),
-            prepare=lambda batch, numbers: batch,
-            loss=likelihood_of_samples,
-            adapt=lambda numbers, metrics: dict(numbers),
-            state={},
-        )
+    Source: Dong et al., "RAFT: Reward rAnked FineTuning" (arXiv 2304.06767): sample, rank, fine-tune on the best.
+    """
+    return Algorithm(
+        needs=frozenset(),
+        select=partial(best_of_n, count=settings.top_k),
+        prepare=lambda batch, numbers: batch,
+        loss=likelihood_of_samples,
+    )
 
 
 def likelihood_of_samples(

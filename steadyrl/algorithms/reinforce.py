@@ -10,13 +10,13 @@ from pydantic import Field
 
 from steadyrl.advantages import gae, penalised_rewards, whiten
 from steadyrl.losses import policy_loss
-from steadyrl.protocols import Algorithm, Numbers
+from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Batch
 
 
-class ReinforceSettings(Section):
+class Settings(Section):
     """REINFORCE++'s own numbers; one rollout per problem is enough."""
 
     kl_coef: float = Field(0.01, ge=0, description="reward paid per nat of KL to the reference; 0 needs none")
@@ -25,29 +25,17 @@ class ReinforceSettings(Section):
     clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
 
 
-class Reinforce:
-    """Builds the algorithm from its settings; the name that the config loads."""
-
-    Settings = ReinforceSettings
-
-    @staticmethod
-    def build(settings: ReinforceSettings) -> Algorithm:
-        """Return REINFORCE++ as a record of functions."""
-
-        def prepare(batch: Batch, numbers: Numbers) -> Batch:
-            return _prepare(batch, settings)
-
-        return Algorithm(
-            needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
-            select=drop_unscored,
-            prepare=prepare,
-            loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
-            adapt=lambda numbers, metrics: dict(numbers),
-            state={},
-        )
+def build(settings: Settings) -> Algorithm:
+    """Return REINFORCE++ as a record of functions."""
+    return Algorithm(
+        needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
+        select=drop_unscored,
+        prepare=lambda batch, numbers: _prepare(batch, settings),
+        loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
+    )
 
 
-def _prepare(batch: Batch, settings: ReinforceSettings) -> Batch:
+def _prepare(batch: Batch, settings: Settings) -> Batch:
     """Give every token the reward and the penalties from itself on, less the batch's mean, over its deviation.
 
     Source: Hu et al., "REINFORCE++" (arXiv 2501.03262): A_t = r - kl_coef * sum of KL(i) over i >= t, with k1, then

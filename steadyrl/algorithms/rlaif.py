@@ -17,13 +17,13 @@ from pydantic import Field, model_validator
 
 from steadyrl import advantages, kl, losses
 from steadyrl.algorithms.grpo import require_groups
-from steadyrl.config import Section
 from steadyrl.protocols import Algorithm
+from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Array, Batch, TokenScores
 
 
-class RLAIFSettings(Section):
+class Settings(Section):
     """RLAIF's own numbers; it needs rollout.samples_per_prompt of at least 2."""
 
     keep: Literal["best", "top_k", "above", "all"] = Field(
@@ -41,7 +41,7 @@ class RLAIFSettings(Section):
     clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
 
     @model_validator(mode="after")
-    def _something_is_left(self) -> RLAIFSettings:
+    def _something_is_left(self) -> Settings:
         if self.keep == "above" and self.reward_threshold is None:
             raise ValueError("a reward_threshold for keep = 'above'")
         if self.baseline == "kept" and (self.keep == "best" or (self.keep == "top_k" and self.top_k == 1)):
@@ -49,25 +49,17 @@ class RLAIFSettings(Section):
         return self
 
 
-class RLAIF:
-    """Builds the algorithm from its settings; the name that the config loads."""
-
-    Settings = RLAIFSettings
-
-    @staticmethod
-    def build(settings: RLAIFSettings) -> Algorithm:
-        """Return the filtered policy gradient as a record of functions."""
-        return Algorithm(
-            needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
-            select=drop_unscored,
-            prepare=lambda batch, numbers: _prepare(batch, settings),
-            loss=partial(_loss, settings=settings),
-            adapt=lambda numbers, metrics: dict(numbers),
-            state={},
-        )
+def build(settings: Settings) -> Algorithm:
+    """Return the filtered policy gradient as a record of functions."""
+    return Algorithm(
+        needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
+        select=drop_unscored,
+        prepare=lambda batch, numbers: _prepare(batch, settings),
+        loss=partial(_loss, settings=settings),
+    )
 
 
-def _prepare(batch: Batch, settings: RLAIFSettings) -> Batch:
+def _prepare(batch: Batch, settings: Settings) -> Batch:
     """Give every token of a kept rollout its reward less the baseline, and the others 0."""
     rewards, groups = batch.rewards, batch.groups
     if settings.baseline != "none" or settings.keep in ("best", "top_k"):
@@ -87,7 +79,7 @@ def _prepare(batch: Batch, settings: RLAIFSettings) -> Batch:
 
 
 def _loss(
-    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: RLAIFSettings
+    xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
 ) -> tuple[Array, dict[str, Array]]:
     mask, old = arrays["mask"], arrays["old_logprobs"]
     log_ratio = losses.token_log_ratio(xp, new.logprobs, old, mask)

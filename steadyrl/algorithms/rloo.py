@@ -10,13 +10,13 @@ from pydantic import Field
 from steadyrl.advantages import at_every_token, leave_one_out, penalised_rewards
 from steadyrl.algorithms.grpo import require_groups
 from steadyrl.losses import policy_loss
-from steadyrl.protocols import Algorithm, Numbers
+from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Batch
 
 
-class RLOOSettings(Section):
+class Settings(Section):
     """RLOO's own numbers; it needs rollout.samples_per_prompt of at least 2."""
 
     kl_coef: float = Field(0.01, ge=0, description="reward paid per nat of KL to the reference; 0 needs none")
@@ -24,27 +24,15 @@ class RLOOSettings(Section):
     clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
 
 
-class RLOO:
-    """Builds the algorithm from its settings; the name that the config loads."""
-
-    Settings = RLOOSettings
-
-    @staticmethod
-    def build(settings: RLOOSettings) -> Algorithm:
-        """Return RLOO as a record of functions."""
-
-        def prepare(batch: Batch, numbers: Numbers) -> Batch:
-            return _prepare(batch, settings.kl_coef)
-
-        return Algorithm(
-            needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
-            select=drop_unscored,
-            prepare=prepare,
-            # At ratio 1, that is in a step's first update, the paper's estimator; the clip holds the later ones.
-            loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
-            adapt=lambda numbers, metrics: dict(numbers),
-            state={},
-        )
+def build(settings: Settings) -> Algorithm:
+    """Return RLOO as a record of functions."""
+    return Algorithm(
+        needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
+        select=drop_unscored,
+        prepare=lambda batch, numbers: _prepare(batch, settings.kl_coef),
+        # At ratio 1, that is in a step's first update, the paper's estimator; the clip holds the later ones.
+        loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
+    )
 
 
 def _prepare(batch: Batch, kl_coef: float) -> Batch:

@@ -9,13 +9,13 @@ from pydantic import Field
 from steadyrl.advantages import at_every_token, exponential_weights
 from steadyrl.algorithms.grpo import require_groups
 from steadyrl.algorithms.raft import likelihood_of_samples
-from steadyrl.config import Section
-from steadyrl.protocols import Algorithm, Numbers
+from steadyrl.protocols import Algorithm
+from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 from steadyrl.types import Batch
 
 
-class RWRSettings(Section):
+class Settings(Section):
     """RWR's own numbers; it needs rollout.samples_per_prompt of at least 2."""
 
     temperature: float = Field(
@@ -23,26 +23,14 @@ class RWRSettings(Section):
     )
 
 
-class RWR:
-    """Builds the algorithm from its settings; the name that the config loads."""
-
-    Settings = RWRSettings
-
-    @staticmethod
-    def build(settings: RWRSettings) -> Algorithm:
-        """Return reward-weighted fine-tuning as a record of functions."""
-
-        def prepare(batch: Batch, numbers: Numbers) -> Batch:
-            return _prepare(batch, settings.temperature)
-
-        return Algorithm(
-            needs=frozenset(),
-            select=drop_unscored,
-            prepare=prepare,
-            loss=likelihood_of_samples,
-            adapt=lambda numbers, metrics: dict(numbers),
-            state={},
-        )
+def build(settings: Settings) -> Algorithm:
+    """Return reward-weighted fine-tuning as a record of functions."""
+    return Algorithm(
+        needs=frozenset(),
+        select=drop_unscored,
+        prepare=lambda batch, numbers: _prepare(batch, settings.temperature),
+        loss=likelihood_of_samples,
+    )
 
 
 def _prepare(batch: Batch, temperature: float) -> Batch:

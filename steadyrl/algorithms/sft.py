@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from steadyrl.config import Section
 from steadyrl.losses import likelihood_loss
 from steadyrl.protocols import Algorithm
+from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
 
 
-class SFTSettings(Section):
+class Settings(Section):
     """The likelihood has no settings; the task supplies the answers."""
 
 
-class SFT:
-    """Builds the algorithm from its settings; the name that the config loads."""
-
-    Settings = SFTSettings
-
-    @staticmethod
-    def build(settings: SFTSettings) -> Algorithm:
-        """Return supervised fine-tuning as a record of functions."""
-        return Algorithm(
-            needs=frozenset(),
-            select=drop_unscored,
-            prepare=lambda batch, numbers: batch,
-            # Without a KL to the old policy: it did not write these tokens, so that no estimator holds.
-            loss=likelihood_loss,
-            adapt=lambda numbers, metrics: dict(numbers),
-            state={},
-            source="demonstrations",
-        )
+def build(settings: Settings) -> Algorithm:
+    """Return supervised fine-tuning as a record of functions."""
+    return Algorithm(
+        needs=frozenset(),
+        select=drop_unscored,
+        prepare=lambda batch, numbers: batch,
+        # Without a KL to the old policy: it did not write these tokens, so that no estimator holds.
+        loss=likelihood_loss,
+        source="demonstrations",
+    )

@@ -16,52 +16,49 @@ from steadyrl.types import Problem
 MOST_ARMS = 100  # more are no categories but a number that should have been rounded
 
 
-class Bandit:
-    """Categories of problems (their difficulty, say) as arms; an arm is worth the advantages it brings."""
+class Settings(Section):
+    """Which categories, and how greedily."""
 
-    class Settings(Section):
-        """Which categories, and how greedily."""
+    column: str = Field("difficulty", description="column of the problems that names their arm")
+    temperature: float = Field(0.3, gt=0, description="of the choice among arms, in units of the best arm's worth")
+    uniform_share: float = Field(0.1, ge=0, le=1, description="drawn from all arms alike")
+    decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of an arm count for at each draw")
 
-        column: str = Field("difficulty", description="column of the problems that names their arm")
-        temperature: float = Field(0.3, gt=0, description="of the choice among arms, in units of the best arm's worth")
-        uniform_share: float = Field(0.1, ge=0, le=1, description="drawn from all arms alike")
-        decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of an arm count for at each draw")
 
-    @staticmethod
-    def build(settings: Settings) -> Curriculum:
-        """Return the bandit as a record of functions.
+def build(settings: Settings) -> Curriculum:
+    """Return the bandit as a record of functions.
 
-        Source: Chen et al., "Self-Evolving Curriculum for LLM Reasoning" (arXiv 2505.14970): a Boltzmann choice among
-        categories, each worth a running mean of the absolute advantage. Here the worth is divided by the best arm's,
-        so that one temperature serves rewards of any scale, and an arm that was never drawn is worth the best.
-        """
+    Source: Chen et al., "Self-Evolving Curriculum for LLM Reasoning" (arXiv 2505.14970): a Boltzmann choice among
+    categories, each worth a running mean of the absolute advantage. Here the worth is divided by the best arm's,
+    so that one temperature serves rewards of any scale, and an arm that was never drawn is worth the best.
+    """
 
-        def arm(problem: Problem) -> str:
-            return str(problem.columns.get(settings.column))
+    def arm(problem: Problem) -> str:
+        return str(problem.columns.get(settings.column))
 
-        def choose(request: Request, memory: Memory) -> Choice:
-            own = [arm(problem) for problem in request.problems]
-            names = sorted(set(own))
-            _require_arms(names, settings.column)
-            known = look_up(names, memory, request.step)
-            best = float(known.deviation.max())
-            worth = np.where(known.rollouts > 0, known.deviation / best if best > 0 else 1.0, 1.0)
-            by_arm = shares(np.exp((worth - 1.0) / settings.temperature))
-            by_arm = (1 - settings.uniform_share) * by_arm + settings.uniform_share / len(names)
-            index = np.array([names.index(name) for name in own])
-            probabilities = by_arm[index] / np.bincount(index)[index]
-            chosen = draw(probabilities, request.count, request.generator())
-            why = [
-                f"arm {own[i]}: mean |advantage| {known.deviation[index[i]]:.3g}; "
-                f"probability {by_arm[index[i]]:.3g} of {len(names)} arms"
-                for i in chosen
-            ]
-            return Choice([request.problems[i] for i in chosen], why, entropy(probabilities), memory)
+    def choose(request: Request, memory: Memory) -> Choice:
+        own = [arm(problem) for problem in request.problems]
+        names = sorted(set(own))
+        _require_arms(names, settings.column)
+        known = look_up(names, memory, request.step)
+        best = float(known.deviation.max())
+        worth = np.where(known.rollouts > 0, known.deviation / best if best > 0 else 1.0, 1.0)
+        by_arm = shares(np.exp((worth - 1.0) / settings.temperature))
+        by_arm = (1 - settings.uniform_share) * by_arm + settings.uniform_share / len(names)
+        index = np.array([names.index(name) for name in own])
+        probabilities = by_arm[index] / np.bincount(index)[index]
+        chosen = draw(probabilities, request.count, request.generator())
+        why = [
+            f"arm {own[i]}: mean |advantage| {known.deviation[index[i]]:.3g}; "
+            f"probability {by_arm[index[i]]:.3g} of {len(names)} arms"
+            for i in chosen
+        ]
+        return Choice([request.problems[i] for i in chosen], why, entropy(probabilities), memory)
 
-        return Curriculum(
-            choose=choose,
-            observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay, arm),
-        )
+    return Curriculum(
+        choose=choose,
+        observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay, arm),
+    )
 
 
 def _require_arms(names: Sequence[str], column: str) -> None:

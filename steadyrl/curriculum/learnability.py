@@ -29,44 +29,41 @@ def learnability(known: Known) -> np.ndarray:
     return found
 
 
-class Learnability:
-    """Problems by the variance of their reward, with a share for those not drawn for long and one for all."""
+class Settings(Section):
+    """How much is drawn by what."""
 
-    class Settings(Section):
-        """How much is drawn by what."""
+    stale_share: float = Field(0.1, ge=0, le=1, description="drawn by the steps since the last draw")
+    uniform_share: float = Field(0.1, ge=0, le=1, description="drawn from all problems alike")
+    sharpness: float = Field(1.0, ge=0, description="power of the learnability; 0 makes all alike")
+    decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of a problem count for at each draw")
 
-        stale_share: float = Field(0.1, ge=0, le=1, description="drawn by the steps since the last draw")
-        uniform_share: float = Field(0.1, ge=0, le=1, description="drawn from all problems alike")
-        sharpness: float = Field(1.0, ge=0, description="power of the learnability; 0 makes all alike")
-        decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of a problem count for at each draw")
+    @model_validator(mode="after")
+    def _shares_leave_room(self) -> Settings:
+        if self.stale_share + self.uniform_share > 1:
+            raise ValueError("stale_share + uniform_share of at most 1")
+        return self
 
-        @model_validator(mode="after")
-        def _shares_leave_room(self) -> Learnability.Settings:
-            if self.stale_share + self.uniform_share > 1:
-                raise ValueError("stale_share + uniform_share of at most 1")
-            return self
 
-    @staticmethod
-    def build(settings: Settings) -> Curriculum:
-        """Return the curriculum as a record of functions."""
+def build(settings: Settings) -> Curriculum:
+    """Return the curriculum as a record of functions."""
 
-        def choose(request: Request, memory: Memory) -> Choice:
-            known = look_up([problem.id for problem in request.problems], memory, request.step)
-            score = learnability(known)
-            probabilities = (
-                (1 - settings.stale_share - settings.uniform_share) * shares(score**settings.sharpness)
-                + settings.stale_share * shares(known.stale)
-                + settings.uniform_share / len(score)
-            )
-            chosen = draw(probabilities, request.count, request.generator())
-            return Choice(
-                [request.problems[i] for i in chosen],
-                [reason("learnability", score, known, probabilities, i) for i in chosen],
-                entropy(probabilities),
-                memory,
-            )
-
-        return Curriculum(
-            choose=choose,
-            observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay),
+    def choose(request: Request, memory: Memory) -> Choice:
+        known = look_up([problem.id for problem in request.problems], memory, request.step)
+        score = learnability(known)
+        probabilities = (
+            (1 - settings.stale_share - settings.uniform_share) * shares(score**settings.sharpness)
+            + settings.stale_share * shares(known.stale)
+            + settings.uniform_share / len(score)
         )
+        chosen = draw(probabilities, request.count, request.generator())
+        return Choice(
+            [request.problems[i] for i in chosen],
+            [reason("learnability", score, known, probabilities, i) for i in chosen],
+            entropy(probabilities),
+            memory,
+        )
+
+    return Curriculum(
+        choose=choose,
+        observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay),
+    )

@@ -1,9 +1,8 @@
-"""Prioritized level replay, and the editing of levels on top of it: curricula that go back to where most is to gain."""
+"""Prioritized level replay: a curriculum that goes back to the problems from which most can be gained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from pydantic import Field
 from steadyrl.curriculum.choice import Choice, Curriculum, Request, draw, entropy, reason, shares
 from steadyrl.curriculum.memory import Known, Memory, look_up, record_outcomes
 from steadyrl.sections import Section
-from steadyrl.types import Group, Problem
+from steadyrl.types import Problem
 
 
 def advantage_size(known: Known) -> np.ndarray:
@@ -42,7 +41,7 @@ SCORES: Mapping[str, Callable[[Known], np.ndarray]] = {
 }
 
 
-class ReplaySettings(Section):
+class Settings(Section):
     """How new problems, high scores and old draws share a step."""
 
     score: Literal["advantage", "best_minus_mean"] = Field("advantage", description="what problems are ranked by")
@@ -52,7 +51,7 @@ class ReplaySettings(Section):
     decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of a problem count for at each draw")
 
 
-def replay_probabilities(score: np.ndarray, known: Known, settings: ReplaySettings) -> np.ndarray:
+def replay_probabilities(score: np.ndarray, known: Known, settings: Settings) -> np.ndarray:
     """Return with which probability each problem comes next, [N].
 
     Of the seen ones P = (1 - stale_share) * P_score + stale_share * P_stale, with P_score ~ (1 / rank) ** (1 /
@@ -77,90 +76,29 @@ def replay_probabilities(score: np.ndarray, known: Known, settings: ReplaySettin
     return settings.new_share * shares(~known.seen) + (1 - settings.new_share) * replayed
 
 
-class PLR:
-    """Prioritized level replay."""
-
-    Settings = ReplaySettings
-
-    @staticmethod
-    def build(settings: ReplaySettings) -> Curriculum:
-        """Return the curriculum as a record of functions."""
-
-        def choose(request: Request, memory: Memory) -> Choice:
-            return _replay(request.problems, request, memory, settings, request.generator())
-
-        return Curriculum(
-            choose=choose,
-            observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay),
-        )
+def build(settings: Settings) -> Curriculum:
+    """Return prioritized level replay as a record of functions."""
+    return Curriculum(
+        choose=lambda request, memory: replay(request.problems, request, memory, settings, request.generator()),
+        observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay),
+    )
 
 
-def _replay(
-    pool: Sequence[Problem], request: Request, memory: Memory, settings: ReplaySettings, generator: np.random.Generator
+def replay(
+    pool: Sequence[Problem], request: Request, memory: Memory, settings: Settings, generator: np.random.Generator
 ) -> Choice:
+    """Draw a step's problems from a pool.
+
+    Args:
+        pool: The task's problems, and those that were made from them.
+        request: What the step asks for.
+        memory: What is known of them.
+        settings: How they share the step.
+        generator: Of the draw.
+    """
     known = look_up([problem.id for problem in pool], memory, request.step)
     score = SCORES[settings.score](known)
     probabilities = replay_probabilities(score, known, settings)
     chosen = draw(probabilities, request.count, generator)
     why = [reason(settings.score, score, known, probabilities, i) for i in chosen]
     return Choice([pool[i] for i in chosen], why, entropy(probabilities), memory)
-
-
-class AccelSettings(ReplaySettings):
-    """Replay, and how much of a step is edited from it."""
-
-    edit_share: float = Field(0.25, ge=0, le=1, description="of a step, made by editing problems of high scores")
-    most_made: int = Field(256, ge=1, description="edited problems kept: those of the highest score")
-
-
-class Accel:
-    """Replay of levels and of their edits: what is worth going back to is changed a little, and kept if it is too."""
-
-    Settings = AccelSettings
-
-    @staticmethod
-    def build(settings: AccelSettings) -> Curriculum:
-        """Return the curriculum as a record of functions.
-
-        Source: Parker-Holder et al., "Evolving Curricula with Regret-Based Environment Design" (arXiv 2203.01302).
-        """
-
-        def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
-            return _keep_best(record_outcomes(memory, groups, step, settings.decay), step, settings)
-
-        return Curriculum(
-            choose=lambda request, memory: _replay_and_edit(request, memory, settings), observe=observe, edits=True
-        )
-
-
-def _replay_and_edit(request: Request, memory: Memory, settings: AccelSettings) -> Choice:
-    assert request.mutate is not None, "a curriculum that edits needs a task that offers mutate"
-    generator = request.generator()
-    pool = {problem.id: problem for problem in request.problems} | dict(memory.made)
-    known = look_up(list(pool), memory, request.step)
-    score = np.where(known.seen, SCORES[settings.score](known), 0.0)
-    edits = round(settings.edit_share * request.count) if score.any() else 0
-    problems, why, made = [], [], dict(memory.made)
-    everything = list(pool.values())
-    parents = shares(score ** (1.0 / settings.temperature))
-    for i in generator.choice(len(everything), edits, p=parents):
-        child = request.mutate(everything[i], generator)
-        if child.id not in pool:
-            made[child.id] = child
-        problems.append(pool.get(child.id, child))
-        why.append(f"edited from '{everything[i].id}', {settings.score} {score[i]:.3g}")
-    rest = replace(request, count=request.count - edits)
-    replayed = _replay(everything, rest, memory, settings, generator)
-    return Choice(problems + replayed.problems, why + replayed.why, replayed.entropy, replace(memory, made=made))
-
-
-def _keep_best(memory: Memory, step: int, settings: AccelSettings) -> Memory:
-    """Forget the edited problems of the lowest scores when there are too many."""
-    names = list(memory.made)
-    score = SCORES[settings.score](look_up(names, memory, step))
-    kept = {names[i] for i in np.argsort(-score, kind="stable")[: settings.most_made]}
-    gone = set(names) - kept
-    return Memory(
-        {name: numbers for name, numbers in memory.seen.items() if name not in gone},
-        {name: problem for name, problem in memory.made.items() if name in kept},
-    )

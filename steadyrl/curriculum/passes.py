@@ -31,18 +31,15 @@ def uniform(problems: int, drawn: int, count: int, seed: int) -> list[int]:
     return indices
 
 
-class Uniform:
-    """Shuffled passes over all problems."""
+class Settings(Section):
+    """Passes have no settings."""
 
-    class Settings(Section):
-        """Passes have no settings."""
 
-    @staticmethod
-    def build(settings: Settings) -> Curriculum:
-        """Return the passes as a record of functions."""
+def build(settings: Settings) -> Curriculum:
+    """Return the passes as a record of functions."""
 
-        def choose(request: Request, memory: Memory) -> Choice:
-            indices = uniform(len(request.problems), request.drawn, request.count, request.seed)
-            return Choice([request.problems[i] for i in indices], [""] * len(indices), None, memory)
+    def choose(request: Request, memory: Memory) -> Choice:
+        indices = uniform(len(request.problems), request.drawn, request.count, request.seed)
+        return Choice([request.problems[i] for i in indices], [""] * len(indices), None, memory)
 
-        return Curriculum(choose=choose, observe=lambda memory, groups, step: memory)
+    return Curriculum(choose=choose, observe=lambda memory, groups, step: memory)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl.algorithms.grpo import GRPO
+from steadyrl.algorithms import grpo
 from steadyrl.batch import loss_arrays, loss_count, take_rows
 from steadyrl.config import validate
 from steadyrl.errors import ConfigError
@@ -18,7 +18,7 @@ REF = np.where(MASK, -1.5, 0.0)
 
 
 def built(**settings):
-    return GRPO.build(GRPO.Settings(**settings))
+    return grpo.build(grpo.Settings(**settings))
 
 
 def four_rows(rewards, groups=(0, 0, 1, 1)):
@@ -160,7 +160,7 @@ def test_unequal_clip_bounds_by_hand():
 )
 def test_a_missing_length_limit_is_refused_with_where_to_find_it(settings, message):
     with pytest.raises(ConfigError, match=rf"algorithm\.args.*{message}"):
-        validate(GRPO.Settings, settings, "algorithm.args")
+        validate(grpo.Settings, settings, "algorithm.args")
 
 
 def rewards_of(run):

@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from steadyrl.algorithms.ppo import PPO
+from steadyrl.algorithms import ppo
 from steadyrl.batch import loss_arrays
 from steadyrl.rundir import RunDir
 from steadyrl.train import train
@@ -12,7 +12,7 @@ from steadyrl.types import Batch, TokenScores
 
 
 def built(**settings):
-    return PPO.build(PPO.Settings(**settings))
+    return ppo.build(ppo.Settings(**settings))
 
 
 # Two rows. The first: one prompt token, two completion tokens; the second: two prompt tokens, one completion token.

@@ -3,8 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl.algorithms.reinforce import Reinforce
-from steadyrl.algorithms.rloo import RLOO
+from steadyrl.algorithms import reinforce, rloo
 from steadyrl.batch import loss_arrays
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
@@ -29,34 +28,34 @@ def three_rows(rewards, groups=(0, 0, 0)):
     )
 
 
-def rloo(**settings):
-    return RLOO.build(RLOO.Settings(**settings))
+def built_rloo(**settings):
+    return rloo.build(rloo.Settings(**settings))
 
 
-def reinforce(**settings):
-    return Reinforce.build(Reinforce.Settings(**settings))
+def built_reinforce(**settings):
+    return reinforce.build(reinforce.Settings(**settings))
 
 
 def test_rloo_compares_with_the_mean_of_the_others():
     """Rewards 1, 2, 6: 1 - 4, 2 - 3.5, 6 - 1.5."""
-    advantages = rloo(kl_coef=0.0).prepare(three_rows([1, 2, 6]), {}).advantages
+    advantages = built_rloo(kl_coef=0.0).prepare(three_rows([1, 2, 6]), {}).advantages
     np.testing.assert_allclose(advantages, [[0, -3, -3], [0, -1.5, -1.5], [0, 4.5, 0]])
 
 
 def test_rloo_pays_the_kl_of_the_whole_completion_from_the_reward():
     """At 2 a nat the rewards 1, 2, 6 become 0, 3, 4: 0 - 3.5, 3 - 2, 4 - 1.5."""
-    advantages = rloo(kl_coef=2.0).prepare(three_rows([1, 2, 6]), {}).advantages
+    advantages = built_rloo(kl_coef=2.0).prepare(three_rows([1, 2, 6]), {}).advantages
     np.testing.assert_allclose(advantages, [[0, -3.5, -3.5], [0, 1, 1], [0, 2.5, 0]])
 
 
 def test_single_rollouts_are_refused_with_the_setting_to_change():
     with pytest.raises(ConfigError, match=r"RLOO .* set rollout\.samples_per_prompt to 2 or more"):
-        rloo().prepare(three_rows([1, 2, 3], groups=(0, 1, 2)), {})
+        built_rloo().prepare(three_rows([1, 2, 3], groups=(0, 1, 2)), {})
 
 
 def test_reinforce_adds_up_penalties_from_each_token_on_and_normalises_over_the_batch():
     """At 2 a nat: -1 + 1 = 0, then 1; 1 + 2 = 3, then 2; 6 - 2 = 4. Mean 2, deviation sqrt(2)."""
-    prepared = reinforce(kl_coef=2.0).prepare(three_rows([1, 2, 6], groups=(0, 1, 2)), {})
+    prepared = built_reinforce(kl_coef=2.0).prepare(three_rows([1, 2, 6], groups=(0, 1, 2)), {})
     np.testing.assert_allclose(prepared.measured["advantages_raw"], [[0, 0, 1], [0, 3, 2], [0, 4, 0]])
     np.testing.assert_allclose(
         prepared.advantages, np.where(MASK, np.array([[9, -2, -1], [9, 1, 0], [9, 2, 9]]) / 2**0.5, 0), atol=1e-7
@@ -64,11 +63,11 @@ def test_reinforce_adds_up_penalties_from_each_token_on_and_normalises_over_the_
 
 
 def test_reinforce_discounts_by_the_token():
-    raw = reinforce(kl_coef=0.0, gamma=0.5).prepare(three_rows([1, 2, 6]), {}).measured["advantages_raw"]
+    raw = built_reinforce(kl_coef=0.0, gamma=0.5).prepare(three_rows([1, 2, 6]), {}).measured["advantages_raw"]
     np.testing.assert_allclose(raw, [[0, 0.5, 1], [0, 1, 2], [0, 6, 0]])
 
 
-@pytest.mark.parametrize("make", [rloo, reinforce])
+@pytest.mark.parametrize("make", [built_rloo, built_reinforce])
 def test_without_a_coefficient_no_reference_is_needed(make):
     assert make(kl_coef=0.0).needs == frozenset()
     assert make(kl_coef=0.1).needs == {"ref_logprobs"}
@@ -76,7 +75,7 @@ def test_without_a_coefficient_no_reference_is_needed(make):
     assert make(kl_coef=0.0).prepare(batch, {}).advantages[MASK].any()
 
 
-@pytest.mark.parametrize("make", [rloo, reinforce])
+@pytest.mark.parametrize("make", [built_rloo, built_reinforce])
 def test_the_loss_is_the_clipped_surrogate_alone(make):
     """Ratios 1, 2; 1, 1/2; 1 with advantages 1, 1; -1, -1; 0 and clip range [0.9, 1.4]: -1 - 1.4 + 1 + 0.9, over 5."""
     batch = replace(three_rows([1, 2, 6]), advantages=np.array([[0, 1.0, 1], [0, -1, -1], [0, 0, 0]]))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.algorithms.ppo import PPO
+from steadyrl.algorithms import ppo
 from steadyrl.backends import tape
 from steadyrl.types import TokenScores
 from tests import needs
@@ -169,7 +169,7 @@ def ppo_numbers(ratio_one):
 @pytest.mark.parametrize("ratio_one", [0.0, 0.5, 1.0])
 def test_the_ppo_loss_has_the_values_and_gradients_that_torch_has(ratio_one):
     torch = needs.package("torch")
-    loss = PPO.build(PPO.Settings(entropy_coef=0.02, value_coef=0.3)).loss
+    loss = ppo.build(ppo.Settings(entropy_coef=0.02, value_coef=0.3)).loss
     new, arrays = ppo_numbers(ratio_one)
     count = float(MASK.sum())
 

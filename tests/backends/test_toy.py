@@ -5,14 +5,14 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax, softmax
 
-from steadyrl.algorithms.ppo import PPO
+from steadyrl.algorithms import ppo
 from steadyrl.backends.toy import ToyBackend, truncation
 from steadyrl.batch import loss_arrays, make_batch
 from steadyrl.errors import CheckpointError
 from steadyrl.rollout.collect import collect
 from steadyrl.types import Problem, Sampling, TokenScores
 
-ALGORITHM = PPO.build(PPO.Settings(entropy_coef=0.03, whiten_advantages=False))
+ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.03, whiten_advantages=False))
 PROBLEMS = [Problem(letter, letter * 2) for letter in "abcde"]
 PLAIN = Sampling(max_new_tokens=8)
 NARROW = Sampling(max_new_tokens=8, temperature=0.7, top_k=9, top_p=0.8)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.curriculum.bandit import Bandit
+from steadyrl.curriculum import bandit
 from steadyrl.curriculum.choice import Request
 from steadyrl.curriculum.memory import Memory
 from steadyrl.errors import DataError
@@ -12,7 +12,7 @@ PROBLEMS = [Problem(f"{level}-{i}", "", {"difficulty": level}) for level in (1, 
 
 
 def built(**settings):
-    return Bandit.build(Bandit.Settings(**settings))
+    return bandit.build(bandit.Settings(**settings))
 
 
 def levels(bandit, memory, draws=300):

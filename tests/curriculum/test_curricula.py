@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steadyrl.curriculum import learnability, passes
 from steadyrl.curriculum import memory as module
 from steadyrl.curriculum.choice import Request, draw
-from steadyrl.curriculum.learnability import Learnability, learnability
 from steadyrl.curriculum.memory import Memory, look_up, recall, record_outcomes
-from steadyrl.curriculum.passes import Uniform, uniform
+from steadyrl.curriculum.passes import uniform
 from steadyrl.types import Problem
 from tests.group_of_rewards import group
 
@@ -49,10 +49,10 @@ def test_each_problem_comes_first_about_equally_often():
 
 def test_the_curriculum_of_passes_takes_the_passes_and_remembers_nothing():
     problems = [Problem(str(i), "") for i in range(7)]
-    choice = Uniform.build(Uniform.Settings()).choose(Request(problems, 5, 4, 1, seed=3), Memory())
+    choice = passes.build(passes.Settings()).choose(Request(problems, 5, 4, 1, seed=3), Memory())
     assert [int(problem.id) for problem in choice.problems] == uniform(7, 4, 5, seed=3)
     assert (choice.why, choice.entropy) == ([""] * 5, None)
-    assert Uniform.build(Uniform.Settings()).observe(Memory(), [group("0", 1.0)], 0) == Memory()
+    assert passes.build(passes.Settings()).observe(Memory(), [group("0", 1.0)], 0) == Memory()
 
 
 # What is remembered
@@ -137,21 +137,21 @@ def after_one_look(step=0):
 
 def test_learnability_is_p_times_one_minus_p_drawn_to_the_average_by_two_rollouts():
     """p(1-p): 0, 7/64, 16/64, 7/64, 0, on average 6/64."""
-    score = learnability(look_up([problem.id for problem in PROBLEMS], after_one_look(), 1))
+    score = learnability.learnability(look_up([problem.id for problem in PROBLEMS], after_one_look(), 1))
     expected = (2 * 6 / 64 + 8 * np.array([0, 7, 16, 7, 0]) / 64) / 10
     np.testing.assert_allclose(score, expected)
 
 
 def test_unseen_problems_are_as_learnable_as_the_average():
-    score = learnability(look_up(["new", "half"], after_one_look(), 1))
+    score = learnability.learnability(look_up(["new", "half"], after_one_look(), 1))
     assert score[0] == pytest.approx(0.25)  # of those asked for, one is known
-    score = learnability(look_up(["new", "half", "dead"], after_one_look(), 1))
+    score = learnability.learnability(look_up(["new", "half", "dead"], after_one_look(), 1))
     assert score[0] == pytest.approx(0.125)
 
 
 def test_a_graded_reward_that_never_varies_is_not_learnable():
     memory = record_outcomes(Memory(), [group("steady", *[0.5] * 8), group("varied", *[0.0, 1.0] * 4)], 0, decay=0.5)
-    steady, varied = learnability(look_up(["steady", "varied"], memory, 1))
+    steady, varied = learnability.learnability(look_up(["steady", "varied"], memory, 1))
     assert varied > 5 * steady
 
 
@@ -166,13 +166,13 @@ def counted(built, problems, memory, draws=400, count=2, **request):
 
 
 def test_learnability_prefers_problems_solved_half_the_time_and_leaves_none_out():
-    counts, _ = counted(Learnability.build(Learnability.Settings()), PROBLEMS, after_one_look())
+    counts, _ = counted(learnability.build(learnability.Settings()), PROBLEMS, after_one_look())
     assert counts["half"] == max(counts.values())
     assert min(counts["hard"], counts["easy"]) > max(counts["dead"], counts["mastered"]) > 0
 
 
 def test_what_was_not_drawn_for_long_comes_back():
-    built = Learnability.build(Learnability.Settings(stale_share=1.0, uniform_share=0.0))
+    built = learnability.build(learnability.Settings(stale_share=1.0, uniform_share=0.0))
     memory = after_one_look()
     memory = record_outcomes(memory, [group(name, 1.0) for name in RATES if name != "dead"], 99, decay=0.5)
     chosen = built.choose(Request(PROBLEMS, 1, 0, 100, 0), memory)
@@ -180,20 +180,20 @@ def test_what_was_not_drawn_for_long_comes_back():
 
 
 def test_before_anything_is_known_all_problems_are_alike():
-    counts, choice = counted(Learnability.build(Learnability.Settings()), PROBLEMS, Memory())
+    counts, choice = counted(learnability.build(learnability.Settings()), PROBLEMS, Memory())
     assert all(110 <= count <= 210 for count in counts.values())
     assert choice.entropy == pytest.approx(np.log(5))
     assert choice.why == ["not drawn yet; probability 0.2 of 5 problems"] * 2
 
 
 def test_a_choice_says_why():
-    built = Learnability.build(Learnability.Settings(stale_share=0.0, uniform_share=0.0))
+    built = learnability.build(learnability.Settings(stale_share=0.0, uniform_share=0.0))
     choice = built.choose(Request([PROBLEMS[2]], 1, 0, 4, 0), after_one_look())
     assert choice.why == ["learnability 0.25, mean reward 0.5, drawn 4 steps ago; probability 1 of 1 problems"]
 
 
 def test_a_choice_follows_from_seed_memory_and_what_was_drawn():
-    built, problems = Learnability.build(Learnability.Settings()), [Problem(str(i), "") for i in range(50)]
+    built, problems = learnability.build(learnability.Settings()), [Problem(str(i), "") for i in range(50)]
     first = built.choose(Request(problems, 9, 27, 3, 0), Memory())
     assert built.choose(Request(problems, 9, 27, 3, 0), Memory()) == first
     assert built.choose(Request(problems, 9, 36, 3, 0), Memory()).problems != first.problems
@@ -202,4 +202,4 @@ def test_a_choice_follows_from_seed_memory_and_what_was_drawn():
 
 def test_shares_of_more_than_everything_are_refused():
     with pytest.raises(ValueError, match="of at most 1"):
-        Learnability.Settings(stale_share=0.6, uniform_share=0.6)
+        learnability.Settings(stale_share=0.6, uniform_share=0.6)

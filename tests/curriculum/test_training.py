@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from steadyrl.checkpoint import State
-from steadyrl.curriculum.bandit import Bandit
-from steadyrl.curriculum.level_replay import Accel, AccelSettings
+from steadyrl.curriculum import accel, bandit
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.train import one_step, train
@@ -50,9 +49,9 @@ def graded(toy):
             *overrides, reward="toy_rewards:first_is_target",
         )  # fmt: skip
         if curriculum == "accel":
-            session = replace(session, task=Changing(session.task), curriculum=Accel.build(AccelSettings()))
+            session = replace(session, task=Changing(session.task), curriculum=accel.build(accel.Settings()))
         if curriculum == "bandit":
-            session = replace(session, curriculum=Bandit.build(Bandit.Settings()))
+            session = replace(session, curriculum=bandit.build(bandit.Settings()))
         ids = session.backend.tokenizer._ids
         for letter, logit in SOLVED_AT_FIRST.items():
             session.backend.parameters["logits"][ids[letter], ids["x"]] = logit

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from steadyrl import config
-from steadyrl.algorithms.ppo import PPO
+from steadyrl.algorithms import ppo
 from steadyrl.batch import make_batch
 from steadyrl.errors import CheckpointError, ModelError
 from steadyrl.protocols import Turn
@@ -28,7 +28,7 @@ from steadyrl.backends.torch.sampler import draw, warp  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gpt2")
-ALGORITHM = PPO.build(PPO.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
+ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
 TEXTS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
 PROBLEMS = [Problem(str(i), text) for i, text in enumerate(TEXTS)]
 PLAIN = Sampling(max_new_tokens=10)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from steadyrl import config
-from steadyrl.algorithms.ppo import PPO
+from steadyrl.algorithms import ppo
 from steadyrl.batch import make_batch
 from steadyrl.checkpoint import State
 from steadyrl.errors import AccessError, ConfigError, EngineError, SteadyError
@@ -32,7 +32,7 @@ from steadyrl.backends.vllm import client as vllm_client  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
-ALGORITHM = PPO.build(PPO.Settings())
+ALGORITHM = ppo.build(ppo.Settings())
 PROBLEMS = [Problem(str(i), text) for i, text in enumerate(("the", "a red cat sees two", "one dog", "three old"))]
 SAMPLING = Sampling(max_new_tokens=8, temperature=0.8)
 NONE = frozenset()
