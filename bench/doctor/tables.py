@@ -13,25 +13,29 @@ HALVES = {
     "tune": "what the rules were made with",
 }
 NOT_COMPARED = (
-    "microsoft/post-training-toolkit is not compared: under its name PyPI has one version, 0.0.1, whose only module is "
-    "22 bytes long, so that it cannot be installed from there, and its rules written anew by us would not be its own."
+    "microsoft/post-training-toolkit is not compared. PyPI has one version under its name, "
+    "0.0.1, whose only module is 22 bytes long, so it cannot be installed from there. If we "
+    "wrote its rules anew, they would not be its own."
 )
 HOW = (
-    "Runs are split by whole tasks. The doctor's rules were written and its thresholds set with one part in sight: its "
-    "figures there are those of the runs that taught it. A second part was held out and examined once, with an earlier "
-    "version: 81 of its 84 faulty runs were named rightly, and its 18 healthy ones had 9 warnings and 2 critical "
-    "findings. What was wrong there was mended, so that this part has taught as well. The part that is called held out "
-    "was made after the last change, with other tasks and rewards, and examined once. Only its figures count; so do "
-    "those of TRL's held-out runs. The machine was shared with other work: times are left out of the logs, and "
-    "throughput is not judged. rlwatch was run as it is."
+    "Runs are split by whole tasks. The doctor's rules and thresholds were tuned on one part, so "
+    "its figures there are those of the runs that taught the rules. A second part was held out "
+    "and examined once, with an earlier version: 81 of its 84 faulty runs were named correctly, "
+    "and its 18 healthy ones had 9 warnings and 2 critical findings. These faults were fixed, so "
+    "this part has also taught the rules. The part that is called held out was made after the "
+    "last change, with other tasks and rewards, and was examined once. Only its figures and "
+    "those of TRL's held-out runs count. The machine was shared with other work. The logs "
+    "therefore contain no times, and throughput is not judged. rlwatch was run unchanged."
 )
 MAPPING = (
-    "rlwatch {version} was given, step after step: entropy = `entropy` (exact, nats per token), kl_divergence = "
-    "`kl_ref_k1` (nats per token), reward_mean, reward_std, advantage_std, loss = `loss/total`, grad_norm, "
-    "clip_fraction and learning_rate (of TRL's logs the same quantities under its names), with its default settings "
-    "(its detectors warm up for 20 to 50 steps, which favours long runs). It names symptoms, not causes: 'named' "
-    "counts detectors that fit what the fault does to the log, taken generously (`bench/doctor/expected.py`), and "
-    "'precision' takes each of its alerts as a claim of every fault that it fits."
+    "rlwatch {version} was given these metrics step by step, with its default settings: entropy "
+    "= `entropy` (exact, nats per token), kl_divergence = `kl_ref_k1` (nats per token), "
+    "reward_mean, reward_std, advantage_std, loss = `loss/total`, grad_norm, clip_fraction and "
+    "learning_rate. For TRL's logs the same quantities were given under TRL's names. Its "
+    "detectors warm up for 20 to 50 steps, which favours long runs. It names symptoms, not "
+    "causes. Here 'named' therefore counts detectors that fit the fault's effect on the log, "
+    "interpreted generously (`bench/doctor/expected.py`), and 'precision' takes each of its "
+    "alerts as a claim of every fault that it fits."
 )
 
 
@@ -78,12 +82,13 @@ def short(report: Mapping[str, Any]) -> str:
 
 def _legend() -> str:
     return (
-        "*detected*: a warning or worse that is not dated well before the fault; *named*: one of them says the right "
-        "cause (right answers were written down beforehand, `bench/doctor/expected.py`); *first*: the one shown first "
-        "does; *precision*: of the runs of which this fault is claimed, those where the claim is right; *dated*: steps "
-        "from the onset to the step that the right alarm is dated to, in hindsight (median); *told*: steps of the "
-        "fault that had to be seen before the right alarm was raised for the first time (median); *early*: alarms "
-        "dated before the fault."
+        "*detected*: there is a warning or worse that is not dated well before the fault. *named*: "
+        "one of these alarms names the right cause (the right answers were written down beforehand, "
+        "`bench/doctor/expected.py`). *first*: the alarm that is shown first names it. *precision*: "
+        "among the runs for which this fault is claimed, the share where the claim is right. "
+        "*dated*: number of steps from the onset to the step to which the right alarm is dated in "
+        "hindsight (median). *reported*: number of steps of the fault before the right alarm was "
+        "raised for the first time (median). *early*: alarms that are dated before the fault."
     )
 
 
@@ -119,7 +124,7 @@ def _half(title: str, found: Mapping[str, Any]) -> list[str]:
         ]
         for row in found["faults"]
     ]
-    names = ["fault", "runs", "detected", "named", "first", "precision", "dated", "told", "early"]
+    names = ["fault", "runs", "detected", "named", "first", "precision", "dated", "reported", "early"]
     confused = [
         [fault, "; ".join(f"{said} ({count})" for said, count in counts.items())]
         for fault, counts in found["confusion"].items()
