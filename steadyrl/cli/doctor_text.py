@@ -63,7 +63,7 @@ def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[
     title.append(f"{finding.severity} ", STYLES[finding.severity])
     title.append(_clean(f"{finding.check} ({finding.cause.replace('_', ' ')}), {_since(finding)}"), "bold")
     if finding.follows:
-        title.append(_clean(f", brought about by {finding.follows}"))
+        title.append(_clean(f", caused by {finding.follows}"))
     console.print(Padding(title, (0, 0, 0, left), expand=False))
     left += 2
     _line(console, finding.message, left)

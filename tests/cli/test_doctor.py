@@ -60,7 +60,7 @@ def test_a_sick_run_ends_with_1_and_shows_the_cause_before_what_follows_from_it(
     runaway = next(i for i, line in enumerate(lines) if line.startswith("    warning kl_runaway"))
     spikes = next(i for i, line in enumerate(lines) if line.startswith("        warning value_loss_spikes"))
     assert root < runaway < spikes
-    assert "brought about by learning_rate_too_high" in lines[runaway]
+    assert "caused by learning_rate_too_high" in lines[runaway]
     told = lines[root:runaway]
     assert any(line.strip().startswith("do: Divide the learning rate") for line in told)
     assert any(line.strip().startswith("source:") for line in told)
