@@ -57,7 +57,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "torch": "steadyrl.backends.torch.backend:TorchBackend",
     },
 }
-MODULES = ("algorithm", "curriculum")  # kinds whose plug-ins are modules
+MODULES = ("algorithm", "curriculum", "sampler")  # kinds whose plug-ins are modules
 # Which extra brings a package that a built-in needs.
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
