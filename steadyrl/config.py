@@ -216,7 +216,7 @@ def _plugin_problems(config: Config) -> list[str]:
     """Return what plug-ins find wrong with the config as a whole, each by its own ``check(config, settings)``."""
     parts = [("sampler", config.sampler.engine, config.sampler.args)] if config.sampler.engine != "own" else []
     parts += [("reward", name, entry) for name, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
-    found = []
+    found: list[str] = []
     for kind, name, settings in parts:
         check = getattr(plugins.load(kind, name), "check", None)
         found += check(config, settings) if check else []

@@ -8,6 +8,7 @@ import pytest
 from steadyrl.cli.main import main
 from steadyrl.rewards.judge.calibration import INJECTION
 from tests import judge_server as servers
+from tests import needs
 from tests.judge_server import judge_server
 
 CONFIG = """
@@ -28,6 +29,7 @@ price_in = 2.0
 @pytest.fixture
 def judge(tmp_path, monkeypatch, capsys):
     """Run the command on 24 problems; return (exit code, stdout, stderr)."""
+    needs.skip_without("jail")
     monkeypatch.chdir(tmp_path)
     lines = [
         {

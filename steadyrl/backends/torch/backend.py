@@ -108,7 +108,8 @@ class TorchBackend:
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
         if self._engine is not None:
-            return self._engine.generate(self, prompts, sampling, seeds)
+            completions: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
+            return completions
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         done: dict[int, Completion] = {}
         while len(done) < len(order):

@@ -73,7 +73,7 @@ def keys(text: str) -> dict[str, str]:
 
     Several canonical names share a line where ``*`` stands for each of them.
     """
-    found = {}
+    found: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
         ours, _, theirs = (part.strip() for part in line.partition(" = "))
         found |= {name: theirs.replace("*", name) for name in ours.split()}

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def own():
+    needs.skip_without("jail")
     return CodeTask(CodeSettings())
 
 
@@ -110,6 +111,7 @@ def test_a_continuation_is_put_where_the_starter_ends():
     assert joined("def f(x):\n", "  return x") == "def f(x):\n  return x"
 
 
+@pytest.mark.jail
 def test_all_or_nothing_pays_for_all_tests_only():
     task = CodeTask(CodeSettings(all_or_nothing=True))
     problem = next(p for p in both(task) if p.id == "arithmetic/is_even")
@@ -173,6 +175,7 @@ def test_generated_problems_are_distinct_repeat_and_can_be_told_from_doing_nothi
 
 
 @pytest.mark.parametrize("args", [{}, {"problems": "generated", "generated_count": 60}])
+@pytest.mark.jail
 def test_the_task_is_sound(args):
     rewards = {"tests": 1.0, "compiles": 0.1, "quality": 0.1, "brevity": 0.05} if args else {"tests": 1.0}
     settings = config.resolve({"task": {"name": "code", "args": args}, "rewards": rewards})
@@ -180,6 +183,7 @@ def test_the_task_is_sound(args):
 
 
 @pytest.mark.human_eval
+@pytest.mark.jail
 def test_all_reference_solutions_of_human_eval_pass_and_empty_bodies_do_not():
     task = CodeTask(CodeSettings(problems=str(needs.HUMAN_EVAL)))
     terms, problems = make_terms({"tests": 1.0}, task), both(task)
@@ -188,6 +192,7 @@ def test_all_reference_solutions_of_human_eval_pass_and_empty_bodies_do_not():
 
 
 @pytest.mark.human_eval
+@pytest.mark.jail
 def test_the_check_runs_all_reference_solutions_of_human_eval():
     settings = {"task": {"name": "code", "args": {"problems": str(needs.HUMAN_EVAL)}}, "rewards": {"tests": 1.0}}
     found = {check.name: (check.passed, check.detail) for check in check_task(config.resolve(settings))}
@@ -195,6 +200,7 @@ def test_the_check_runs_all_reference_solutions_of_human_eval():
     assert found["empty answer"] == (True, "164 of 164 score 0")
 
 
+@pytest.mark.jail
 def test_the_check_names_the_one_solution_in_forty_that_is_wrong(tmp_path):
     lines = [
         {
@@ -240,6 +246,7 @@ class Meeting:
         return self._sandbox.run(*job)
 
 
+@pytest.mark.jail
 def test_several_workers_run_the_answers_of_a_step_side_by_side():
     task = CodeTask(CodeSettings(sandbox={"workers": 2}))
     task._sandbox = Meeting(task._sandbox)

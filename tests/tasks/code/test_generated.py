@@ -35,6 +35,7 @@ def test_what_is_generated_follows_from_the_seed():
     assert ids(50, 4) != ids(50, 5)
 
 
+@pytest.mark.jail
 def test_two_steps_are_solved_by_their_canonical_solution_and_by_neither_step_alone():
     sandbox = open_sandbox(SandboxSettings())
     problems = generated_problems(60, 1, "two", "b")

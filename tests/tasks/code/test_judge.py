@@ -10,10 +10,12 @@ from steadyrl.sandbox.outcome import Returned
 from steadyrl.tasks.code.judge_tests import judge
 from steadyrl.tasks.code.problems import Case, CodeProblem, from_asserts, is_python, program
 from steadyrl.tasks.code.published import load_problems
+from tests import needs
 
 
 @pytest.fixture(scope="module")
 def sandbox():
+    needs.skip_without("jail")
     with open_sandbox(SandboxSettings(wall_s=2.0)) as pool:
         yield pool
 
