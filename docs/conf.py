@@ -20,23 +20,33 @@ html_title = "steadyrl"
 html_additional_pages = {"index": "to_readme.html"}
 html_copy_source = False
 
-# A page that no section names is a warning. A star stands for all pages of a folder.
+# The pages below a page, by section. A page that is named nowhere is a warning; a star names a whole folder.
 NAVIGATION = {
-    "Start": ["docs/start", "docs/batch", "docs/base-model"],
-    "Training": ["docs/algorithms/ppo", "docs/algorithms/*", "docs/curriculum", "docs/performance", "docs/vllm"],
-    "Tasks & rewards": ["docs/tasks/*", "docs/rewards/*", "docs/sandbox"],
-    "Staying steady": ["docs/preflight", "docs/doctor/README", "docs/doctor/*", "docs/autopilot", "docs/compare"],
-    "Reference": ["docs/config", "docs/metrics", "docs/security"],
-    "Project": ["docs/architecture", "docs/dependencies", "docs/log", "CONTRIBUTING", "CHANGELOG", "bench/results/*"],
+    root_doc: {
+        "Start": ["docs/start", "docs/batch", "docs/base-model"],
+        "Training": ["docs/algorithms/ppo", "docs/algorithms/*", "docs/curriculum", "docs/performance", "docs/vllm"],
+        "Tasks & rewards": ["docs/tasks/*", "docs/rewards/*", "docs/sandbox"],
+        "Staying steady": ["docs/preflight", "docs/doctor/README", "docs/autopilot", "docs/compare"],
+        "Reference": ["docs/config", "docs/metrics", "docs/security"],
+        "Project": [
+            "docs/architecture",
+            "docs/dependencies",
+            "docs/log",
+            "CONTRIBUTING",
+            "CHANGELOG",
+            "bench/results/*",
+        ],
+    },
+    "docs/doctor/README": {"": ["statistics", "names", "*"]},
 }
 
 
 def add_navigation(app: Sphinx, page: str, content: list[str]) -> None:
-    """Put the navigation behind the README, where the repository's readers do not see it."""
-    if page == root_doc:
-        for section, pages in NAVIGATION.items():
-            lines = [f"```{{toctree}}\n:hidden:\n:glob:\n:maxdepth: 1\n:caption: {section}\n", *pages, "```"]
-            content[0] += "\n" + "\n".join(lines) + "\n"
+    """Put the navigation behind a page, where the readers of the repository do not see it."""
+    for section, pages in NAVIGATION.get(page, {}).items():
+        options = [":hidden:", ":glob:", ":maxdepth: 1", *([f":caption: {section}"] if section else [])]
+        lines = ["```{toctree}", *options, "", *pages, "```"]
+        content[0] += "\n\n" + "\n".join(lines) + "\n"
 
 
 def setup(app: Sphinx) -> None:
