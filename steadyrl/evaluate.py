@@ -1,4 +1,4 @@
-"""Held-out evaluation: every problem answered with fixed seeds, sampled and greedy, and by the model-free rules."""
+"""Held-out evaluation: every problem is answered with fixed seeds, sampled and greedy, and by model-free rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import Environment
 from steadyrl.types import Group, Problem, Rollout, Sampling
 
-# The evaluation's draws never meet the training's: steps count from 0, this key stands where a step would.
+# This key takes the place of a step, so the evaluation never shares a draw with training, whose steps count from 0.
 _EVALUATION_KEY = 2**31
 
 
@@ -41,7 +41,7 @@ def evaluate(
 
 
 def greedy_sampling(sampling: Sampling) -> Sampling:
-    """Return the sampling that takes the likeliest token each time."""
+    """Return the sampling that always takes the most likely token."""
     return replace(sampling, temperature=1.0, top_k=1, top_p=1.0)
 
 
@@ -62,7 +62,7 @@ def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 
 def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
-    """Return the mean of the reward and of every part over the answers of one name that have it."""
+    """Return the means of the reward and of every part, over the answers of one name for which it is known."""
     found: dict[str, list[float]] = {}
     for record in records:
         one = record["answers"][answer]
@@ -90,7 +90,7 @@ def _records(
 
 
 def answer_record(rollout: Rollout, metric: str) -> dict[str, Any]:
-    """Return what is kept of a scored rollout; its metric is the total reward where ``metric`` is empty."""
+    """Return the record of a scored rollout. Its metric is the total reward if ``metric`` is empty."""
     return {
         "text": rollout.text,
         "reward": rollout.reward,

@@ -20,7 +20,7 @@ from steadyrl.studies.compare import Options, Watch, compare
 
 
 class Decoding(StrEnum):
-    """How answers are drawn."""
+    """How answers are sampled."""
 
     sampled = "sampled"
     greedy = "greedy"
@@ -30,17 +30,19 @@ def compare_command(
     first: Annotated[
         str, typer.Argument(help="A: 'base', a run, RUN@STEP, a checkpoint or a model folder", metavar="A")
     ],
-    second: Annotated[str, typer.Argument(help="B: likewise; the verdict is about B", metavar="B")],
+    second: Annotated[str, typer.Argument(help="B: like A; the verdict is about B", metavar="B")],
     task: Annotated[Path, typer.Option(help="a TOML file or a run: its task, rewards, sampling and seed are used")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="answers to a problem; 4, or 1 if greedy")] = None,
-    problems: Annotated[int | None, typer.Option(min=0, help="held-out problems; 0 for all")] = None,
-    decoding: Annotated[Decoding, typer.Option(help="as in training, or the likeliest token")] = Decoding.sampled,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="number of answers to each problem; 4, or 1 if greedy")
+    ] = None,
+    problems: Annotated[int | None, typer.Option(min=0, help="number of held-out problems; 0 for all")] = None,
+    decoding: Annotated[Decoding, typer.Option(help="sampled as in training, or greedy")] = Decoding.sampled,
     metric: Annotated[str | None, typer.Option(help="a reward part, or 'reward' for the total")] = None,
-    margin: Annotated[float | None, typer.Option(help="smaller differences do not matter")] = None,
+    margin: Annotated[float | None, typer.Option(help="differences smaller than this do not matter")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="also write comparison.html here; answers kept as they are had")
+        Path | None, typer.Option(help="also write comparison.html here, and keep every answer as soon as it is there")
     ] = None,
 ) -> None:
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
@@ -75,7 +77,7 @@ def _write(folder: Path) -> None:
 
 
 class _Followed:
-    """Says on stderr what is being answered, with a bar where that is a terminal."""
+    """Reports progress on stderr, with a bar if stderr is a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -92,7 +94,7 @@ class _Followed:
         self._bar.stop()
 
     def begin(self, text: str, problems: int) -> None:
-        """Say which subject is next."""
+        """Report which subject is next."""
         if not sys.stderr.isatty():
             note(f"answering {problems} problems: {text}")
         self._now = self._bar.add_task(text, total=problems)

@@ -1,4 +1,4 @@
-"""A comparison in a terminal: the verdict first, then the numbers it rests on, then answers side by side."""
+"""A comparison in a terminal: the verdict, then the numbers behind it, then answers side by side."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.table import Table
 STYLES = {"better": "bold green", "worse": "bold red", "equal": "bold cyan", "undecided": "bold yellow"}
 EXAMPLES = 2  # wins shown, and losses; the report has more
 LONGEST = 300  # characters of a prompt or an answer
-UNBROKEN = 130  # columns where no terminal says its own
+UNBROKEN = 130  # columns if the output is not a terminal
 
 
 def show(record: Mapping[str, Any]) -> None:
     """Print a comparison."""
-    # What a model wrote may hold characters that the terminal's encoding has not.
+    # A model's text may contain characters that the terminal's encoding lacks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else UNBROKEN
@@ -37,27 +37,29 @@ def show(record: Mapping[str, Any]) -> None:
 
 
 def notes(record: Mapping[str, Any]) -> list[str]:
-    """Return the further numbers of the verdict and what was left out, as lines."""
+    """Return the verdict's other numbers, and what was left out, as lines."""
     verdict = record["verdict"]
     n, several = verdict["change"]["n"], record["samples"] > 1
     lines = [
         f"B wins {verdict['wins']}, ties {verdict['ties']}, loses {verdict['losses']} of {n} problems; "
-        f"chance alone gives a difference as large with {p_value(verdict['p_value'])}"
+        f"chance alone gives such a difference with {p_value(verdict['p_value'])}"
     ]
     if verdict["mcnemar"] is not None:
         counted = "more passes than the other's" if several else "a pass"
         lines.append(f"McNemar's exact test of pass and fail ({counted} wins): {p_value(verdict['mcnemar'])}")
     if record["same_answers"]:
-        lines.append(f"both wrote the same on {record['same_answers']} of {n} problems")
+        lines.append(f"both gave the same answers to {record['same_answers']} of {n} problems")
     unscored = {side: record[side]["unscored"] for side in ("a", "b") if record[side]["unscored"]}
     if unscored:
         counts = ", ".join(f"{count} of {side.upper()}" for side, count in unscored.items())
-        lines.append(f"answers that could not be scored: {counts}; {record['left_out']} problems are left out for that")
+        lines.append(
+            f"answers that could not be scored: {counts}; {record['left_out']} problems are left out for this reason"
+        )
     return lines
 
 
 def p_value(p: float) -> str:
-    """Return a p-value as people read it."""
+    """Return a p-value in the usual form."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
@@ -65,13 +67,13 @@ def _changes(record: Mapping[str, Any]) -> Table:
     names = f"A = {record['a']['name']}, B = {record['b']['name']}"
     answers = f"{record['decoding']} answer{'s' if record['samples'] > 1 else ''}"
     table = _table(f"{record['task']}: {names} ({record['samples']} {answers} to each problem)", "measured")
-    change, told = record["verdict"]["change"], record["verdict"]["smallest"] is not None
+    change, has_spread = record["verdict"]["change"], record["verdict"]["smallest"] is not None
     row = {
         "n": change["n"],
         "a": change["mean_before"],
         "b": change["mean_after"],
         "difference": change["difference"],
-        "interval": [change["low"], change["high"]] if told else None,
+        "interval": [change["low"], change["high"]] if has_spread else None,
     }
     table.add_row(record["metric"], *_cells(row), style="bold")
     for part in record["parts"]:
@@ -80,7 +82,7 @@ def _changes(record: Mapping[str, Any]) -> Table:
 
 
 def _difficulty(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("by difficulty (many looks: one of them differs by chance)", "difficulty")
+    table = _table("by difficulty (with many rows, some differ by chance)", "difficulty")
     table.add_column("won", justify="right")
     table.add_column("lost", justify="right")
     for row in rows:

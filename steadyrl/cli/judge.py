@@ -1,4 +1,4 @@
-"""`steadyrl judge`: is a judge worth listening to, before anyone trains on what it says?"""
+"""`steadyrl judge`: how good is an AI judge, before anyone trains on its verdicts?"""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ _FEW = 20  # problems, below which the intervals are too narrow
 
 
 def judge_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file whose section rewards.judge says whom to ask")],
+    config: Annotated[Path, typer.Argument(help="a TOML file whose section rewards.judge names the judge")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
-    problems: Annotated[int, typer.Option(min=1, help="how many training problems to use, spread over all")] = 40,
-    repeats: Annotated[int, typer.Option(min=1, help="how often everything is asked")] = 3,
+    problems: Annotated[
+        int, typer.Option(min=1, help="number of training problems to use, spread over all of them")
+    ] = 40,
+    repeats: Annotated[int, typer.Option(min=1, help="how many times every question is asked")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
     report: Annotated[Path | None, typer.Option(help="also write judge.md and judge.json into this folder")] = None,
 ) -> None:
-    """Compare the judge with the task's own tests on known answers; measure its steadiness, its biases, its cost."""
+    """Compare the judge with the task's own tests on known answers; measure its consistency, biases and cost."""
     from steadyrl.rewards.judge.calibration import calibrate
 
     settings = configs.load(config, overrides or [])
@@ -41,7 +43,7 @@ def judge_command(
     lines = calibration_lines(found)
     if report is not None:
         write_json(report / "judge.json", found.record())
-        write_text(report / "judge.md", "\n".join(["# What the judge is worth\n", *lines]) + "\n")
+        write_text(report / "judge.md", "\n".join(["# How good the judge is\n", *lines]) + "\n")
         note(f"written: {report / 'judge.md'}")
     print(json.dumps(found.record(), indent=2) if as_json else "\n".join(lines))
 
@@ -56,7 +58,7 @@ def _judge_of(config: Config) -> JudgeSettings:
 
 
 def calibration_lines(found: Calibration) -> list[str]:
-    """Return what was found out, as Markdown that reads well in a terminal."""
+    """Return the results as Markdown that is also readable in a terminal."""
     lines = [
         f"judge: {found.model}, mode {found.mode}; {found.answers} known answers to {found.problems} problems, "
         f"{found.unscored} without a verdict",
@@ -65,21 +67,21 @@ def calibration_lines(found: Calibration) -> list[str]:
         "|---|---|---|---|",
         *(f"| {kind.name} | {kind.answers} | {_number(kind.tests)} | {_number(kind.judge)} |" for kind in found.kinds),
         "",
-        f"- prefers what {found.metric} prefers, pairs of one problem: {_estimate(found.concordance)} (chance 0.5)",
+        f"- agrees with {found.metric} on pairs of answers to one problem: {_estimate(found.concordance)} (chance 0.5)",
         f"- rank correlation with {found.metric}: {_estimate(found.rank_correlation)}",
     ]
     if found.same is not None:
         lines.append(
-            f"- asked {found.repeats} times: {found.same:.1%} of the answers get one value, mean deviation "
+            f"- asked {found.repeats} times: {found.same:.1%} of the answers get the same value, mean deviation "
             f"{_number(found.spread)}"
         )
     if found.orders_agree is not None:
         lines.append(f"- both orders of a pair agree: {_estimate(found.orders_agree)}")
-        lines.append(f"- the first of two wins: {_estimate(found.first_place)} (no bias 0.5)")
+        lines.append(f"- the first of two wins: {_estimate(found.first_place)} (0.5 means no bias)")
     if found.injection is not None:
         lines.append(f"- a sentence to the judge raises a wrong answer by {_estimate(found.injection)}")
     costs = [f"{name.removeprefix('judge/')} {value:g}" for name, value in found.costs.items()]
-    lines.append(f"- asked: {', '.join(costs)}")
+    lines.append(f"- requests and cost: {', '.join(costs)}")
     if found.problems < _FEW:
         lines.append(f"- fewer than {_FEW} problems: the intervals are too narrow")
     return lines
@@ -91,5 +93,5 @@ def _number(value: float | None) -> str:
 
 def _estimate(found: Estimate | None) -> str:
     if found is None:
-        return "cannot be told"
+        return "cannot be determined"
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"

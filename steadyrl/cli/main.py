@@ -1,4 +1,4 @@
-"""The command line. Errors that a user can mend end in one line and exit code 2, never in a traceback."""
+"""The command line. Errors that a user can fix end in one line and exit code 2, never in a traceback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main() -> None:
             app()
         except SystemExit as end:
             code = end.code
-        sys.stdout.flush()  # here, and not when Python ends, so that a full disk is one line too
+        sys.stdout.flush()  # here and not when Python exits, so that a full disk also gives one line
     except SteadyError as error:
         code = _refuse(" ".join(str(error).splitlines()))
     except OSError as error:

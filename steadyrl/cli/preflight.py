@@ -1,4 +1,4 @@
-"""`steadyrl preflight`: is everything a run stands on in order, and what will the run take?"""
+"""`steadyrl preflight`: does everything that a run depends on work, and how much time and memory will it take?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def preflight_command(
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the verdicts as JSON")] = False,
 ) -> None:
-    """Try everything on a few prompts before a budget is spent. Exit code 1 if something is wrong."""
+    """Try everything on a few prompts before spending compute. Exit code 1 if something fails."""
     verdicts = preflight(open_session(configs.load(config, overrides or [])))
     failed = any(verdict.passed is False for verdict in verdicts)
     if as_json:

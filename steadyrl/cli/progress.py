@@ -17,7 +17,7 @@ from steadyrl.doctor.live import Change
 from steadyrl.metrics import describe
 from steadyrl.report.actions import describe_action
 
-# (metric, heading), in the order shown; what a run does not measure is left out.
+# (metric, heading), in the order shown; metrics that a run does not measure are left out.
 _SHOWN = (
     ("reward/mean", "reward"),
     ("kl_ref_k1", "KL to reference"),
@@ -33,7 +33,7 @@ _PLAIN_EVERY_S = 5.0  # a log file needs no line a second
 
 
 class Progress:
-    """Follows a run; use as a context manager around it."""
+    """Shows the progress of a run. Use it as a context manager around the run."""
 
     def __init__(self) -> None:
         self.total = 0  # steps of the whole run, known when they begin
@@ -53,15 +53,15 @@ class Progress:
             self._live.stop()
 
     def phase(self, text: str) -> None:
-        """Say that something longer begins."""
+        """Report that a longer phase begins."""
         self._say(text)
 
     def note(self, text: str) -> None:
-        """Show a line on standard error: it is no result."""
+        """Show a line on standard error, because it is not a result."""
         note(text)
 
     def finding(self, change: Change) -> None:
-        """Show what the doctor raised or cleared; what is worth knowing only is left to `steadyrl doctor`."""
+        """Show what the doctor raised or cleared, except for information, which `steadyrl doctor` shows."""
         found = change.finding
         if found.severity == "info":
             return
@@ -86,7 +86,7 @@ class Progress:
             self._say(self._line(record, now))
 
     def _say(self, text: str) -> None:
-        """Print a line; where nobody can read it any more (a closed pipe, a full disk), the run goes on without."""
+        """Print a line. If the output is gone (a closed pipe, a full disk), the run continues without it."""
         if self._gone:
             return
         try:
@@ -96,9 +96,7 @@ class Progress:
                 print(printable(text), flush=True)
         except OSError as error:
             self._gone = True
-            note(
-                f"standard output cannot be written ({error.strerror}); the run goes on, and its directory has the rest"
-            )
+            note(f"standard output cannot be written ({error.strerror}); the run continues in its directory")
 
     def _left(self, record: Mapping[str, Any], now: float) -> str:
         assert self._first is not None
@@ -149,6 +147,6 @@ def _number(value: float) -> str:
 
 
 def note(text: str) -> None:
-    """Show the user something that is no result; a standard error that is closed has no reader to show it to."""
+    """Show the user something that is not a result. A closed standard error has no reader, so it is no failure."""
     with suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ LOSS_COLUMNS = ("loss", "policy", "likelihood", "KL", "value", "gradient", "doct
 
 
 def report_command(run: Annotated[Path, typer.Argument(help="a run directory")]) -> None:
-    """Write report.md, report.html, the pictures and summary.json of a run, and print what they say."""
+    """Write report.md, report.html, the pictures and summary.json of a run, and print the summary."""
     show_report(RunDir.open(run))
 
 
@@ -32,14 +32,14 @@ def show_report(run: RunDir) -> None:
 
 
 def epoch_lines(table: dict[str, Any] | None) -> list[str]:
-    """Return the epoch table and its checklist as lines for a terminal; nothing where a run has none."""
+    """Return the epoch table and its checklist as lines for a terminal, or nothing if a run has none."""
     from steadyrl.report.epochs import shown_epochs
 
     shown = shown_epochs(table)
     if shown is None:
         return []
     rows = [shown["headings"], *shown["rows"]]
-    # In two parts, for a terminal of 100 columns; the doctor's words, which may be long, close the second.
+    # The table has two parts to fit 100 columns. The doctor's words, which can be long, are last.
     second = [i for i, heading in enumerate(shown["headings"]) if i == 0 or heading in LOSS_COLUMNS]
     first = [0, *(i for i in range(len(shown["headings"])) if i not in second)]
     lines = [

@@ -34,14 +34,14 @@ def check_command(
     checks = check_task(settings)
     for check in checks:
         line = f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}"
-        console.print(line, highlight=False, markup=False)  # what problems are called and say is no markup
+        console.print(line, highlight=False, markup=False)  # names and texts of problems are not markup
     _baselines(settings, console)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
 
 def _baselines(settings: configs.Config, console: Console) -> None:
-    """Show what answers are worth that need no model."""
+    """Show the scores of answers that need no model."""
     task = plugins.load("task", settings.task.name)(settings.task.args, settings.run.seed)
     rules = task.baselines()
     if not rules:

@@ -1,4 +1,4 @@
-"""What is printed must do nothing but be read: text of models and files comes without control characters."""
+"""Text of models and files is printed without control characters, so that it cannot act on the terminal."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\
 
 
 def printable(text: str) -> str:
-    """Return a text whose control characters are written out (an escape as its code), so that a terminal obeys none."""
+    """Return a text whose control characters are replaced by their codes, so that a terminal obeys none of them."""
     return _CONTROLS.sub(lambda found: ascii(found.group())[1:-1], text)

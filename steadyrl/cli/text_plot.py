@@ -16,7 +16,7 @@ LEVELS = "_.-=#"
 
 
 def draw(series: Series, since: int | None, unicode: bool) -> list[str]:
-    """Return lines: the curve with its range at the side, and below it where the finding begins.
+    """Return the lines of a plot: the curve with its range at the side, and a mark below where the finding begins.
 
     Args:
         series: Finite values, at least one.

@@ -18,7 +18,7 @@ from steadyrl.errors import ConfigError
 
 @dataclass(frozen=True)
 class _Range:
-    """What a setting may be, and the words for it."""
+    """The range of a setting, and the words for it."""
 
     words: str
     low: float = -math.inf
@@ -38,7 +38,7 @@ _RANGES = {
     **dict.fromkeys(("beta", "kl_coef", "init_kl_coef", "kl_loss_coef", "kl_penalty_coef"), _NOT_NEGATIVE),
     **dict.fromkeys(("learning_rate", "lr", "max_grad_norm", "max_new_tokens"), _NOT_NEGATIVE),
 }
-# An evaluation or a judge may be greedy, at temperature 0; what is left to a launcher is no number yet.
+# An evaluation or a judge may be greedy, at temperature 0; a value that a launcher fills in is not a number yet.
 _NOT_THE_POLICY = re.compile(r"(^|\.)(val|eval|test|judge|reward)")
 _LEFT_OPEN = re.compile(r"auto|\$\{.*")
 
@@ -46,7 +46,7 @@ _LEFT_OPEN = re.compile(r"auto|\$\{.*")
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a TOML or JSON file, nested keys joined with dots.
 
-    A config of steadyrl is completed with the defaults of what it leaves out; another trainer's is taken as it is.
+    A config of steadyrl is completed with defaults. The config of another trainer is used as it is.
 
     Raises:
         ConfigError: It cannot be read, is neither TOML nor JSON with settings by name, or has a known setting that is
@@ -68,7 +68,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _problem(name: str, value: Any) -> str:
-    """Return what is wrong with the value of a setting, "" for nothing; a list is judged by what it holds."""
+    """Return what is wrong with the value of a setting, "" for nothing; of a list every item is checked."""
     allowed = _RANGES.get(name.rpartition(".")[2])
     if allowed is None or _NOT_THE_POLICY.search(name):
         return ""

@@ -1,8 +1,8 @@
-"""The checklist of a training review, evaluated: what passes, what fails, and what the numbers cannot tell.
+"""The checklist of a training review: what passes, what fails, and what cannot be determined.
 
-The marks are those of the review that this project started from (0.06, 0.20, 30 %, 50 minutes). They were set for
-rewards between 0 and 1 of one system: a reward that is all or nothing has a variance of p (1 - p), which is below 0.06
-only for success rates under 6 or over 94 %.
+The limits are those of the review that this project started from (0.06, 0.20, 30 %, 50 minutes). They were set for
+the rewards of one system, which lie between 0 and 1. An all-or-nothing reward has a variance of p (1 - p), which is
+below 0.06 only for success rates under 6 or over 94 %.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from steadyrl.types import Finding
 
 SPIKE = 0.30  # of the usual level
 MOST_VARIANCE, MOST_GAP, MOST_MINUTES = 0.06, 0.20, 50.0
-# A policy loss lies near 0 and has both signs, so that no percentage of it means anything; the doctor's check of it
-# asks the ratios instead. The other parts are never negative.
+# A policy loss is near 0 and has both signs, so a percentage of it means nothing. The doctor's check of it
+# uses the ratios instead. The other parts are never negative.
 POSITIVE_PARTS = {"loss_kl": "KL", "loss_nll": "likelihood", "loss_value": "value"}
 SPIKE_CHECKS = ("policy_loss_spikes", "value_loss_spikes")
 
@@ -54,7 +54,7 @@ def checklist(table: Mapping[str, Any], metrics: Records, findings: Sequence[Fin
 
 
 def epochs_with_checklist(path: Path | str, metrics: Records) -> dict[str, Any] | None:
-    """Return the epoch table of a run with its checklist, or None where it has none; the doctor reads the run anew.
+    """Return the epoch table of a run with its checklist, or None if it has none. The doctor examines the run again.
 
     Args:
         path: The run directory.
@@ -74,19 +74,19 @@ def _point(name: str, word: Word, measured: str) -> dict[str, str]:
 
 def _below(value: float | None, limit: float, what: str = "in the last epoch") -> tuple[Word, str]:
     if value is None:
-        return "cannot tell", "not measured: it takes several rollouts of a problem, all of them scored"
+        return "cannot tell", "not measured: it needs several scored rollouts of each problem"
     return ("pass" if value < limit else "fail"), f"{value:.3f} {what}"
 
 
 def _spikes(metrics: Records, findings: Sequence[Finding]) -> tuple[Word, str]:
-    """Judge single steps against the steps before, as the doctor does; epochs would hide and invent spikes."""
+    """Compare single steps with the steps before, as the doctor does. Means of epochs would hide and invent spikes."""
     seen = [f"{finding.check} since step {finding.since_step}" for finding in findings if _is_spike(finding)]
     seen += list(_bursts(metrics))
     if seen:
         return "fail", "; ".join(seen)
     if len(metrics) <= BURSTS_FROM:
-        return "cannot tell", f"{len(metrics)} steps are too few to say what is usual; it takes {BURSTS_FROM + 1}"
-    return "pass", "none that is confirmed by a second step or by another metric"
+        return "cannot tell", f"{len(metrics)} steps are too few to know the usual level; it needs {BURSTS_FROM + 1}"
+    return "pass", "no spike is confirmed by a second step or by another metric"
 
 
 def _is_spike(finding: Finding) -> bool:
@@ -108,18 +108,18 @@ def _rises(table: Mapping[str, Any], metrics: Records) -> tuple[Word, str]:
     trend = table["trends"]["reward"]
     if trend is None:
         return "cannot tell", "too few steps for a trend"
-    told = f"{trend[0]:+.4f} per epoch, 95 % interval [{trend[1]:.4f}, {trend[2]:.4f}]"
+    seen = f"{trend[0]:+.4f} per epoch, 95 % interval [{trend[1]:.4f}, {trend[2]:.4f}]"
     if fallen := _fallen_back(metrics):
-        return "fail", f"{told}; epoch {', '.join(fallen)} lies below the one before, by more than noise"
+        return "fail", f"{seen}; epoch {', '.join(fallen)} is below the previous one by more than noise"
     if trend[1] <= 0 <= trend[2]:
-        return "cannot tell", told
-    return ("pass" if trend[1] > 0 else "fail"), told
+        return "cannot tell", seen
+    return ("pass" if trend[1] > 0 else "fail"), seen
 
 
 def _fallen_back(metrics: Records) -> list[str]:
-    """Return the epochs that earned less than the one before, by more than noise does once in twenty runs."""
+    """Return the epochs with less reward than the previous one, by more than noise gives in one of twenty runs."""
     parts = split(metrics) or []
-    # As many comparisons as there are neighbours: each has to be as much surer that all together keep the 95 %.
+    # There is a comparison per pair of neighbours. Each needs a higher confidence, so that all together keep 95 %.
     confidence = 1.0 - 0.05 / max(1, len(parts) - 1)
     found = []
     for (_, before), (name, after) in pairwise(parts):

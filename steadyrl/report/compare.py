@@ -1,4 +1,4 @@
-"""Writes a comparison as a page: comparison.html and its picture, from comparison.json alone."""
+"""Writes a comparison as a page: comparison.html and its picture, from comparison.json only."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _as_sentence(text: str) -> str:
 
 
 def _metric_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    change, told = record["verdict"]["change"], record["verdict"]["smallest"] is not None
+    change, has_spread = record["verdict"]["change"], record["verdict"]["smallest"] is not None
     return {
         "name": record["metric"],
         "n": change["n"],
         "a": change["mean_before"],
         "b": change["mean_after"],
         "difference": change["difference"],
-        "interval": [change["low"], change["high"]] if told else None,
+        "interval": [change["low"], change["high"]] if has_spread else None,
     }
 
 

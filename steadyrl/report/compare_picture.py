@@ -31,7 +31,7 @@ def draw(record: Mapping[str, Any]) -> str:
 
 
 def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:
-    """Draw the difference with its interval, over what the set could not have shown and what does not matter."""
+    """Draw the difference with its interval, over the range that could not be shown and the margin."""
     verdict = record["verdict"]
     change, colour = verdict["change"], WORD_COLOURS[verdict["word"]]
     axes.set_title(f"B - A: {verdict['word']}")
@@ -55,7 +55,7 @@ def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:
 
 
 def _draw_pairs(axes: Axes, first: np.ndarray, second: np.ndarray) -> None:
-    """Draw every problem at its two means; the more problems at one point, the larger the dot."""
+    """Draw every problem at its two means. A point with more problems has a larger dot."""
     points, counts = np.unique(np.column_stack([first, second]), axis=0, return_counts=True)
     gains = points[:, 1] - points[:, 0]
     for chosen, colour in ((gains > 0, plots.GREEN), (gains < 0, plots.VERMILLION), (gains == 0, plots.GREY)):

@@ -1,4 +1,4 @@
-"""Writes a diagnosis as pages: analysis by topic, root causes, priorities, overrides, what to expect and to watch."""
+"""Writes a diagnosis as pages: analysis by topic, root causes, priorities, overrides, expected outcome, checklist."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
 
 
 def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
-    """Return the settings to paste, and those that contradict one of a more pressing finding.
+    """Return the settings to paste, and those that contradict a setting of a more urgent finding.
 
     Args:
-        findings: The most pressing first.
+        findings: The most urgent first.
     """
     chosen: dict[str, str] = {}
     others = []
@@ -78,7 +78,7 @@ def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
 
 
 def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
-    """Return what the templates name of one run."""
+    """Return the values of one run that the templates use."""
     run = diagnosis.run
     placed = tree(diagnosis.findings)
     roots = [entry.finding for entry in placed if entry.depth == 0]
@@ -105,8 +105,8 @@ def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
 
 def _headline(diagnosis: Diagnosis, harmful: Sequence[Finding]) -> str:
     if not harmful:
-        told = "Healthy: nothing was found that harms"
-        return f"{told}; {len(diagnosis.findings)} things are worth knowing." if diagnosis.findings else f"{told}."
+        healthy, known = "Healthy: no harmful finding", len(diagnosis.findings)
+        return f"{healthy}; {known} for information only." if known else f"{healthy}."
     worst = harmful[0]
     more = f" ({len(harmful) - 1} further root causes)" if len(harmful) > 1 else ""
     return f"{worst.severity}: {worst.message}{more}"
@@ -118,7 +118,7 @@ def _chains(diagnosis: Diagnosis) -> list[dict[str, Any]]:
 
 
 def _brings(root: Finding, findings: Sequence[Finding]) -> list[str]:
-    """Return the checks whose findings a root brings about, at any distance."""
+    """Return the checks whose findings a root causes, at any distance."""
     reached = {root.check}
     for _ in findings:
         reached |= {finding.check for finding in findings if finding.follows in reached}
@@ -142,7 +142,7 @@ def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check]) -> dict[st
 
 
 def _rows(run: Run, quantities: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the level at the start and at the end, and the range, of what was logged."""
+    """Return the level at the start and at the end, and the range, of each logged series."""
     logged = [series.finite() for quantity in quantities for series in run.series.get(quantity, ())]
     return [
         {
@@ -160,28 +160,28 @@ def _rows(run: Run, quantities: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _expected(harmful: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-    """Return what should be seen once the root causes are mended."""
+    """Return what to expect once the root causes are fixed."""
     checks = [check for finding in harmful for check in (finding.check, *_brings(finding, findings))]
     return [HEALTHY[check] for check in dict.fromkeys(checks)]
 
 
 def _item(diagnosis: Diagnosis, check: Check) -> dict[str, str]:
-    """Return a line of the checklist: pass, fail, or not told."""
+    """Return a line of the checklist: pass, fail or unknown."""
     found = [finding for finding in diagnosis.findings if finding.check == check.name]
     gaps = [_gap(gap)["why"] for gap in diagnosis.unclear if gap.check == check.name]
     if any(finding.severity != "info" for finding in found):
         word, why = "fail", found[0].message
     elif found:
-        word, why = "pass", f"worth knowing: {found[0].message}"
+        word, why = "pass", f"for information: {found[0].message}"
     elif gaps:
-        word, why = "not told", gaps[0]
+        word, why = "unknown", gaps[0]
     else:
         word, why = "pass", ""
     return {"check": check.name, "word": word, "expected": HEALTHY[check.name], "why": why}
 
 
 def _gap(gap: Unclear) -> dict[str, str]:
-    """Return what could not be told, with alternatives in words."""
+    """Return a check that could not be made, with alternatives in words."""
     would_tell = ", ".join(gap.would_tell).replace("|", " or ")
     return {"check": gap.check, "why": gap.why.replace("|", " or "), "would_tell": would_tell}
 

@@ -17,7 +17,7 @@ from steadyrl.report import plots
 from steadyrl.types import Finding
 
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 2.6
-POINTS = 2000  # drawn of a series: more are not told apart on 900 pixels
+POINTS = 2000  # drawn of a series; 900 pixels cannot show more
 MOST_PICTURES = 8  # of one run; the worst chains come first
 FOLDED = 50.0  # greatest over usual value, from which a logarithmic axis shows more
 

@@ -1,7 +1,7 @@
-"""A run epoch by epoch: what each pass over the problems earned, lost, spread and cost, from its metrics alone.
+"""A run epoch by epoch: reward, loss, variance and time of each pass over the problems, from the metrics only.
 
-A step belongs to the pass in which most of its problems lie. Changes and trends come with an interval: an arrow would
-claim a direction where noise of the same size goes the other way in the next epoch.
+A step belongs to the pass that contains most of its problems. Changes and trends come with an interval. An arrow would
+claim a direction even if noise of the same size goes the other way in the next epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Records = Sequence[Mapping[str, Any]]
 
 MOST_ROWS = 14  # of the table; in longer runs a row is several epochs
 LEAST_EPOCHS = 2  # fewer are no series
-# Column of the table -> metric. Likelihoods stand in the policy's column: they are what moves it there.
+# Column of the table -> metric. Likelihoods have a column of their own: they replace the policy loss.
 MEANS = {
     "reward": "reward/mean",
     "loss": "loss/total",
@@ -54,7 +54,7 @@ WORST = ("critical", "warning")
 
 
 def epoch_table(metrics: Records, findings: Sequence[Finding]) -> dict[str, Any] | None:
-    """Return a run's epochs as plain data, or None where it made fewer than two or did not count them.
+    """Return a run's epochs as plain data, or None if it has fewer than two or did not count them.
 
     Args:
         metrics: One record per step.
@@ -100,7 +100,7 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
 
 
 def values_of(metrics: Records, column: str) -> np.ndarray:
-    """Return a column of the table step by step, [S]; NaN where it was not measured."""
+    """Return a column of the table step by step, [S]; NaN if it was not measured."""
     if column == "gap":
         gap: np.ndarray = series(metrics, "groups/best") - series(metrics, "reward/mean")
         return gap
@@ -111,7 +111,7 @@ def values_of(metrics: Records, column: str) -> np.ndarray:
 
 
 def shown_epochs(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the table as headings and cells of text, for a page or a terminal; columns without any number go.
+    """Return the table as headings and cells of text, for a page or a terminal, without empty columns.
 
     Args:
         table: See ``epoch_table``, with the checklist; None where there is none.

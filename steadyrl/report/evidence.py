@@ -1,4 +1,4 @@
-"""What a run left behind for its report: reads a run directory into records and series.
+"""Reads a run directory into the records and series of its report.
 
 Unknown stays unknown: a number that is missing, null or not finite is None in an answer and NaN in a series.
 """
@@ -19,14 +19,14 @@ from steadyrl.rundir import RunDir, read_lines
 
 @dataclass(frozen=True)
 class Answer:
-    """What one policy or baseline answered to one problem.
+    """The answer of a policy or baseline to one problem.
 
     Attributes:
         text: The answer itself.
-        metric: The task's metric of it; None where it could not be measured.
+        metric: The task's metric; None if it could not be measured.
         parts: Every other measurement.
-        unscored: Why there is no reward; None where there is one.
-        note: What the scorer had to say.
+        unscored: Why there is no reward; None if there is one.
+        note: The scorer's remark.
         truncated: True if the token limit ended it.
     """
 
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One file of evaluations; empty where the run has not written it.
+    """One file of evaluations; empty if the run has not written it.
 
     Attributes:
         prompts: By problem id, in file order.
@@ -51,18 +51,18 @@ class Evaluation:
     answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
 
     def of(self, name: str) -> Mapping[str, Answer]:
-        """Return the answers of a name, by problem id; empty where there are none."""
+        """Return the answers of a name, by problem id; empty if there are none."""
         return self.answers.get(name, {})
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that a run left behind for its report.
+    """Everything that the report of a run uses.
 
     Attributes:
         name: Of the run directory.
         info: run.json.
-        settings: Every setting of the run; empty where it recorded none.
+        settings: Every setting of the run; empty if it recorded none.
         metrics: One record per step.
         actions: What the autopilot did or advised, in order.
         before, after: The policy on the held-out problems.
@@ -83,7 +83,7 @@ def read_evidence(path: Path | str) -> Evidence:
     """Read a run directory.
 
     Raises:
-        RunError: It is none, it has no steps yet, or a file in it is damaged.
+        RunError: It is not a run directory, it has no steps yet, or a file in it is damaged.
     """
     run = RunDir.open(path)
     metrics = run.metrics()
@@ -127,11 +127,11 @@ def _answer(record: Mapping[str, Any]) -> Answer:
 
 
 def known(value: Any) -> float | None:
-    """Return a finite number, or None for whatever else stands in its place."""
+    """Return a finite number, or None for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Return a metric over the steps, [S] float64; NaN where it is missing, null or not finite."""
+    """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
     values = [known(record.get(name)) for record in metrics]
     return np.array([math.nan if value is None else value for value in values])

@@ -1,7 +1,7 @@
-"""What the numbers are: the summary of a run, and the health checks in words.
+"""The summary of a run, and its health checks in words.
 
-A problem that either evaluation could not score leaves the pair and is counted; a metric that was never logged
-gives None, never zero.
+A problem that one of the evaluations could not score is left out of the comparison and counted. A metric that was
+never logged is None, never zero.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXACT_KL_ROUNDING = 1e-2  # nats per sequence that sums over a vocabulary and ma
 
 @dataclass(frozen=True)
 class Check:
-    """One health check: the figure that was measured, a word for it, and what it means."""
+    """One health check: the measured figure, a word for it, and its meaning."""
 
     name: str
     measured: str
@@ -36,12 +36,12 @@ class Check:
 
 
 def metric_values(answers: Mapping[str, Answer]) -> dict[str, float]:
-    """Return the task's metric by problem, of the problems where it is known."""
+    """Return the task's metric by problem, for the problems with a known one."""
     return {problem: answer.metric for problem, answer in answers.items() if answer.metric is not None}
 
 
 def part_values(answers: Mapping[str, Answer], part: str) -> dict[str, float]:
-    """Return a part by problem, of the problems where it is known."""
+    """Return a part by problem, for the problems with a known one."""
     return {problem: answer.parts[part] for problem, answer in answers.items() if part in answer.parts}
 
 
@@ -52,7 +52,7 @@ def part_names(*evaluations: Evaluation) -> list[str]:
 
 
 def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> dict[str, Any]:
-    """Compare a measurement on the problems where both evaluations know it.
+    """Compare a measurement on the problems for which both evaluations have it.
 
     Args:
         before: By problem id.
@@ -60,7 +60,7 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
 
     Returns:
         n, before, after, difference, interval (95 %, over problems) and relative (difference / before); None for
-        what cannot be told.
+        anything unknown.
     """
     shared = [problem for problem in before if after is None or problem in after]
     found: dict[str, Any] = dict.fromkeys(("n", "before", "after", "difference", "interval", "relative"))
@@ -76,7 +76,7 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
     found["difference"] = float(np.mean(np.subtract(second, first)))
     if found["before"] != 0:
         found["relative"] = found["difference"] / found["before"]
-    if len(shared) > 1:  # one problem has no spread to make an interval of
+    if len(shared) > 1:  # an interval needs the spread of several problems
         compared = paired_difference(first, second)
         found["interval"] = [compared.low, compared.high]
     return found
@@ -189,23 +189,23 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
         _check(
             "steps with a KL to the reference below -2 standard errors",
             None if below is None else (f"{below}, lowest {lowest:.1f} standard errors", below == 0),
-            "a KL cannot be negative, its estimate only by noise: single steps near -2 while the policy has hardly "
-            "moved are chance, more of them mean that sampling and scoring disagree",
+            "a KL is never negative, and its estimate only by noise: single steps near -2 while the policy has hardly "
+            "moved are chance; more of them mean that sampling and scoring disagree",
         ),
         _check(
             "lowest exact KL to the reference",
             None if exact is None else (f"{exact:.2g} nats/sequence", exact >= -EXACT_KL_ROUNDING),
-            f"never negative but for rounding, down to -{EXACT_KL_ROUNDING}; below that the arithmetic is wrong",
+            f"rounding can make it negative, down to -{EXACT_KL_ROUNDING}; below that the arithmetic is wrong",
         ),
         _check(
             "rollouts in training without a reward",
             None if unscored is None else (f"{100 * unscored:.2f} %", unscored == 0),
-            "time-outs and failures of the scorer; they do not train",
+            "these are time-outs and failures of the scorer; they do not train",
         ),
         _check(
             "steps with a number that is not finite",
             (f"{health['non_finite_steps']} of {health['steps']}", health["non_finite_steps"] == 0),
-            "NaN or infinity in any metric; training on does not heal it",
+            "NaN or infinity in any metric; further training does not repair it",
         ),
     ]
 

@@ -18,7 +18,7 @@ _MARKDOWN = re.compile(r"[\\`*|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]
 
 
 def number(value: float | None) -> str:
-    """Return a number with about three digits that matter; a dash for None."""
+    """Return a number with about three significant digits, or a dash for None."""
     if value is None:
         return "–"
     size = abs(value)
@@ -42,7 +42,7 @@ def interval(bounds: list[float] | None) -> str:
 
 
 def clean(value: Any) -> Any:
-    """Replace what no page can show; numbers and ready markup pass."""
+    """Replace characters that no page can show. Numbers and finished markup are not changed."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return _CONTROL.sub("\ufffd", value.replace("\r\n", "\n").replace("\r", "\n"))
@@ -55,7 +55,7 @@ def shorten(text: str) -> str:
 
 
 def markdown(value: Any) -> Any:
-    """Escape a value for one line or table cell of Markdown; ready markup passes."""
+    """Escape a value for one line or table cell of Markdown; finished markup is not changed."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     line = " ".join(clean(value).split())
@@ -72,7 +72,7 @@ def fence(text: str) -> Markup:
 
 
 def inline_svg(svg: str, name: str) -> Markup:
-    """Make a drawn SVG part of an HTML page: no prolog, no name spaces, ids of its own, as wide as its place."""
+    """Make a drawn SVG part of an HTML page: no prolog, no name spaces, unique ids, as wide as the page allows."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r' xmlns(:xlink)?="[^"]*"', "", body)
     body = re.sub(r' width="[^"]*" height="[^"]*"', "", body, count=1)

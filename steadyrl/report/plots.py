@@ -1,7 +1,7 @@
-"""The pictures of a run: how training went, what the policy did meanwhile, and which problems a curriculum chose.
+"""The pictures of a run: the training curves, the policy's behaviour, and the problems that a curriculum chose.
 
-The faint line is every step, the strong one a rolling median: a single spike stays visible and does not bend it. The
-same metrics give the same bytes.
+The faint line shows every step and the strong one a rolling median, so a single spike stays visible and does not bend
+the median. The same metrics give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from steadyrl.report.evidence import series
 
 Metrics = Sequence[Mapping[str, Any]]
 
-# Okabe and Ito's palette, told apart by colour-blind readers; its yellow is too light for a line on white.
+# Okabe and Ito's palette, which colour-blind readers can distinguish; its yellow is too light for a line on white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 PART_COLOURS = (VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 INK, GREY = "#222222", "#6E6E6E"
@@ -31,10 +31,10 @@ ROW_INCHES = 2.7  # of a picture with one row of panels
 PNG_DPI = 200  # twice that, for sharp displays
 WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
 MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
-MAX_LINEAR_RANGE = 50  # largest over median value; beyond it a linear axis shows nothing but the spike
-LOWEST_EXPLAINED_VARIANCE = -1.0  # how far below 0 matters little: the value head predicts worse than a constant
+MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis shows only the spike
+LOWEST_EXPLAINED_VARIANCE = -1.0  # values further below 0 say no more: the value head predicts worse than a constant
 
-STYLE: Any = {  # matplotlib types every key by itself, in words that change with its version
+STYLE: Any = {  # matplotlib's types of the keys change with its version
     "axes.edgecolor": GREY,
     "axes.grid": True,
     "axes.grid.axis": "y",
@@ -69,7 +69,7 @@ STYLE: Any = {  # matplotlib types every key by itself, in words that change wit
 
 
 def window(steps: int) -> int:
-    """Return the steps under one rolling median: odd, 1 for a run too short to smooth."""
+    """Return the number of steps in one rolling median: odd, and 1 for a run that is too short to smooth."""
     if steps < 2 * MIN_WINDOW:
         return 1
     return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
@@ -89,9 +89,9 @@ class Panel:
         title: Plain words.
         lines: Metric names to colour and legend label; the last is drawn on top, an empty label has no legend.
         zero: True for a line at 0.
-        exact: True if the numbers have no noise to smooth.
-        spikes: True if the scale turns logarithmic where a few steps dwarf all others.
-        floor: The axis goes no lower; None for wherever the numbers go.
+        exact: True if the numbers have no noise that needs smoothing.
+        spikes: True if the scale becomes logarithmic when a few steps dwarf all others.
+        floor: The lower end of the axis, or None for no limit.
     """
 
     title: str
@@ -129,43 +129,45 @@ POLICY_PANELS = (
 )
 CURRICULUM_PANELS = (
     Panel("Groups with signal", {"curriculum/signal": (BLUE, "")}, floor=0.0),
-    Panel("Difficulty of the chosen", {"curriculum/difficulty": (BLUE, "")}),
+    Panel("Difficulty of the chosen problems", {"curriculum/difficulty": (BLUE, "")}),
     Panel("Entropy of the choice", {"curriculum/entropy": (BLUE, "")}),
 )
 
 
 def captions(steps: int) -> dict[str, str]:
-    """Return what to look for in each picture of a run with so many steps."""
+    """Return what to look for in each picture, for a run with this number of steps."""
     width = window(steps)
-    lines = "Every step is drawn as it is. "
+    lines = "The lines show every step. "
     if width > 1:
-        lines = f"Faint: every step. Strong: rolling median over {width} steps. "
+        lines = f"Faint lines show every step, strong lines a rolling median over {width} steps. "
     return {
-        "train": lines + "The reward should rise and level off, and the held-out diamonds with it: parts that rise "
-        "while they stay flat are learnt for their own sake. The KL to the reference rises while the policy learns; "
-        "it is estimated from the sampled tokens (k1, the band is one standard error of a single step) and summed "
-        "over the whole vocabulary (exact), and the two should agree. Below 0 the estimate can only be noise. The KL "
-        "coefficient is as it was used. The policy loss stays near 0 and its level says little; the value loss "
-        "should fall and stay down.",
-        "policy": lines + "Entropy should fall slowly, and exact and sampled should agree; a sudden fall means that "
-        "the policy settles on few answers. Clip fraction and KL to the old policy tell how far one step moves the "
-        "policy: look for a rise that does not stop. The advantage, before whitening, should have a mean near 0 and "
-        "a spread well above it. Explained variance should climb above 0 and stay there (the axis ends at -1). "
-        "Single spikes of the gradient norm are clipped; a rising level is not.",
-        "curriculum": lines + "The share of groups whose rewards differ is what the curriculum is for: it should lie "
-        "above that of a run with the same problems in order. Their mean difficulty, where problems say theirs, should "
-        "rise as the policy learns. An entropy near 0 means that few problems are drawn again and again. Why each one "
-        "was drawn is in curriculum.jsonl.",
+        "train": lines
+        + "The reward should rise and level off, and so should the held-out diamonds. If a reward part rises "
+        "while they stay flat, the policy learns it for its own sake. The KL to the reference rises while the policy "
+        "learns. It is estimated from the sampled tokens (k1; the band is one standard error of a single step) and "
+        "computed over the whole vocabulary (exact), and the two should agree. An estimate below 0 can only be noise. "
+        "The policy loss stays near 0 and its level says little. The value loss should fall and stay low.",
+        "policy": lines
+        + "The entropy should fall slowly, and exact and sampled entropy should agree. A sudden fall means "
+        "that the policy settles on few answers. Clip fraction and KL to the old policy show how far one step moves "
+        "the policy. Look for a rise that does not stop. The advantage before whitening should have a mean near 0 and "
+        "a spread well above it. The explained variance should rise above 0 and stay there (the axis ends at -1). "
+        "Single spikes of the gradient norm are clipped, but a rising level is a problem.",
+        "curriculum": lines
+        + "The curriculum should increase the share of groups whose rewards differ, compared with a "
+        "run on the same problems in order. If problems have a difficulty, its mean should rise as the policy learns. "
+        "An entropy near 0 means that a few problems are drawn again and again. curriculum.jsonl says why each problem "
+        "was drawn.",
     }
 
 
 def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[str, tuple[str, bytes]]:
     """Draw the pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png)}.
 
-    A run whose curriculum weighs problems has a third, "curriculum".
+    A run whose curriculum weights problems has a third picture, "curriculum".
 
     Args:
-        metrics: One record per step; what is missing leaves a panel that says so.
+        metrics: One record per step; a missing metric gives a panel that says so.
         weights: Names of the weighted reward parts, drawn beside the total; the first five that were measured.
         metric: The task's metric, drawn even without a weight.
     """
@@ -179,7 +181,7 @@ def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[s
 
 
 def as_svg(figure: Figure) -> str:
-    """Return a figure as SVG text, without what differs from one writing to the next."""
+    """Return a figure as SVG text, without anything that differs between two writings."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return buffer.getvalue()
@@ -282,7 +284,7 @@ def _draw_line(axes: Axes, points: tuple[np.ndarray, np.ndarray], width: int, co
 
 
 def legend(axes: Axes) -> None:
-    """Put the legend above a panel, where it can hide nothing; none where nothing has a label."""
+    """Put the legend above a panel, where it hides nothing. There is none if nothing has a label."""
     labels = axes.get_legend_handles_labels()[1]
     if labels:
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=len(labels), borderaxespad=0.0)

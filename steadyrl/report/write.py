@@ -1,4 +1,4 @@
-"""Writes the report of a run: summary.json, two pictures, report.md and report.html, from the run directory alone.
+"""Writes the report of a run: summary.json, pictures, report.md and report.html, from the run directory only.
 
 Both pages are made of the same figures in the same order. The same run directory gives the same bytes.
 """
@@ -30,14 +30,14 @@ NOT_SET = "not set"
 MEANING = {
     "better": "Better: the whole 95 % interval of the paired difference lies above 0.",
     "worse": "Worse: the whole 95 % interval of the paired difference lies below 0.",
-    "undecided": "Undecided: the 95 % interval of the paired difference holds 0, or too few problems were measured.",
+    "undecided": "Undecided: the 95 % interval of the paired difference contains 0, or too few problems were measured.",
 }
 
 
 def write_report(path: Path | str) -> Path:
     """Write the report of a run into its ``report`` folder and return that folder.
 
-    A run that goes on, or was interrupted, gets a report of what there is. An earlier report is replaced.
+    A running or interrupted run gets a report of what there is so far. An earlier report is replaced.
 
     Raises:
         RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
@@ -95,7 +95,7 @@ def page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any])
         view: What it names.
         finalize: Makes every value safe for that kind of page: ``markup.markdown`` or ``markup.clean``.
     """
-    # ``finalize`` sees every value that a template prints, so that none can be forgotten.
+    # ``finalize`` is applied to every value that a template prints, so none can be forgotten.
     environment = Environment(
         loader=PackageLoader("steadyrl.report"),
         autoescape=template.endswith(".html.j2"),
@@ -129,7 +129,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
-    """Return what a reader has to know before the tables."""
+    """Return the notes that a reader needs before the tables."""
     notes = []
     status, error = evidence.info.get("status"), evidence.info.get("error")
     if not evidence.after.answers:
@@ -237,7 +237,7 @@ def _shown(answer: Answer) -> dict[str, Any]:
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that differ from the defaults, and those of task, algorithm and curriculum in full.
 
-    The defaults of the latter are known only to these, which a report does not load.
+    Only these parts know their defaults, and a report does not load them.
     """
     used, defaults = dict(_flat(settings)), dict(_flat(dump(Config())))
     own = {key for key in used if key.startswith(("task.args.", "algorithm.args.", "curriculum.args."))}

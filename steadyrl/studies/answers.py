@@ -1,7 +1,7 @@
-"""The answers of a subject to the held-out problems, a part at a time, kept on disk where a folder is given.
+"""The answers of a subject to the held-out problems, a part at a time, kept on disk if a folder is given.
 
-Sample s of problem p is drawn with a seed made of (seed, p, s) and nothing else: all subjects meet the same draws, and
-a comparison that was killed goes on as if nothing had happened.
+Sample s of problem p has a seed that is derived only from (seed, p, s). All subjects therefore have the same draws, and
+a killed comparison continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Answers = Mapping[str, Sequence[Mapping[str, Any]]]  # by problem id, a record p
 
 @dataclass(frozen=True)
 class Questions:
-    """What all subjects answer, and how.
+    """The questions that all subjects answer, and how they answer them.
 
     Attributes:
         problems: Held-out ones.
         samples: Answers to each.
-        sampling: How they are drawn.
+        sampling: How answers are sampled.
         terms: What scores them.
         seed: Of the draws.
-        environment: Where problems answer back; None for problems of one turn.
+        environment: The environment of multi-turn problems; None for single-turn problems.
     """
 
     problems: Sequence[Problem]
@@ -48,7 +48,7 @@ class Questions:
 
 
 class Kept:
-    """A file of answers: what was asked of whom in its first line, then a line per problem."""
+    """A file of answers. Its first line says what was asked of which model; then there is a line per problem."""
 
     def __init__(self, path: Path, asked: Mapping[str, Any]):
         self._path = path
@@ -75,7 +75,7 @@ def answer(
     Args:
         backend: Holds the subject's policy.
         questions: What to answer.
-        kept: Answers had before, which are not drawn again; new ones are added to it.
+        kept: Earlier answers, which are not sampled again. New answers are added to it.
         progress: Called with all answers so far after every part.
     """
     found: dict[str, Sequence[Mapping[str, Any]]] = {}
@@ -94,7 +94,7 @@ def answer(
 
 
 def all_known(questions: Questions, kept: Kept | None) -> bool:
-    """Return whether nothing has to be drawn any more."""
+    """Return whether all answers are known already."""
     return kept is not None and all(problem.id in kept.answers for problem in questions.problems)
 
 

@@ -1,4 +1,4 @@
-"""Two subjects on the same held-out problems with the same seeds, one after the other, and what that tells."""
+"""Compares two subjects on the same held-out problems with the same seeds, one after the other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Options:
         problems: Held-out problems; None for as many as the config's evaluations use, 0 for all.
         decoding: "sampled" as in training, or "greedy".
         metric: A reward part, or "reward" for the total; None for the task's own.
-        margin: Smaller differences do not matter; None where nobody said so.
+        margin: Differences smaller than this do not matter; None for no margin.
     """
 
     samples: int | None = None
@@ -50,7 +50,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Watch:
-    """How a face follows a comparison.
+    """How a user interface follows a comparison.
 
     Attributes:
         begin: Called with a line and the number of problems when a subject begins.
@@ -68,13 +68,13 @@ def compare(
 
     Args:
         names: Of the first and of the second, see ``find_subject``.
-        config: Gives the task, the rewards, the sampling, the seed, and what the models run on.
+        config: Determines the task, the rewards, the sampling, the seed, and where the models run.
         options: How.
-        folder: Where answers are kept as they are had, and the record in the end; None keeps nothing.
+        folder: Answers are kept here as soon as they are there, and the record at the end; None keeps nothing.
         watch: Follows it.
 
     Raises:
-        SteadyError: A subject cannot be had, there are no held-out problems, or nothing could be measured.
+        SteadyError: A subject cannot be loaded, there are no held-out problems, or nothing could be measured.
     """
     watch = watch or Watch()
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
@@ -111,7 +111,7 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
     count = config.evaluate.problems if options.problems is None else options.problems
     if count == 1:
         setting = "evaluate.problems" if options.problems is None else "--problems"
-        raise DataError(f"{setting} is 1, and one problem tells of no spread; expected 2 or more, or 0 for all")
+        raise DataError(f"{setting} is 1, and one problem has no spread; expected 2 or more, or 0 for all")
     problems = pick_heldout(task.problems("heldout"), count)
     if len(problems) < 2:
         raise DataError(
@@ -144,7 +144,7 @@ def _kept(path: Path, subject: Subject, questions: Questions, config: Config) ->
 
 
 def _require_policy(subject: Subject) -> None:
-    """Load a policy and let it go again: what is wrong with it is said before the other one has answered anything.
+    """Load a policy and release it again, so that an error is reported before the other one has answered anything.
 
     Raises:
         SteadyError: It cannot be loaded.
@@ -160,12 +160,12 @@ def _answers(subject: Subject, questions: Questions, kept: Kept | None, progress
     backend = open_policy(subject)
     found = answer(backend, questions, kept, progress)
     del backend
-    gc.collect()  # a model may lie in a cycle of references; the next one needs its room
+    gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
     return found
 
 
 def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -> None:
-    """Tell the watch how far a subject is; refuse a metric that cannot come any more.
+    """Report a subject's progress to the watch, and refuse a metric that no answer can have.
 
     Raises:
         DataError: No term gives the metric, and no answer so far has such a part, though some have parts.
@@ -177,7 +177,7 @@ def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -
 
 
 def _require_values(metric: str, answers: Answers) -> None:
-    """Refuse a subject of which nothing was measured.
+    """Refuse a subject for which nothing was measured.
 
     Raises:
         DataError: With the first reason.

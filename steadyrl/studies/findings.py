@@ -1,4 +1,4 @@
-"""What the answers of two subjects tell: the verdict, every part, by difficulty, and the answers worth reading."""
+"""The results of a comparison: the verdict, every part, results by difficulty, and examples of answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from steadyrl.types import Problem
 
 TOTAL = "reward"  # the name of the weighted sum of all parts
 MEASURED = ("tokens", "truncated")  # of every answer, beside its reward parts
-DIFFICULTY = ("difficulty", "level")  # columns of a problem that may tell it
-MOST_LEVELS, BANDS = 8, 4  # of difficulty: numbers with more different values are put into so many bands
+DIFFICULTY = ("difficulty", "level")  # columns of a problem that may contain it
+MOST_LEVELS, BANDS = 8, 4  # of difficulty: numbers with more different values are grouped into this many bands
 ROW_RESAMPLES = 2_000  # of the intervals beside the verdict, of which there are many
 WINS_AND_LOSSES, TIES = 8, 2  # examples: the largest wins, as many of the largest losses, and some of the rest
 
@@ -26,9 +26,9 @@ Record = Mapping[str, Any]  # of one answer, see answers.py
 
 
 def sample_value(record: Record, name: str) -> float | None:
-    """Return a measurement of an answer: the total, a reward part, its tokens, whether it was cut; None if unknown."""
+    """Return a measurement of an answer (total, reward part, tokens, truncated), or None if it is unknown."""
     value = record[name] if name in (TOTAL, *MEASURED) else record["parts"].get(name)
-    # A number that is not finite stands in the file as text.
+    # A number that is not finite is stored as text.
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -47,11 +47,11 @@ def findings(
     """Compare the answers of two subjects; docs/compare.md describes the result.
 
     Args:
-        problems: What was asked; one on which either subject has no number is left out and counted.
+        problems: The problems that were asked. One without a number from either subject is left out and counted.
         answers: Of the first and of the second subject.
         metric: What is compared.
-        margin: Smaller differences do not matter; None where nobody said so.
-        called: What to call the two in sentences.
+        margin: Differences smaller than this do not matter; None for no margin.
+        called: The names of the two in sentences.
 
     Raises:
         DataError: Fewer than two problems were measured for both.
@@ -60,8 +60,8 @@ def findings(
     shared = [problem for problem in problems if first[problem.id] and second[problem.id]]
     if len(shared) < 2:
         raise DataError(
-            f"{metric} was measured for both on {len(shared)} of {len(problems)} problems, expected at least 2; mend "
-            "what left the answers unscored"
+            f"{metric} was measured for both on {len(shared)} of {len(problems)} problems, expected at least 2; fix "
+            "the reason why the others are unscored"
         )
     before, after = ([values[p.id] for p in shared] for values in (first, second))
     verdict = judge(before, after, margin)
@@ -88,7 +88,7 @@ def _texts(records: Sequence[Record]) -> list[str]:
 
 
 def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric: str) -> list[dict[str, Any]]:
-    """Return a row for every other measurement, over the problems where both have it."""
+    """Return a row for every other measurement, over the problems for which both have it."""
     every = part_names(record for found in answers for p in problems for record in found[p.id])
     rows = []
     for name in [TOTAL, *every, *MEASURED]:
@@ -106,12 +106,12 @@ def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric
 def _by_difficulty(
     problems: Sequence[Problem], means: Sequence[tuple[float, float]], span: float
 ) -> list[dict[str, Any]]:
-    """Return a row for every level of difficulty, the easiest first; none where problems do not tell theirs.
+    """Return a row for every level of difficulty, the easiest first, or none if problems have no difficulty.
 
     Args:
         problems: [n].
         means: [n], of both subjects.
-        span: How far apart two problems can be: a level may show less of it than all of them.
+        span: The largest possible difference between two problems. A single level may show less of it.
     """
     levels = [next((p.columns[name] for name in DIFFICULTY if p.columns.get(name) is not None), None) for p in problems]
     if len(set(map(str, levels))) < 2:
@@ -126,7 +126,7 @@ def _by_difficulty(
 
 
 def _groups(levels: Sequence[Any]) -> list[tuple[str, list[int]]]:
-    """Return (label, indices) of every level in order; many different numbers are put into bands of equal counts."""
+    """Return (label, indices) of every level in order. Many different numbers form bands of equal counts."""
     numbers = [float(v) for v in levels if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) == len(levels) and len(set(numbers)) > MOST_LEVELS:
         order = sorted(range(len(numbers)), key=lambda i: numbers[i])
@@ -146,8 +146,8 @@ def _by_size_then_alphabet(level: float | str) -> tuple[bool, float, str]:
 def _change(pairs: Sequence[tuple[float, float]], span: float) -> dict[str, Any]:
     """Return n, both means, the difference and its interval.
 
-    The interval is as wide as a verdict's would be; None for a single problem, and where all values are one (a span
-    of 0), which tell of no spread.
+    The interval is as wide as a verdict's. It is None if there is no spread: for a single problem, or if all values are
+    equal (a span of 0).
     """
     first, second = zip(*pairs, strict=True)
     row = {"n": len(pairs), "a": float(np.mean(first)), "b": float(np.mean(second))}
@@ -163,7 +163,7 @@ def _examples(
 ) -> list[dict[str, Any]]:
     """Return the largest wins, the largest losses, and some problems without a difference, evenly spaced.
 
-    Each says which sample shows its difference best.
+    Each names the sample that shows its difference best.
     """
     order = sorted(range(len(problems)), key=lambda i: -gains[i])
     wins = [i for i in order if gains[i] > 0][:WINS_AND_LOSSES]

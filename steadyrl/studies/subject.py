@@ -1,4 +1,4 @@
-"""What can be compared: the base model, a run, a checkpoint, or a model folder; and how its policy is loaded."""
+"""The subjects of a comparison: the base model, a run, a checkpoint or a model folder, and how to load its policy."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Subject:
     """One of the two that are compared.
 
     Attributes:
-        name: As it was given.
-        what: What it is, in words.
+        name: The name that the user gave.
+        what: A description.
         config: Its model, with the arithmetic of the comparison.
-        folder: Where its weights are; None where the config names them otherwise.
-        loads: True if its backend has to load ``folder``; False where ``config.model.path`` says it all.
+        folder: Where its weights are; None if the config names them.
+        loads: True if its backend must load ``folder``; False if ``config.model.path`` is enough.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Subject:
     loads: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells these weights from others: where they are, and when they were written."""
+        """Return what distinguishes these weights from others: where they are, and when they were written."""
         times = [file.stat().st_mtime_ns for file in self.folder.rglob("*") if file.is_file()] if self.folder else []
         model = configs.dump(self.config)["model"]
         return {"name": self.name, "model": model, "folder": str(self.folder), "written": max(times, default=0)}
@@ -52,10 +52,10 @@ def find_subject(name: str, config: Config) -> Subject:
 
     Args:
         name: "base" (the model that the config starts from), or the path of a run, RUN@STEP, a checkpoint or a model.
-        config: Of the comparison: what every subject takes its device and its precision from.
+        config: The config of the comparison. Every subject uses its device and precision.
 
     Raises:
-        SteadyError: There is nothing of that name, or nothing finished.
+        SteadyError: Nothing has that name, or it is not finished.
     """
     if name == BASE:
         path = Path(config.model.path)
@@ -83,9 +83,9 @@ def find_subject(name: str, config: Config) -> Subject:
 
 
 def open_policy(subject: Subject) -> Backend:
-    """Load the policy of a subject, without a reference and (where the files allow) without an optimizer's state."""
+    """Load the policy of a subject, without a reference and, if the files allow, without the optimizer's state."""
     algorithm = plugins.load("algorithm", subject.config.algorithm.name).build(subject.config.algorithm.args)
-    # A backend that reads a whole checkpoint has to have a place for everything in it, a value head too.
+    # A backend that reads a whole checkpoint needs a place for everything in it, including a value head.
     needs = algorithm.needs - {"ref_logprobs"} if subject.loads else frozenset()
     create = plugins.load("backend", subject.config.backend.name).create
     backend: Backend = create(subject.config, replace(algorithm, needs=needs))
@@ -115,7 +115,7 @@ def _of_checkpoint(name: str, folder: Path, config: Config) -> Subject:
 
 
 def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: Config) -> Subject:
-    """Return the subject of a finished checkpoint: a model folder where it holds a whole model."""
+    """Return the subject of a finished checkpoint: a model folder if it contains a whole model."""
     trained = config if run is None else configs.resolve(run.resolved())
     policy = folder / "policy"
     if (policy / "config.json").is_file():  # needs neither the model that the run began from nor the optimizer

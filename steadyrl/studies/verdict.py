@@ -1,7 +1,7 @@
-"""Is the second better than the first? Paired numbers of the same problems in, a word with its interval out.
+"""Judges whether the second subject is better than the first, from paired numbers on the same problems.
 
-A problem is the unit: its samples are averaged first, and problems are what the bootstrap draws. So more samples make a
-problem's mean steadier, and never pretend to be more problems. Everything is second minus first.
+A problem is the unit: its samples are averaged first, and the bootstrap draws problems. More samples make a problem's
+mean more precise, but they do not count as more problems. Every difference is second minus first.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from steadyrl.stats import (
     smallest_detectable,
 )
 
-SIGNIFICANT = 0.05  # what goes with an interval of 95 %
+SIGNIFICANT = 0.05  # the level that matches a 95 % interval
 LEAST_DIFFERING = 6  # problems that differ: five of five in one direction still happen by chance 1 time in 16
-MOST_SAID = 1_000_000  # problems: what more of them would show is said in words
+MOST_SAID = 1_000_000  # problems: a larger number is given in words
 UNSEEN = 3.0  # over n: share of problems that may differ when none of n did, with 95 % confidence (-log 0.05)
 
 Word = Literal["better", "worse", "equal", "undecided"]
@@ -33,7 +33,7 @@ Samples = Sequence[Sequence[float]]  # of each problem, the values of its sample
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a set of problems says about two subjects.
+    """The result of comparing two subjects on a set of problems.
 
     Attributes:
         word: Of the second against the first. "better" and "worse" need the whole interval on one side of 0 and
@@ -44,14 +44,14 @@ class Verdict:
         pass_fail: True if every sample is 0 or 1.
         mcnemar: McNemar's exact p-value of wins and losses for pass and fail; of several samples of a problem the
             passes are compared. None for other metrics.
-        smallest: The least true difference that a set like this shows in 4 of 5 cases; None where all values are equal.
-        needed: Problems like these that would show a difference as large as the one seen; None for a difference of 0,
-            or where ``smallest`` is not known.
-        noise: Share of the differences' variance that comes from sampling, which more samples would lower; None where
+        smallest: The smallest true difference that such a set shows in 4 of 5 cases; None if all values are equal.
+        needed: Number of such problems that would show the observed difference; None for a difference of 0, or if
+            ``smallest`` is not known.
+        noise: Share of the differences' variance that comes from sampling, which more samples would lower; None if
             problems have one sample each.
-        sparse: True if fewer than 6 problems differ: the interval then reaches at least as far as problems that were
-            not seen could move it.
-        margin: Differences smaller than this do not matter; None where nobody said so.
+        sparse: True if fewer than 6 problems differ. The interval then allows for differing problems that were not
+            seen.
+        margin: Differences smaller than this do not matter; None for no margin.
     """
 
     word: Word
@@ -113,7 +113,7 @@ def is_pass_fail(first: Samples, second: Samples) -> bool:
 
 
 def span_of(first: Samples, second: Samples) -> float:
-    """Return how far apart two problems can be, as far as it is known; 0 where all of both have one mean."""
+    """Return the largest possible difference between two problems, as far as it is known; 0 if all means are equal."""
     if is_pass_fail(first, second):
         return 1.0
     means = [*_problem_means(first), *_problem_means(second)]
@@ -121,12 +121,12 @@ def span_of(first: Samples, second: Samples) -> float:
 
 
 def widened(change: PairedDifference, differing: int, span: float) -> PairedDifference:
-    """Widen the interval of a set in which fewer than 6 problems differ to what problems not seen could move it by.
+    """Widen the interval of a set in which fewer than 6 problems differ, to allow for problems that were not seen.
 
     Args:
         change: Of the set.
         differing: Problems that differ in it.
-        span: How far apart two problems can be, see ``span_of``.
+        span: The largest possible difference between two problems, see ``span_of``.
     """
     if differing >= LEAST_DIFFERING:
         return change
@@ -158,18 +158,18 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
     }[verdict.word]
     sentences = [f"{opening}: {seen}"]
     if verdict.smallest is None:
-        sentences.append("every answer of both got the same value: this set tells nothing about the two")
+        sentences.append("all answers of both got the same value: this set says nothing about the two")
         return sentences
     could_not = f"this set could not have shown less than {verdict.smallest:.{digits}f} (80 % power)"
     if verdict.word == "undecided":
         sentences[0] = f"{opening}, and {could_not}: {seen}"
         if verdict.needed is not None and verdict.needed > n:
             count = "more than a million" if verdict.needed > MOST_SAID else f"about {rounded_up(verdict.needed)}"
-            sentences.append(f"a true difference as small as the one seen takes {count} such problems")
+            sentences.append(f"to show a true difference as small as the one seen takes {count} such problems")
         if verdict.noise is not None:
             sentences.append(
-                f"sampling makes {verdict.noise:.0%} of the spread: that share falls with more samples, the rest only "
-                "with more problems"
+                f"sampling makes {verdict.noise:.0%} of the spread: that share falls with more samples, the rest falls "
+                "only with more problems"
             )
     else:
         sentences.append(could_not)
@@ -178,7 +178,7 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
 
 
 def digits_of(change: PairedDifference) -> int:
-    """Return how many decimals to print: two digits of half the interval's width, and one to spare."""
+    """Return how many decimals to print: two digits of half the interval's width, plus one."""
     half = (change.high - change.low) / 2.0
     if half == 0:
         return 3
@@ -186,22 +186,24 @@ def digits_of(change: PairedDifference) -> int:
 
 
 def rounded_up(count: int) -> int:
-    """Return a count with two digits that matter, rounded up."""
+    """Return a count rounded up to two significant digits."""
     unit: int = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 
 
 def _doubts(verdict: Verdict) -> list[str]:
-    """Return what a reader of the word should know."""
+    """Return caveats about the verdict."""
     differing = verdict.wins + verdict.losses
     if verdict.sparse:
         return [
-            f"only {differing} of {verdict.change.n} problems differ; the interval allows for differences on "
-            f"{UNSEEN:g} more that chance may have hidden"
+            f"only {differing} of {verdict.change.n} problems differ; the interval allows for "
+            f"{UNSEEN:g} more that may differ unseen"
         ]
     excluded = verdict.change.low > 0 or verdict.change.high < 0
     if verdict.word == "undecided" and excluded:
-        return [f"the interval leaves out 0, but chance alone gives as much in {verdict.p_value:.0%} of the cases"]
+        return [
+            f"the interval excludes 0, but chance alone gives such a difference in {verdict.p_value:.0%} of the cases"
+        ]
     return []
 
 
@@ -216,9 +218,9 @@ def _problem_means(samples: Samples) -> np.ndarray:
 
 
 def _sampling_noise(first: Samples, second: Samples, differences: np.ndarray) -> float | None:
-    """Return which share of the variance of the problems' differences [n] their samples alone would give.
+    """Return the share of the variance of the problems' differences [n] that comes from sampling alone.
 
-    Sample s of both is drawn with one seed, so that their noise may go together: it is measured on s by s differences.
+    Sample s of both has the same seed, so their noise can be correlated. It is therefore measured on differences per s.
     """
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if len(a) == len(b) > 1]
     spread = float(differences.var(ddof=1))
@@ -242,12 +244,12 @@ def _smallest(change: PairedDifference, span: float, sparse: bool) -> float | No
     if span == 0:
         return None
     shown = smallest_detectable(change.standard_error, change.n)
-    # So few differing problems have no spread to reckon with; but at least six would have to differ by all there is.
+    # So few differing problems have no usable spread, but at least six would have to differ by the largest amount.
     return max(shown, min(1.0, LEAST_DIFFERING / change.n) * span) if sparse else shown
 
 
 def _needed(change: PairedDifference, smallest: float | None) -> int | None:
-    """Return the problems that show the difference seen: the standard error falls with the root of their number."""
+    """Return how many problems show the observed difference: the standard error falls with the root of their number."""
     if smallest is None or change.difference == 0:
         return None
     return math.ceil(change.n * (smallest / abs(change.difference)) ** 2)

@@ -1,4 +1,4 @@
-"""Attempts without a policy: what a rule says, turn by turn, and what becomes of it. For checks and comparisons."""
+"""Episodes that a rule plays instead of a policy, for checks and comparisons."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from steadyrl.protocols import Episode, Interactive
 from steadyrl.rewards.combine import Term, score_groups, written
 from steadyrl.types import Group, Problem, Rollout
 
-# The episode and the number of the turn to what is said; None ends the episode.
+# Maps the episode and the number of the turn to the text of the turn; None ends the episode.
 Say = Callable[[Episode, int], "str | None"]
 
 
 def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
-    """Play one episode; where its environment broke, the rollout says why it has no reward."""
+    """Play one episode. If its environment breaks, the rollout says why it has no reward."""
     episode = task.episode(problem, seed=0)
     turns: list[str] = []
     broken: str | None = None

@@ -1,9 +1,9 @@
-"""Is a task sound? To be asked before anyone trains on it: no model is needed.
+"""Checks whether a task is sound before anyone trains on it. This needs no model.
 
-The gold answer scores high, an empty one low, scoring repeats, and nothing that a model may write raises. Of a task
-whose problems answer back the expert plays the gold answer, of every kind of problem well, and the empty answer says
-nothing turn after turn. High and low are means over at most 200 problems of each split; of an exact task (see
-``types.Exact``) every answer to every problem has to be right by itself.
+The gold answer must score high and an empty one low, scoring must be reproducible, and no text may raise an error. In a
+multi-turn task the expert plays the gold answer, which must be good for every kind of problem, and the empty answer is
+an empty text in every turn. High and low are means over at most 200 problems of each split. In an exact task (see
+``protocols.Exact``) every answer to every problem must be right by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOSTILE = ("(", '"', "AND", "x" * 5000, "( " * 400, "\x00", "NOT NOT", "'; DROP
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     passed: bool
@@ -38,7 +38,7 @@ class Check:
 
 
 def check_task(config: Config) -> list[Check]:
-    """Look at the task and the rewards of a config.
+    """Check the task and the rewards of a config.
 
     Raises:
         SteadyError: The task cannot be built at all.
@@ -53,7 +53,7 @@ def check_task(config: Config) -> list[Check]:
     else:
         answers = [_gold(task, terms, some), _empty(task, terms, some)]
         if len(some) < len(train) + len(heldout):
-            seen = f"; {len(some)} of {len(train) + len(heldout)} problems looked at"
+            seen = f"; {len(some)} of {len(train) + len(heldout)} problems were checked"
             answers = [replace(check, detail=check.detail + seen) for check in answers]
     return [
         _splits(train, heldout),
@@ -64,9 +64,9 @@ def check_task(config: Config) -> list[Check]:
 
 
 def terms_to_check(config: Config, task: Task) -> list[Term]:
-    """Return the rewards but for an AI judge: it would cost much here and tell nothing of the task.
+    """Return the rewards without an AI judge, which would cost much here and say nothing about the task.
 
-    `steadyrl judge` looks at judges; where nothing else is rewarded, it is asked all the same.
+    `steadyrl judge` checks judges. If the judge is the only reward, it is used here too.
     """
     cheap = {
         n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)
@@ -96,7 +96,7 @@ def _splits(train: Sequence[Problem], heldout: Sequence[Problem]) -> Check:
 
 
 def _answered(task: Task, terms: Sequence[Term], answers: Sequence[tuple[Problem, str]]) -> list[Rollout]:
-    """Score texts; a problem that answers back is told its text turn after turn."""
+    """Score texts. A multi-turn problem gets its text in every turn."""
     if isinstance(task, Interactive):
         return score_attempts(task, [(problem, _always(text)) for problem, text in answers], terms)
     return score_texts(answers, terms)
@@ -111,7 +111,7 @@ def _metric(task: Task, rollouts: Sequence[Rollout]) -> list[float | None]:
 
 
 def _golden(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> list[tuple[Problem, Rollout]]:
-    """Return the problems for which the task knows a good answer, and that answer's rollout."""
+    """Return the problems for which the task knows a good answer, with the rollout of that answer."""
     if isinstance(task, Interactive):
         rollouts = score_attempts(task, [(p, lambda episode, turn: episode.expert()) for p in problems], terms)
         return [(p, r) for p, r in zip(problems, rollouts, strict=True) if r.turns or r.unscored]
@@ -122,7 +122,7 @@ def _golden(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> l
 def _exact(
     task: Task, wrong: Callable[[Problem], str | None], terms: Sequence[Term], problems: Sequence[Problem]
 ) -> list[Check]:
-    """Score the gold, the empty and the wrong answer of every problem; each has to be right by itself."""
+    """Score the gold, the empty and the wrong answer of every problem. Each must be right by itself."""
     golden = [rollout for _, rollout in _golden(task, terms, problems)]
     empty = _answered(task, terms, [(problem, "") for problem in problems])
     known = [(problem, text) for problem in problems if (text := wrong(problem)) is not None]
@@ -153,7 +153,7 @@ def _each(
 
 
 def _said(rollout: Rollout, score: float | None) -> str:
-    """Return a score with what there is to say of it, in one line."""
+    """Return a score with its remark, in one line."""
     if score is None:
         return f"unscored: {rollout.unscored}"
     note = " ".join(rollout.note.split())
@@ -179,7 +179,7 @@ def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Ch
 
 
 def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float) -> Check:
-    """Compare the mean with its bounds; what was left unscored is no evidence of health and fails."""
+    """Compare the mean with its bounds. Unscored answers are no evidence of health, so they fail."""
     known = [score for score in scores if score is not None]
     if len(known) < len(scores):
         return Check(name, False, f"{len(scores) - len(known)} of {len(scores)} left unscored, expected none")
@@ -189,7 +189,7 @@ def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, hi
 
 
 def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
-    """Score the same answers with a second task, built anew, so that no cache can answer."""
+    """Score the same answers with a second, newly built task, so that no cache can answer."""
     again_task, again = _build(config)
     if isinstance(again_task, Interactive):
         known = _golden(task, terms, problems[:50])

@@ -1,4 +1,4 @@
-"""Files that users bring: read line by line, every defect named by file and line; and which ids are held out."""
+"""Reads users' files line by line and reports every defect with file and line; and chooses the held-out ids."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
-    """Return a field of a line's object, which must be there and be text; it may be empty.
+    """Return a field of a line's object. It must exist and be text, and may be empty.
 
     Raises:
-        DataError: It is missing, of another type, or holds half a surrogate pair, which no UTF-8 can carry.
+        DataError: It is missing, of another type, or contains half a surrogate pair, which UTF-8 cannot represent.
     """
     if key not in record:
         raise DataError(f"{path}, line {number}: '{key}' is missing; the line has {', '.join(record) or 'no key'}")
@@ -76,7 +76,7 @@ def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> 
 
 
 def filled_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
-    """Return a field like ``text_field``, which must hold more than white space besides.
+    """Return a field like ``text_field``, which must also contain more than white space.
 
     Raises:
         DataError: See ``text_field``; or it is empty.
@@ -88,9 +88,9 @@ def filled_field(record: Mapping[str, Any], key: str, path: Path, number: int) -
 
 
 def held_out_ids(ids: Collection[str], share: float, seed: int = 0) -> frozenset[str]:
-    """Choose which ids are kept from training: those with the smallest hashes, the same on every machine.
+    """Choose the ids that are held out: those with the smallest hashes, which are the same on every machine.
 
-    The order of the ids does not matter. At least one is chosen, so that even a small file can be evaluated on.
+    The order of the ids does not matter. At least one is chosen, so that even a small file can be used for evaluation.
 
     Args:
         ids: Distinct.
@@ -102,7 +102,7 @@ def held_out_ids(ids: Collection[str], share: float, seed: int = 0) -> frozenset
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _kind(value: object) -> str:

@@ -1,10 +1,10 @@
-"""Any JSONL file of prompts as a task; what is good comes from the user's own reward.
+"""Any JSONL file of prompts as a task. The user's own reward decides what is good.
 
     {"prompt": "What is 17 + 25?", "id": "sum-1", "answer": 42, "gold": "42"}
 
-``prompt`` is required. ``id`` may be absent: the id is then made from the prompt, so that a prompt keeps its id, and
-its side of the split, when lines are added around it. ``gold`` may hold an answer known to be good. Every column
-but ``prompt`` and ``id`` reaches the rewards through ``Problem.columns``.
+``prompt`` is required. ``id`` may be absent. The id is then derived from the prompt, so a prompt keeps its id and its
+side of the split when lines are added around it. ``gold`` may contain a known good answer. Every column except
+``prompt`` and ``id`` reaches the rewards through ``Problem.columns``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from steadyrl.sections import Section
 from steadyrl.tasks.jsonl import filled_field, held_out_ids, read_objects, text_field
 from steadyrl.types import Problem
 
-# 64 bits: a million prompts share one by chance in fewer than one of ten million files.
+# 64 bits: among ten million files of a million prompts, fewer than one has a collision.
 _ID_DIGITS = 16
 
 
@@ -59,11 +59,11 @@ class PromptsTask:
 
         Args:
             settings: Which files.
-            seed: The run's. The split does not follow it, so that runs of several seeds are compared on the same
+            seed: The run's seed. The split does not depend on it, so runs with different seeds are compared on the same
                 held-out problems.
 
         Raises:
-            DataError: Naming the first defect by file and line.
+            DataError: A file has a defect; the error names the first one by file and line.
         """
         self.metric = settings.metric
         path = Path(settings.path)
@@ -83,29 +83,29 @@ class PromptsTask:
         return self._train if split == "train" else self._heldout
 
     def rewards(self) -> Mapping[str, RewardFn]:
-        """Return no reward: the user's are named by import path in the section [rewards]."""
+        """Return no reward: the section [rewards] names the user's rewards by import path."""
         return {}
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
-        """Return no baseline: nothing is known of what the prompts ask for."""
+        """Return no baseline: the task does not know what the prompts ask for."""
         return {}
 
     def gold(self, problem: Problem) -> str | None:
-        """Return the column ``gold``, or None where a problem has none."""
+        """Return the column ``gold``, or None if a problem has none."""
         gold: str | None = problem.columns.get("gold")
         return gold
 
     def ask(self, text: str) -> Problem:
-        """Return the text as a problem of its own."""
+        """Return the text as a new problem."""
         return Problem("asked", text)
 
     def show(self, answer: str) -> list[str]:
-        """Return nothing: what an answer does is not known here."""
+        """Return nothing: the task does not know what an answer does."""
         return []
 
 
 def _problems(path: Path, lines: dict[str, str]) -> tuple[Problem, ...]:
-    """Read one file; ``lines`` collects where each id was seen, over all files of the task."""
+    """Read one file; ``lines`` collects the place of each id, over all files of the task."""
     problems: list[Problem] = []
     for number, record in read_objects(path):
         prompt = filled_field(record, "prompt", path, number)

@@ -154,7 +154,7 @@ def test_a_checkpoint_folder_problems_decoding_and_overrides_are_obeyed(steadyrl
         (("base", "base", "--task", "config.toml", "--decoding", "greedy", "--samples", "4"), "--samples is 4, but"),
         (
             ("base", "base", "--task", "config.toml", "--problems", "1"),
-            "--problems is 1, and one problem tells of no spread; expected 2 or more",
+            "--problems is 1, and one problem has no spread; expected 2 or more",
         ),
         (("base", "runs/absent", "--task", "config.toml"), "there is nothing at 'runs/absent'; expected 'base', a run"),
         (("config.toml", "base", "--task", "config.toml"), "'config.toml' is a file; expected 'base', a run"),

@@ -127,8 +127,8 @@ def test_the_text_names_every_measurement(judge):
         code, out, _ = judge(server, "group", "--repeats", "2")
     assert code == 0
     assert "judge: m, mode group; 96 known answers to 24 problems, 0 without a verdict" in out
-    assert "- prefers what tests prefers, pairs of one problem: 1.000 [1.000, 1.000] (chance 0.5)" in out
-    assert "- asked 2 times: 100.0% of the answers get one value, mean deviation 0.000" in out
+    assert "- agrees with tests on pairs of answers to one problem: 1.000 [1.000, 1.000] (chance 0.5)" in out
+    assert "- asked 2 times: 100.0% of the answers get the same value, mean deviation 0.000" in out
     assert "tokens_in" in out
 
 

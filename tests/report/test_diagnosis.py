@@ -56,11 +56,11 @@ def test_consequences_stand_indented_under_their_cause(written):
 
 def test_the_checklist_has_a_word_for_every_check(written):
     _, markdown, _, _ = written
-    rows = re.findall(r"^\| \*\*(pass|fail|not told)\*\* \| .+? \| (\w+) \|", markdown, re.MULTILINE)
+    rows = re.findall(r"^\| \*\*(pass|fail|unknown)\*\* \| .+? \| (\w+) \|", markdown, re.MULTILINE)
     words = {check: word for word, check in rows}
     assert sorted(words) == sorted(check.name for check in CHECKS)
     assert words["learning_rate_too_high"] == words["kl_runaway"] == "fail"
-    assert words["ratio_off"] == "not told"
+    assert words["ratio_off"] == "unknown"
     assert words["non_finite"] == "pass"
 
 
@@ -111,8 +111,8 @@ def test_a_healthy_run_says_so_and_asks_for_nothing(tmp_path):
     (diagnosis,) = diagnose(logs.write(tmp_path / "log.jsonl", logs.healthy()))
     write_diagnosis([replace(diagnosis, findings=())], tmp_path)
     markdown = (tmp_path / "diagnosis.md").read_text()
-    assert "Healthy: nothing was found that harms" in markdown
-    assert "Nothing has to be done." in markdown
+    assert "Healthy: no harmful finding" in markdown
+    assert "There is nothing to do." in markdown
     assert "### Overrides" not in markdown and "**fail**" not in markdown
 
 

@@ -143,7 +143,7 @@ def test_a_reward_that_falls_or_falls_back_fails_and_a_flat_one_cannot_tell():
     flat = [0.3 + x for x in NOISE]
     assert [words(records(r, per_epoch=10))[1] for r in (falling, back, flat)] == ["fail", "fail", "cannot tell"]
     lines = records(back, per_epoch=10)
-    assert "epoch 6 lies below the one before" in checklist(epoch_table(lines, []), lines, [])[1]["measured"]
+    assert "epoch 6 is below the previous one" in checklist(epoch_table(lines, []), lines, [])[1]["measured"]
 
 
 def test_the_marks_of_variance_gap_and_time():

@@ -131,7 +131,7 @@ def test_more_than_a_million_problems_are_not_counted_out():
     verdict = judge(one_each(np.zeros(100)), one_each(differences))
     assert verdict.needed > 1_000_000
     advice = in_words(verdict, "A", "B", "reward")[1]
-    assert advice == "a true difference as small as the one seen takes more than a million such problems"
+    assert advice == "to show a true difference as small as the one seen takes more than a million such problems"
 
 
 def problems_in(sentence):
@@ -184,13 +184,13 @@ def test_an_interval_without_0_that_chance_gives_too_is_undecided_and_says_so():
     assert verdict.p_value == pytest.approx(18 / 256)
     assert verdict.change.low > 0
     assert verdict.word == "undecided"
-    assert "chance alone gives as much in 7% of the cases" in in_words(verdict, "A", "B", "pass")[-1]
+    assert "chance alone gives such a difference in 7% of the cases" in in_words(verdict, "A", "B", "pass")[-1]
 
 
 def test_a_set_whose_answers_are_all_worth_the_same_tells_nothing():
     verdict = judge(one_each([0.3] * 9), one_each([0.3] * 9), margin=0.5)
     assert (verdict.word, verdict.smallest, verdict.mcnemar) == ("undecided", None, None)
-    assert "tells nothing" in in_words(verdict, "A", "B", "reward")[1]
+    assert "says nothing" in in_words(verdict, "A", "B", "reward")[1]
 
 
 def test_mcnemar_is_given_for_pass_and_fail_only():

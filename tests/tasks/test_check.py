@@ -210,8 +210,8 @@ def test_a_task_without_problems_fails(checked):
 
 def test_means_say_how_many_problems_were_looked_at_where_it_is_not_all(checked):
     found = checked(Many)
-    assert found["gold answer"] == (True, "mean same 1.000, expected at least 0.8; 203 of 503 problems looked at")
-    assert found["empty answer"] == (True, "mean same 0.000, expected at most 0.05; 203 of 503 problems looked at")
+    assert found["gold answer"] == (True, "mean same 1.000, expected at least 0.8; 203 of 503 problems were checked")
+    assert found["empty answer"] == (True, "mean same 0.000, expected at most 0.05; 203 of 503 problems were checked")
 
 
 def test_of_an_exact_task_every_answer_to_every_problem_is_looked_at(checked):

@@ -75,7 +75,7 @@ def test_a_line_torn_inside_a_character_is_named_by_line_and_byte(tmp_path):
 
 
 def test_numbers_that_json_does_not_have_are_refused(tmp_path):
-    assert "line 1: not valid JSON (NaN is no JSON number)" in refusal(written(tmp_path, '{"a": NaN}\n'))
+    assert "line 1: not valid JSON (NaN is not a JSON number)" in refusal(written(tmp_path, '{"a": NaN}\n'))
 
 
 def test_nesting_too_deep_to_read_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Queries that need no model: rules on the words of a request, and one made in hindsight."""
+"""Queries that need no model: rules on the words of a request, and one rule that knows the relevant documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HINDSIGHT_WORDS = 5  # words that single out most documents of a corpus of thou
 
 
 def rarest_words(request: str, index: SearchIndex) -> list[str]:
-    """Return the request's content words that occur at all, the rarest first; the first of all if none does."""
+    """Return the request's content words that occur in the index, the rarest first; if none does, the first word."""
     words = [(index.document_frequency(word), word) for word in content_words(request)]
     return [word for frequency, word in sorted(words) if frequency] or content_words(request)[:1]
 
@@ -70,7 +70,7 @@ def hindsight_query(relevant: Sequence[int], documents: Sequence[Document], inde
     Args:
         relevant: Document numbers, at least one.
         documents: The corpus, by document number.
-        index: For how rare a word is.
+        index: Counts the documents that contain a word.
     """
     alternatives = []
     for number in relevant[: MAX_TERMS // _HINDSIGHT_WORDS]:

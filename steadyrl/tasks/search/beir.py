@@ -4,9 +4,9 @@
     queries.jsonl    {"_id": "q1", "text": "..."}
     qrels/*.tsv      query-id <tab> corpus-id <tab> score     with this header; a score above 0 means relevant
 
-With ``train.tsv`` and ``test.tsv`` (or ``dev.tsv`` where there is no test) the one is trained on and the other held
-out; a single file is split by its queries' ids. Queries without a relevant document are left out. Everything is
-checked on load: a corpus is either whole or refused with the file and line of its first defect.
+With ``train.tsv`` and ``test.tsv`` (or ``dev.tsv`` if there is no test), the former is used for training and the latter
+is held out. A single file is split by its queries' ids. Queries without a relevant document are left out. Everything is
+checked on load: a defective corpus is refused with the file and line of its first defect.
 
 Source: the layout is described at https://github.com/beir-cellar/beir/wiki/Load-your-custom-dataset
 """
@@ -34,10 +34,10 @@ def beir_corpus(folder: Path | str, split_seed: int = 0) -> Corpus:
 
     Args:
         folder: Has corpus.jsonl, queries.jsonl and qrels/.
-        split_seed: Chooses the held-out fifth of the queries where there is only one file of judgements.
+        split_seed: Chooses the held-out fifth of the queries if there is only one file of judgements.
 
     Raises:
-        DataError: Naming the first defect by file and line.
+        DataError: The folder has a defect; the error names the first one by file and line.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -113,7 +113,7 @@ def _judgements(
         if document not in documents:
             raise DataError(f"{path}, line {number}: no document of corpus.jsonl has the id '{document}'")
         if query in trained:
-            raise DataError(f"{path}, line {number}: query '{query}' is trained on in train.tsv; keep it in one file")
+            raise DataError(f"{path}, line {number}: query '{query}' is also in train.tsv; keep it in one file")
         if (query, document) in lines:
             first = lines[query, document]
             raise DataError(f"{path}, line {number}: '{query}' and '{document}' were judged on line {first}; keep one")

@@ -18,12 +18,12 @@ from steadyrl.tasks.search.stdlib_docs import interpreter_tag
 
 log = logging.getLogger(__name__)
 
-# Raised whenever extraction, relevance or indexed text change, so that no old file is read.
+# Increase it when extraction, relevance or indexed text change, so that no old file is read.
 CORPUS_VERSION = 3
 
 
 def stdlib_with_index() -> tuple[Corpus, SearchIndex]:
-    """Return the corpus of the running interpreter and its index, from the cache where they are there and sound."""
+    """Return the corpus of the running interpreter and its index, from the cache if it holds valid ones."""
     stem = cache_folder() / f"stdlib-{interpreter_tag()}-v{CORPUS_VERSION}"
     corpus_file, index_file = stem.with_name(stem.name + ".json"), stem.with_name(stem.name + ".sqlite")
     try:
@@ -45,7 +45,7 @@ def stdlib_with_index() -> tuple[Corpus, SearchIndex]:
 
 
 def cache_folder() -> Path:
-    """Return where steadyrl keeps what it can build again: $XDG_CACHE_HOME/steadyrl or ~/.cache/steadyrl."""
+    """Return the folder for files that steadyrl can build again: $XDG_CACHE_HOME/steadyrl or ~/.cache/steadyrl."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "steadyrl"
 

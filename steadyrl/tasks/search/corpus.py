@@ -1,4 +1,4 @@
-"""A search corpus: documents, requests, and which documents answer which request."""
+"""A search corpus: documents, requests, and the documents that answer each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Request:
 
     Attributes:
         id: Unique within its corpus.
-        text: What the searcher asks, in plain words.
+        text: The searcher's request, in plain words.
         relevant: Ids of the documents that answer it; at least one.
     """
 
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents and the requests on them, the held-out ones apart."""
+    """Documents and the requests for them, split into training and held-out requests."""
 
     name: str
     documents: Sequence[Document]

@@ -1,11 +1,11 @@
-"""A made-up corpus with known relevance, small enough for tests of learning.
+"""An invented corpus with known relevance, small enough for tests of learning.
 
 Every concept has three synonyms, and a document names each of its concepts by only one of them. A request names
-two concepts by one synonym each, so that ``x AND y`` finds about a ninth of what is relevant, and exactly
-``( x OR x2 OR x3 ) AND ( y OR y2 OR y3 )`` finds it all. Nothing in a word tells its concept: synonyms are known
-only from what searches find.
+two concepts by one synonym each, so ``x AND y`` finds about a ninth of the relevant documents, and only
+``( x OR x2 OR x3 ) AND ( y OR y2 OR y3 )`` finds exactly all of them. A word does not show its concept: only the
+results of searches reveal synonyms.
 
-Requests are split by pair of concepts: no training request has the pair of a held-out one, but every concept of a
+Requests are split by pairs of concepts: no training request has the pair of a held-out one, but every concept of a
 held-out request occurs in training requests.
 """
 
@@ -40,11 +40,11 @@ def generated_corpus(concepts: int = 30, documents: int = 1500, seed: int = 0) -
 
     Args:
         concepts: How many; each becomes three words.
-        documents: How many; a pair of concepts needs three in common to be asked for.
+        documents: How many. A pair of concepts becomes a request if three documents contain both.
         seed: Everything random follows from it.
 
     Raises:
-        ConfigError: There are not words for so many concepts, or too few documents for requests of both splits.
+        ConfigError: There are not enough words for the concepts, or not enough documents for requests of both splits.
     """
     return _generated(concepts, documents, seed)[0]
 
@@ -62,8 +62,8 @@ def _generated(concepts: int, documents: int, seed: int) -> tuple[Corpus, dict[s
     held_out = _held_out(pairs, rng)
     if not held_out:
         raise ConfigError(
-            f"{documents} documents on {concepts} concepts give {len(pairs)} pairs to ask for, too few for a "
-            "training and a held-out split; raise documents or lower concepts"
+            f"{documents} documents on {concepts} concepts give {len(pairs)} pairs for requests, too few for "
+            "a training and a held-out split; raise documents or lower concepts"
         )
     requests: dict[Pair, Request] = {}
     gold: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""A full-text index of documents: which of them a Boolean query matches, and how many contain a word.
+"""A full-text index: it finds the documents that match a Boolean query, and counts the documents that contain a word.
 
 The engine is SQLite's FTS5 with Porter stemming: ``files`` matches "file". A prefix is compared with stems, so it
-finds "relation" (stem "relat") as ``rela*`` but not as ``relatio*``. Whatever goes wrong in the engine is an
-``EngineFailure``, which says nothing about the query and must never become a bad reward.
+finds "relation" (stem "relat") as ``rela*`` but not as ``relatio*``. Any fault of the engine is an
+``EngineFailure``. It says nothing about the query and must never become a bad reward.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from steadyrl.tasks.search.query import TEXT_COLUMN, Node, Term, to_fts5
 
 TIME_LIMIT_S = 1.0
 CACHE_ENTRIES = 50_000
-# Queries that match half of a large corpus would fill the memory long before the entries run out: 4 bytes each.
+# Results that match half of a large corpus would fill the memory long before this many entries: 4 bytes per match.
 CACHE_NUMBERS = 50_000_000
-# Virtual-machine instructions between two looks at the clock; a row of a result takes about four.
+# Virtual-machine instructions between two checks of the clock; a row of a result takes about four.
 _CLOCK_INTERVAL = 200
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text to be found, under a unique id."""
+    """One searchable text with a unique id."""
 
     id: str
     text: str
 
 
 class EngineFailure(SteadyError, RuntimeError):
-    """The engine ran out of time or failed; the query remains unjudged."""
+    """The engine ran out of time or failed, and the query stays unscored."""
 
 
 class SearchIndex:
@@ -63,7 +63,7 @@ class SearchIndex:
         self.cache_misses = 0
         self._numbers = {id: number for number, id in enumerate(self.ids)}
         self._connection = connection
-        weakref.finalize(self, connection.close)  # nobody has to close an index that is forgotten
+        weakref.finalize(self, connection.close)  # an unused index closes itself
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, np.ndarray] = OrderedDict()
         self._cached_numbers = 0
@@ -134,14 +134,14 @@ class SearchIndex:
 
         Args:
             node: The query.
-            time_limit_s: After about so many seconds the engine is stopped; the clock is looked at between rows
-                and pages of the index.
+            time_limit_s: The engine is stopped after about this many seconds. The clock is checked between rows and
+                pages of the index.
 
         Returns:
             [matches] int32, ascending, read-only: equal queries share one array.
 
         Raises:
-            EngineFailure: If the time runs out or the engine fails; nothing is remembered then.
+            EngineFailure: If the time runs out or the engine fails. Nothing is cached then.
         """
         expression = to_fts5(node)
         with self._lock:
@@ -159,7 +159,7 @@ class SearchIndex:
         return self.search(Term(word)).size
 
     def close(self) -> None:
-        """Let go of the database; later searches that are not remembered fail."""
+        """Close the database. Later searches that are not cached fail."""
         self._connection.close()
 
     def __enter__(self) -> SearchIndex:
@@ -194,10 +194,10 @@ def _filled_database(place: Path | Literal[":memory:"], documents: Iterable[Docu
         connection = sqlite3.connect(place, check_same_thread=False)
         on_failure.callback(connection.close)
         _require_fts5(connection)
-        # A build that fails throws its file away, so there is nothing to roll back.
+        # A failed build deletes its file, so there is nothing to roll back.
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("CREATE TABLE document_ids (number INTEGER PRIMARY KEY, id TEXT NOT NULL)")
-        # Without content the table keeps the inverted index alone; the numbers lead back to the documents.
+        # Without content the table keeps only the inverted index. The numbers lead back to the documents.
         connection.execute(
             f"CREATE VIRTUAL TABLE documents USING fts5({TEXT_COLUMN}, content='', tokenize='porter unicode61')"
         )

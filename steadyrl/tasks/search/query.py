@@ -1,16 +1,16 @@
-"""The Boolean query language that policies write, read into a tree and written out for SQLite FTS5.
+"""The Boolean query language that policies write: it is parsed into a tree and written as SQLite FTS5.
 
     or_expr  := and_expr (OR and_expr)*
     and_expr := operand ((AND | NOT | AND NOT) operand)*
     operand  := word | word* | "several words" | ( or_expr )
 
 The operators are AND, OR and NOT in upper case; in lower case they are words to search for. NOT is binary and
-takes documents away: ``a NOT b`` and ``a AND NOT b`` are a without b. Two terms side by side without an operator
-are malformed, because the policy is to write Boolean. Punctuation inside a bare word makes it a phrase:
+removes documents: ``a NOT b`` and ``a AND NOT b`` both mean a without b. Two terms without an operator between them
+are malformed, because the policy must write Boolean queries. Punctuation inside a bare word makes it a phrase:
 ``os.path`` is ``"os path"``, as the index splits documents at the same places.
 
-A malformed query is data, so ``parse`` never raises. Nothing but word characters of a term reaches the engine, so
-a query can bring no FTS5 syntax of its own along.
+A malformed query is data, so ``parse`` never raises. Only the word characters of a term reach the engine, so
+a query cannot contain FTS5 syntax of its own.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ Node = Term | Phrase | And | Or | Not
 
 @dataclass(frozen=True)
 class ParsedQuery:
-    """What became of a text: a tree, or the problem that makes it malformed.
+    """The result of parsing: a tree, or the problem that makes the text malformed.
 
     Attributes:
         tree: The query, words in lower case; None when it is malformed.
-        problem: One line that says what is wrong and at which character, counted from 1; empty when nothing is.
+        problem: One line with the defect and its character, counted from 1; empty if there is none.
     """
 
     tree: Node | None
@@ -77,7 +77,7 @@ class ParsedQuery:
 
 
 def parse(text: str) -> ParsedQuery:
-    """Read a query; never raises, whatever the text."""
+    """Parse a query. No text makes this raise an error."""
     try:
         tokens = well_formed_tokens(text)
     except Malformed as malformed:
@@ -86,7 +86,7 @@ def parse(text: str) -> ParsedQuery:
 
 
 def canonical(node: Node) -> str:
-    """Write a tree in the one form that queries of equal meaning and different writing share.
+    """Write a tree in a canonical form: queries that differ only in writing become equal.
 
     Words are in lower case, NOT stands outside AND, equal nested operators one, children are unique and sorted:
     ``a AND b`` and ``(b AND a)`` become equal. FTS5 can read it too; the deepest child comes first because that
@@ -186,7 +186,7 @@ def _depth(node: Node) -> int:
 
 
 def _written(node: Node) -> str:
-    # As few parentheses as FTS5's precedence (NOT, then AND, then OR) allows: each costs a place on its stack.
+    # FTS5's precedence is NOT, then AND, then OR. No further parentheses are written: each costs a place on its stack.
     match node:
         case Term(text, prefix):
             return f'"{" ".join(words_of(text))}"{"*" if prefix else ""}'

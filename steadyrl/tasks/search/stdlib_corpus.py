@@ -1,12 +1,12 @@
 """The default corpus: the standard library's documentation, searched by the summaries of its entries.
 
 A request is the summary line of an entry; the text indexed for that entry is the *rest* of its documentation and
-its qualified name, so that the words of a request do not trivially match the document that they came from.
+its qualified name, so the words of a request do not trivially match the document that they came from.
 
-A request asks for a subject, not for one page. The documents relevant to it are read off the library's own
-structure: entries of the same module that mention one another by name, or whose names share a word which is
-particular within that module (``put_nowait``, ``get_nowait``). Requests are split by top-level module: whatever
-is held out comes from modules that no training request, and no text of the base model, was taken from.
+A request asks for a subject, not for one page. The relevant documents follow from the library's own
+structure: entries of the same module that mention one another by name, or whose names share a word that is
+characteristic of that module (``put_nowait``, ``get_nowait``). Requests are split by top-level module: no training
+request and no text of the base model comes from a held-out module.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ HELDOUT_SHARE = 0.2
 _SPLIT_SALT = 989
 MIN_RELEVANT, MAX_RELEVANT = 2, 16
 MIN_CONTENT_WORDS, MAX_WORDS = 3, 24
-# A name's word that more of a module's entries share than this names no subject ("get" in a large module).
+# If more of a module's entries than this share a word of their names, it is no subject ("get" in a large module).
 MAX_NAME_SHARERS = 8
 _NAME_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
 def is_held_out(module: str) -> bool:
-    """Tell whether a module's requests are kept from training: the same answer on every machine."""
+    """Return whether a module's requests are held out. The answer is the same on every machine."""
     top = module.partition(".")[0]
     return int(hashlib.sha256(f"{top}/{_SPLIT_SALT}".encode()).hexdigest()[:8], 16) / 2**32 < HELDOUT_SHARE
 
@@ -52,7 +52,7 @@ def stdlib_corpus(entries: Sequence[Entry] | None = None) -> Corpus:
     seen: set[str] = set()
     for module in sorted(by_module):
         for request in _module_requests(by_module[module]):
-            if request.text.lower() not in seen:  # the same sentence over two sets of documents has no right answer
+            if request.text.lower() not in seen:  # a sentence that stands for two sets of documents has no right answer
                 seen.add(request.text.lower())
                 (heldout if is_held_out(module) else train).append(request)
     documents = [Document(entry.name, indexed_text(entry)) for entry in entries]
@@ -60,7 +60,7 @@ def stdlib_corpus(entries: Sequence[Entry] | None = None) -> Corpus:
 
 
 def indexed_text(entry: Entry) -> str:
-    """Return what is searchable of an entry: its qualified name, whole and in words, and its body."""
+    """Return the searchable text of an entry: its qualified name, whole and in words, and its body."""
     return f"{entry.name.replace('.', ' ')} {' '.join(name_words(entry.name))} {entry.body}"
 
 

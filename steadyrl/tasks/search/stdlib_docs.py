@@ -2,7 +2,7 @@
 
 Pure-Python modules are read with ``ast`` and never imported (importing ``antigravity`` opens a browser, and
 much else has side effects). Extension and built-in modules have no source: those are imported, from a list of
-names that ship with CPython. Order and content depend on nothing but the interpreter's version and platform.
+names that ship with CPython. Order and content depend only on the interpreter's version and platform.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Test suites, vendored installers and programs, which are no library documentation.
+# Test suites, vendored installers and programs are not library documentation.
 _LEFT_OUT = {
     "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "site-packages", "dist-packages",
     "__phello__", "pydoc_data", "__pycache__", "this", "antigravity", "_pyrepl", "encodings",
 }  # fmt: skip
-# Extension modules whose public face has another name.
+# Extension modules whose public module has another name.
 _PUBLIC_NAMES = {
     "_asyncio": "asyncio", "_bisect": "bisect", "_bz2": "bz2", "_codecs": "codecs", "_collections": "collections",
     "_contextvars": "contextvars", "_csv": "csv", "_ctypes": "ctypes", "_curses": "curses", "_datetime": "datetime",
@@ -63,7 +63,7 @@ class Entry:
 def read_entries() -> list[Entry]:
     """Return every documented public entry, sorted by name, one per name.
 
-    Raises nothing for modules that cannot be read or imported: they are not part of this interpreter.
+    Modules that cannot be read or imported are skipped: they are not part of this interpreter.
     """
     found: dict[str, Entry] = {}
     for entry in [*_source_entries(), *_extension_entries()]:
@@ -114,7 +114,7 @@ def _extension_entries() -> Iterator[Entry]:
         for attribute, value in sorted(vars(module).items()):
             if attribute.startswith("_") or inspect.ismodule(value):
                 continue
-            # Programs replace hooks such as sys.excepthook; the original stands beside them in underscores.
+            # Programs replace hooks such as sys.excepthook. The original is beside them, with underscores.
             original = getattr(module, f"__{attribute}__", value)
             yield from _object_entries(f"{public}.{attribute}", public, original)
 
@@ -150,5 +150,5 @@ def _entry(name: str, module: str, kind: str, doc: str | None) -> Iterator[Entry
 
 
 def interpreter_tag() -> str:
-    """Return what the entries depend on, for naming a cache file."""
+    """Return everything that the entries depend on, for the name of a cache file."""
     return f"cpython-{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}-{sys.platform}"

@@ -1,8 +1,8 @@
-"""Boolean search: a request in plain words, a Boolean query for it, and what the query finds in a real index.
+"""Boolean search: the policy writes a Boolean query for a request in plain words, and a real index is searched with it.
 
-The reward of the searcher's interest is ``retrieval``, the F1 of the result set. Recall alone is won by an OR of
-common words and precision alone by one lucky word; F1 asks for both at once, needs no ranking, and lies between 0 and
-1 for every request. Recall, precision, result size and the share of parseable queries are logged beside it, always.
+The main reward is ``retrieval``, the F1 of the result set. Recall alone is won by an OR of common words and precision
+alone by one lucky word. F1 asks for both, needs no ranking, and is between 0 and 1 for every request. Recall,
+precision, result size and the share of parseable queries are always logged beside it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from steadyrl.tasks.search.index import EngineFailure, SearchIndex
 from steadyrl.tasks.search.query import Node, canonical, parse, terms
 from steadyrl.types import Problem, Rollout, Score
 
-_JUDGED_ENTRIES = 10_000  # judgements kept; a step asks for each one once per reward part
+_JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per reward part
 _HITS_SHOWN = 5
 
 
@@ -46,7 +46,7 @@ class SearchSettings(Section):
     @classmethod
     def _has_request(cls, value: str) -> str:
         if "{request}" not in value:
-            raise ValueError("expected the text {request} somewhere, where the request is put in")
+            raise ValueError("expected a text with {request} in it, which is replaced by the request")
         return value
 
 
@@ -84,11 +84,11 @@ class SearchTask:
         }
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
-        """See Task: queries made of the request's words by rule."""
+        """See Task: queries that rules make from the request's words."""
         return {name: self._baseline(rule) for name, rule in BASELINES.items()}
 
     def gold(self, problem: Problem) -> str | None:
-        """Return a query known to be good: by construction, or made in hindsight from the relevant documents."""
+        """Return a known good query: by construction, or made from the relevant documents."""
         if problem.id in self._gold:
             return self._gold[problem.id]
         return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
@@ -115,7 +115,7 @@ class SearchTask:
         if key in self._judged:
             return self._judged[key]
         score = self._measure(problem, rollout.text)
-        if score.value is not None:  # a failure of the engine is no verdict to remember
+        if score.value is not None:  # a failure of the engine is not a verdict
             self._judged[key] = score
             if len(self._judged) > _JUDGED_ENTRIES:
                 self._judged.popitem(last=False)
@@ -149,8 +149,8 @@ class SearchTask:
 def structure(tree: Node) -> float:
     """Return 0.5 for AND or NOT plus 0.5 for OR in a query, and 0 for a query that repeats a word.
 
-    A repeated word makes structure that means nothing: ``( mime OR mime ) AND ( mime OR mime )`` and
-    ``( zero OR mime ) AND mime`` both find what "mime" finds. A reward for the written form pays for just that.
+    Structure with a repeated word means nothing: ``( mime OR mime ) AND ( mime OR mime )`` and
+    ``( zero OR mime ) AND mime`` both find what "mime" finds. A reward for the written form would pay for exactly that.
     """
     words = terms(tree)
     if len(set(words)) < len(words):

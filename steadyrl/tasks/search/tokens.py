@@ -1,7 +1,7 @@
-"""The tokens of a Boolean query, in an order that can be read: the limits and all that makes a query malformed.
+"""Splits a Boolean query into tokens, checks the limits, and finds everything that makes a query malformed.
 
-Whether a query is well formed shows in which token follows which, and in the count of open parentheses. So every
-problem is found here, with its place, before any recursion starts.
+The order of the tokens and the count of open parentheses decide whether a query is well formed. Every problem is
+therefore found here, with its place, before any recursion starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_PHRASE_WORDS = 16
 # FTS5's parser has a stack of 100 entries, and a written query costs it at most three per pair of parentheses.
 MAX_DEPTH = 16
 
-# Combining accents belong to the word that they stand on, as they do for FTS5's unicode61.
+# Combining accents belong to their word, as in FTS5's unicode61.
 _WORD = re.compile(r"\w[\w\u0300-\u036f]*")
 _PIECE = re.compile(r'(?P<mark>[()])|"(?P<quoted>[^"]*)"|(?P<open_quote>")|(?P<bare>[^\s()"]+)')
 _OPERATORS = frozenset({"AND", "OR", "NOT"})
@@ -25,7 +25,7 @@ _SHOWN_CHARACTERS = 40
 
 
 class Malformed(Exception):
-    """What is wrong with a query, in one line; data for the caller, not an error of steadyrl."""
+    """The defect of a query, in one line. It is data for the caller, not an error of steadyrl."""
 
     def __init__(self, reason: str, character: int) -> None:
         super().__init__(f"{reason} (character {character})")
@@ -36,7 +36,7 @@ class Token:
     """One piece of a query.
 
     Attributes:
-        kind: What it is; "end" stands before the first and after the last piece.
+        kind: The kind of token. "end" comes before the first and after the last piece.
         shown: How it was written.
         at: Its first character, counted from 1.
         words: The words of a term, in lower case; empty for the other kinds.
@@ -52,7 +52,7 @@ class Token:
 
 def words_of(text: str) -> tuple[str, ...]:
     """Return the words of any text in lower case: runs of letters, digits and underscores."""
-    # FTS5 sees no word in underscores alone.
+    # For FTS5 underscores alone are not a word.
     return tuple(word for word in _WORD.findall(text.lower()) if word.strip("_"))
 
 
@@ -60,7 +60,7 @@ def well_formed_tokens(text: str) -> list[Token]:
     """Split a query into tokens that the grammar accepts, an "end" at both ends.
 
     Raises:
-        Malformed: With the first problem from the left, problems inside a term before those between terms.
+        Malformed: With the first problem from the left. Problems inside terms come before those between terms.
     """
     if len(text) > MAX_CHARACTERS:
         raise Malformed(f"{len(text)} characters, at most {MAX_CHARACTERS} are read", MAX_CHARACTERS + 1)
@@ -116,7 +116,7 @@ def _bare_term(shown: str, at: int) -> Token:
 
 
 def _misplaced(before: Token, token: Token) -> str:
-    """Say why a token cannot follow the one before it; empty if it can."""
+    """Return why a token cannot follow the one before it, or an empty text if it can."""
     if before.kind in ("term", ")"):
         if token.kind in ("term", "("):
             return f"missing operator between {_short(before.shown)} and {_short(token.shown)}"
@@ -129,12 +129,12 @@ def _misplaced(before: Token, token: Token) -> str:
         case ("AND" | "OR" | "NOT", ")" | "end"):
             return f"{before.kind} has nothing on its right"
         case ("end" | "(" | "OR" | "NOT", "NOT"):
-            return "NOT has nothing to take away from; write a NOT b"
+            return "NOT needs a term on its left; write a NOT b"
         case (_, "AND" | "OR"):
             return f"{token.kind} has nothing on its left"
     return ""
 
 
 def _short(text: str) -> str:
-    # repr, so that a reason remains one line whatever characters the policy wrote.
+    # repr keeps the reason on one line, whatever characters the policy wrote.
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}...")

@@ -1,4 +1,4 @@
-"""Words of a request: how text is cut into them, and which carry no subject."""
+"""Splits a request into words, and knows the words that carry no subject."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def content_words(text: str) -> list[str]:
-    """Return the distinct lower-case words of a text that are longer than one letter and no stop words, in order."""
+    """Return the distinct lower-case words of a text that are longer than one letter and not stop words, in order."""
     return list(dict.fromkeys(w for w in _WORD.findall(text.lower()) if len(w) > 1 and w not in STOP_WORDS))

@@ -195,7 +195,7 @@ def test_a_defect_of_the_judgements_is_named_by_file_and_line(tmp_path, rows, me
 
 def test_a_held_out_query_that_is_also_trained_on_is_refused(tmp_path):
     message = refusal(tmp_path, files(**{"qrels/test.tsv": HEADER + "q2\td2\t1\nq1\td2\t1\n"}))
-    assert message.startswith("qrels/test.tsv, line 3: query 'q1' is trained on in train.tsv")
+    assert message.startswith("qrels/test.tsv, line 3: query 'q1' is also in train.tsv")
 
 
 def test_one_judged_query_in_one_file_cannot_be_split(tmp_path):

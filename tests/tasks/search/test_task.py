@@ -161,7 +161,7 @@ def test_a_users_own_words_become_a_problem(beir):
 @pytest.mark.parametrize("prompt", ["find it", "{}", "{ request }"])
 def test_a_prompt_without_the_request_is_refused(prompt):
     settings = {"task": {"name": "search", "args": {"prompt": prompt}}, "rewards": {"retrieval": 1.0}}
-    with pytest.raises(ConfigError, match=r"task\.args\.prompt: got .*; expected the text \{request\} somewhere"):
+    with pytest.raises(ConfigError, match=r"task\.args\.prompt: got .*; expected a text with \{request\} in it"):
         config.resolve(settings)
 
 
