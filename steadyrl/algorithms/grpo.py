@@ -29,34 +29,50 @@ WEIGHTS = {"sequence": mean_of_tokens, "constant": sum_of_tokens}
 
 
 class Settings(Section):
-    """GRPO's own numbers; it needs rollout.samples_per_prompt of at least 2."""
+    """GRPO's own settings. GRPO needs rollout.samples_per_prompt of at least 2."""
 
-    kl_coef: float = Field(0.01, ge=0, description="weight of the KL to the reference in the loss; 0 needs none")
+    kl_coef: float = Field(
+        0.01, ge=0, description="Weight of the KL to the reference in the loss. 0 needs no reference."
+    )
     kl_form: Literal["k3", "k2", "weighted_k3"] = Field(
         "k3",
-        description="the KL as a loss: 'k3' as in GRPO; 'k2' and 'weighted_k3' have the gradient of the KL itself, the "
-        "latter also after several updates",
+        description="Form of the KL in the loss. 'k3' is the published GRPO. 'k2' and 'weighted_k3' have the "
+        "gradient of the KL itself, 'weighted_k3' also after several updates.",
     )
-    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
-    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
+    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
     surrogate: Literal["clip", "weight"] = Field(
         "clip",
-        description="'clip' as in PPO; 'weight' bounds importance weights at 1 + clip_high and keeps every token",
+        description="'clip' is PPO's clipped surrogate. 'weight' limits importance weights to 1 + clip_high and "
+        "keeps the gradient of every token.",
     )
-    ratio: Literal["token", "sequence"] = Field("token", description="new to old policy, by token or by completion")
+    ratio: Literal["token", "sequence"] = Field(
+        "token", description="Ratio of the new to the old policy, per token or per completion."
+    )
     scale: Literal["group", "batch", "none"] = Field(
-        "group", description="what an advantage is divided by: the deviation of its group, of the batch, or nothing"
+        "group",
+        description="What advantages are divided by: the standard deviation of the group, that of the batch, or "
+        "nothing.",
     )
     mean: Literal["token", "sequence", "constant"] = Field(
         "token",
-        description="of the loss: over tokens; over rollouts of the mean, or of the sum / length_limit, of theirs",
+        description="How the loss is averaged: 'token' over all tokens, 'sequence' over the means of the "
+        "rollouts, 'constant' over the sums of the rollouts divided by length_limit.",
     )
-    groups: Literal["all", "signal"] = Field("all", description="which train; 'signal' drops those of equal rewards")
+    groups: Literal["all", "signal"] = Field(
+        "all", description="Groups that train. 'signal' drops groups whose rewards are all equal."
+    )
     length_limit: int = Field(
-        0, ge=0, description="tokens, as sampling.max_new_tokens; for mean = 'constant' and overlong_buffer"
+        0,
+        ge=0,
+        description="Length limit in tokens, for mean = 'constant' and overlong_buffer. Set it to "
+        "sampling.max_new_tokens.",
     )
     overlong_buffer: int = Field(
-        0, ge=0, description="tokens before length_limit over which a penalty rises from 0 to 1; 0 for none"
+        0,
+        ge=0,
+        description="Number of tokens before length_limit over which a length penalty rises from 0 to 1. 0 "
+        "disables it.",
     )
 
     @model_validator(mode="after")

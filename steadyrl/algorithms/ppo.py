@@ -18,21 +18,38 @@ from steadyrl.types import Array, Batch, TokenScores
 
 
 class Settings(Section):
-    """PPO's own numbers."""
+    """PPO's own settings."""
 
-    kl_coef: float = Field(0.05, ge=0, description="reward paid per nat of KL to the reference, at the start")
-    kl_control: Literal["fixed", "adaptive"] = Field("fixed", description="adaptive moves kl_coef towards kl_target")
-    kl_target: float = Field(6.0, gt=0, description="nats per sequence, for the adaptive controller")
-    kl_horizon: float = Field(20.0, ge=1, description="steps; kl_coef moves by at most a factor 1 +- 0.2 / horizon")
-    gamma: float = Field(1.0, ge=0, le=1, description="discount per token")
-    lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda")
-    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
-    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
-    clip_value: float = Field(0.2, gt=0, description="how far a value may move per step, in units of the return")
-    value_coef: float = Field(0.1, ge=0, description="weight of the value loss")
-    entropy_coef: float = Field(0.0, ge=0, description="reward per nat of exact entropy, in the loss")
-    whiten_advantages: bool = Field(True, description="mean 0, standard deviation 1 over a step's tokens")
-    whiten_rewards: bool = Field(False, description="standard deviation 1 of the token rewards, mean kept")
+    kl_coef: float = Field(
+        0.05, ge=0, description="Penalty in the reward per nat of KL to the reference, at the start of the run."
+    )
+    kl_control: Literal["fixed", "adaptive"] = Field(
+        "fixed", description="'adaptive' changes kl_coef so that the KL approaches kl_target."
+    )
+    kl_target: float = Field(6.0, gt=0, description="Target KL of the adaptive controller, in nats per sequence.")
+    kl_horizon: float = Field(
+        20.0,
+        ge=1,
+        description="Horizon of the adaptive controller, in steps. A step changes kl_coef by at most a factor 1 "
+        "+- 0.2 / kl_horizon.",
+    )
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per token.")
+    lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda.")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
+    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
+    clip_value: float = Field(
+        0.2, gt=0, description="Clip range for the change of a value per step, in units of the return."
+    )
+    value_coef: float = Field(0.1, ge=0, description="Weight of the value loss.")
+    entropy_coef: float = Field(
+        0.0, ge=0, description="Weight of the entropy bonus in the loss, per nat of exact entropy."
+    )
+    whiten_advantages: bool = Field(
+        True, description="Normalise advantages to mean 0 and standard deviation 1 over a step's tokens."
+    )
+    whiten_rewards: bool = Field(
+        False, description="Scale the token rewards to standard deviation 1 and keep their mean."
+    )
 
 
 def build(settings: Settings) -> Algorithm:

@@ -16,9 +16,9 @@ from steadyrl.types import Array, TokenScores
 
 
 class Settings(Section):
-    """RAFT's own numbers; it ranks the rollouts of a problem, so rollout.samples_per_prompt is 2 or more."""
+    """RAFT's own settings. RAFT needs rollout.samples_per_prompt of at least 2, because it ranks the rollouts of a problem."""
 
-    top_k: int = Field(1, ge=1, description="rollouts of each problem that train, the best ones")
+    top_k: int = Field(1, ge=1, description="Number of best rollouts of each problem that train.")
 
 
 def build(settings: Settings) -> Algorithm:

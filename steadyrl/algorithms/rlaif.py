@@ -24,21 +24,28 @@ from steadyrl.types import Array, Batch, TokenScores
 
 
 class Settings(Section):
-    """RLAIF's own numbers; it needs rollout.samples_per_prompt of at least 2."""
+    """RLAIF's own settings. RLAIF needs rollout.samples_per_prompt of at least 2."""
 
     keep: Literal["best", "top_k", "above", "all"] = Field(
-        "best", description="which rollouts of a problem move the policy: the best, the top_k, those above, or all"
+        "best",
+        description="Rollouts of a problem that move the policy: the best, the top_k best, those above "
+        "reward_threshold, or all.",
     )
-    top_k: int = Field(2, ge=1, description="for keep = 'top_k'")
+    top_k: int = Field(2, ge=1, description="Number of rollouts to keep, for keep = 'top_k'.")
     reward_threshold: float | None = Field(
-        None, description="rollouts with less reward do not move the policy, whatever keep says; 'above' needs it"
+        None,
+        description="Rollouts with less reward do not move the policy, for any value of keep. keep = 'above' needs it.",
     )
     baseline: Literal["group", "kept", "none"] = Field(
-        "group", description="what a reward is compared with: the mean of all rollouts of its problem, of those kept, 0"
+        "group",
+        description="What a reward is compared with: the mean of all rollouts of the problem, the mean of the "
+        "kept ones, or 0.",
     )
-    kl_coef: float = Field(0.02, ge=0, description="weight of the KL to the reference in the loss; 0 needs none")
-    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
-    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+    kl_coef: float = Field(
+        0.02, ge=0, description="Weight of the KL to the reference in the loss. 0 needs no reference."
+    )
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
+    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
 
     @model_validator(mode="after")
     def _something_is_left(self) -> Settings:

@@ -17,11 +17,13 @@ from steadyrl.types import Batch
 
 
 class Settings(Section):
-    """RLOO's own numbers; it needs rollout.samples_per_prompt of at least 2."""
+    """RLOO's own settings. RLOO needs rollout.samples_per_prompt of at least 2."""
 
-    kl_coef: float = Field(0.01, ge=0, description="reward paid per nat of KL to the reference; 0 needs none")
-    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio's lower bound is 1 - clip_low")
-    clip_high: float = Field(0.2, gt=0, description="the ratio's upper bound is 1 + clip_high")
+    kl_coef: float = Field(
+        0.01, ge=0, description="Penalty in the reward per nat of KL to the reference. 0 needs no reference."
+    )
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
+    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
 
 
 def build(settings: Settings) -> Algorithm:

@@ -16,10 +16,13 @@ from steadyrl.types import Batch
 
 
 class Settings(Section):
-    """RWR's own numbers; it needs rollout.samples_per_prompt of at least 2."""
+    """RWR's own settings. RWR needs rollout.samples_per_prompt of at least 2."""
 
     temperature: float = Field(
-        0.2, gt=0, description="in units of the reward: a rollout that is better by so much counts e times as much"
+        0.2,
+        gt=0,
+        description="Temperature in units of the reward. A rollout that is better by this amount has e times the "
+        "weight.",
     )
 
 

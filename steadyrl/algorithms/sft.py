@@ -9,7 +9,7 @@ from steadyrl.select import drop_unscored
 
 
 class Settings(Section):
-    """The likelihood has no settings; the task supplies the answers."""
+    """SFT has no settings. The task supplies the answers."""
 
 
 def build(settings: Settings) -> Algorithm:

@@ -8,11 +8,15 @@ from steadyrl.sections import Section
 
 
 class BrowserSettings(Section):
-    """The real browser's settings."""
+    """Settings of the browser."""
 
-    executable: str = Field("", description="Chromium's program; '' looks for chromium and its like on PATH")
-    without_sandbox: bool = Field(
-        False, description="allow Chromium without its sandbox, which root and some containers need"
+    executable: str = Field(
+        "", description="Path of Chromium's program. Empty searches PATH for chromium and similar names."
     )
-    launch_timeout_s: float = Field(30.0, gt=0, le=600, description="seconds for the browser to start")
-    page_timeout_s: float = Field(10.0, gt=0, le=600, description="seconds for a page to load or answer an action")
+    without_sandbox: bool = Field(
+        False, description="Run Chromium without its sandbox, which root and some containers need."
+    )
+    launch_timeout_s: float = Field(30.0, gt=0, le=600, description="Maximum seconds for the browser to start.")
+    page_timeout_s: float = Field(
+        10.0, gt=0, le=600, description="Maximum seconds for a page to load or to react to an action."
+    )

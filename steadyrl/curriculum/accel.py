@@ -15,10 +15,14 @@ from steadyrl.types import Group
 
 
 class Settings(level_replay.Settings):
-    """Replay, and how much of a step is edited from it."""
+    """Settings of the curriculum 'accel': those of 'plr', and how many problems are edited."""
 
-    edit_share: float = Field(0.25, ge=0, le=1, description="of a step, made by editing problems of high scores")
-    most_made: int = Field(256, ge=1, description="edited problems kept: those of the highest score")
+    edit_share: float = Field(
+        0.25, ge=0, le=1, description="Share of a step that is made by editing problems with high scores."
+    )
+    most_made: int = Field(
+        256, ge=1, description="Maximum number of edited problems to keep. Those with the highest scores stay."
+    )
 
 
 def build(settings: Settings) -> Curriculum:

@@ -17,12 +17,14 @@ MOST_ARMS = 100  # more are no categories but a number that should have been rou
 
 
 class Settings(Section):
-    """Which categories, and how greedily."""
+    """Settings of the curriculum 'bandit'."""
 
-    column: str = Field("difficulty", description="column of the problems that names their arm")
-    temperature: float = Field(0.3, gt=0, description="of the choice among arms, in units of the best arm's worth")
-    uniform_share: float = Field(0.1, ge=0, le=1, description="drawn from all arms alike")
-    decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of an arm count for at each draw")
+    column: str = Field("difficulty", description="Column of the problems that names their arm.")
+    temperature: float = Field(
+        0.3, gt=0, description="Temperature of the choice among arms, in units of the best arm's worth."
+    )
+    uniform_share: float = Field(0.1, ge=0, le=1, description="Share of draws from all arms with equal probability.")
+    decay: float = Field(0.5, ge=0, lt=1, description="What earlier rollouts of an arm are multiplied by at each draw.")
 
 
 def build(settings: Settings) -> Curriculum:

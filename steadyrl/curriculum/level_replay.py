@@ -42,13 +42,23 @@ SCORES: Mapping[str, Callable[[Known], np.ndarray]] = {
 
 
 class Settings(Section):
-    """How new problems, high scores and old draws share a step."""
+    """Settings of the curriculum 'plr'."""
 
-    score: Literal["advantage", "best_minus_mean"] = Field("advantage", description="what problems are ranked by")
-    temperature: float = Field(0.3, gt=0, description="weights are (1 / rank) ** (1 / temperature)")
-    stale_share: float = Field(0.1, ge=0, le=1, description="of the replayed, drawn by the steps since the last draw")
-    new_share: float = Field(0.5, ge=0, le=1, description="never drawn before, while there are any")
-    decay: float = Field(0.5, ge=0, lt=1, description="what earlier rollouts of a problem count for at each draw")
+    score: Literal["advantage", "best_minus_mean"] = Field(
+        "advantage", description="Score by which problems are ranked."
+    )
+    temperature: float = Field(
+        0.3, gt=0, description="Temperature of the ranking. Weights are (1 / rank) ** (1 / temperature)."
+    )
+    stale_share: float = Field(
+        0.1, ge=0, le=1, description="Share of the replayed problems drawn by staleness (steps since the last draw)."
+    )
+    new_share: float = Field(
+        0.5, ge=0, le=1, description="Share of problems that were never drawn before, as long as there are any."
+    )
+    decay: float = Field(
+        0.5, ge=0, lt=1, description="What earlier rollouts of a problem are multiplied by at each draw."
+    )
 
 
 def replay_probabilities(score: np.ndarray, known: Known, settings: Settings) -> np.ndarray:

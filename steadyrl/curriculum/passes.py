@@ -32,7 +32,7 @@ def uniform(problems: int, drawn: int, count: int, seed: int) -> list[int]:
 
 
 class Settings(Section):
-    """Passes have no settings."""
+    """The curriculum 'uniform' has no settings."""
 
 
 def build(settings: Settings) -> Curriculum:

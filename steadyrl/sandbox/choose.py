@@ -23,15 +23,17 @@ log = logging.getLogger(__name__)
 
 
 class SandboxSettings(Section):
-    """Where code of a model is run, and what it may use."""
+    """Settings of the sandbox for code that a model wrote."""
 
-    jail: Literal["auto", "bubblewrap", "landlock"] = Field("auto", description="'auto' takes the best that holds")
-    allow_weak: bool = Field(
-        False, description="where no jail holds, run code under resource limits alone; sandbox.md says what that risks"
+    jail: Literal["auto", "bubblewrap", "landlock"] = Field(
+        "auto", description="'auto' uses the strictest jail that works on this machine."
     )
-    workers: int = Field(1, ge=1, le=64, description="warm interpreters")
-    wall_s: float = Field(3.0, gt=0, le=600, description="seconds for all calls of one answer")
-    memory_mib: int = Field(384, ge=64, description="address space of one answer")
+    allow_weak: bool = Field(
+        False, description="Run code with resource limits only if no jail works. sandbox.md says what that risks."
+    )
+    workers: int = Field(1, ge=1, le=64, description="Number of warm interpreters.")
+    wall_s: float = Field(3.0, gt=0, le=600, description="Maximum seconds for all calls of one answer.")
+    memory_mib: int = Field(384, ge=64, description="Maximum address space of one answer, in MiB.")
 
 
 # Each returns whether it got out. Paths and numbers come from outside: the jail has neither environment nor /proc.
