@@ -16,7 +16,7 @@ from steadyrl.types import Array, TokenScores
 
 
 class Settings(Section):
-    """RAFT's own settings. RAFT needs rollout.samples_per_prompt of at least 2, to rank them."""
+    """RAFT's own settings. It ranks the rollouts of a problem, so rollout.samples_per_prompt must be at least 2."""
 
     top_k: int = Field(1, ge=1, description="Number of best rollouts of each problem that train.")
 
