@@ -12,24 +12,27 @@ from steadyrl.doctor.series import Column, RawLog
 
 MAX_NAMES = 20_000  # a log has hundreds; more come from a broken file, and each costs memory
 MAX_STEP = 2**53  # above it float64 does not hold every whole number, and differences of int64 may overflow
+MIN_DISTINCT = 10  # different rows, so that repetitions of each are a habit of the log
+REGULAR_REPETITIONS = 0.8  # of the rows that must be repeated equally often
 REGULAR_SHARE = 0.5  # of the distances between steps that must be equal for a larger one to mean missing steps
 
 
 class Columns:
-    """Points by name; the row of a point tells which writing of a step is the later one."""
+    """Points by name; the attempt of a point tells which writing of a step is the later one."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
         self._crowded_out = 0
         self._replaced = 0
+        self._averaged = 0
 
-    def add(self, name: str, steps: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    def add(self, name: str, steps: np.ndarray, attempts: np.ndarray, values: np.ndarray) -> None:
         """Add points to a column.
 
         Args:
             name: As the trainer calls it.
             steps: [n] int64.
-            rows: [n] int64, larger for what was written later.
+            attempts: [n] int64, larger for what was written later; values of one attempt and step are averaged.
             values: [n] float64.
         """
         if not len(values):
@@ -37,23 +40,23 @@ class Columns:
         if name not in self._parts and len(self._parts) >= MAX_NAMES:
             self._crowded_out += len(values)
             return
-        self._parts.setdefault(name, []).append((steps, rows, values))
+        self._parts.setdefault(name, []).append((steps, attempts, values))
 
-    def keep_last_rows(self, steps: np.ndarray, rows: np.ndarray) -> None:
-        """Leave out the points of rows whose step was written again by a later row.
+    def keep_last_rows(self, steps: np.ndarray, attempts: np.ndarray) -> None:
+        """Leave out the points of rows whose step was written again by a later attempt.
 
         Args:
             steps: [n] int64, of every row.
-            rows: [n] int64.
+            attempts: [n] int64.
         """
         if (steps[1:] > steps[:-1]).all():
             return
-        order = np.lexsort((rows, steps))
-        steps, rows = steps[order], rows[order]
+        order = np.lexsort((attempts, steps))
+        steps, attempts = steps[order], attempts[order]
         last = np.append(steps[1:] != steps[:-1], True)
-        steps, rows = steps[last], rows[last]
+        steps, attempts = steps[last], attempts[last]
         for name, parts in self._parts.items():
-            masks = [rows[np.searchsorted(steps, part_steps)] == part_rows for part_steps, part_rows, _ in parts]
+            masks = [attempts[np.searchsorted(steps, part_steps)] == wrote for part_steps, wrote, _ in parts]
             self._parts[name] = [
                 (part[0][mask], part[1][mask], part[2][mask]) for part, mask in zip(parts, masks, strict=True)
             ]
@@ -77,22 +80,34 @@ class Columns:
         notes = [*notes]
         if self._replaced:
             notes.append(f"values written again for the same step, of which the later writing counts: {self._replaced}")
+        if self._averaged:
+            notes.append(f"values that are means of several of the same step: {self._averaged}")
         if self._crowded_out:
             notes.append(f"values left out, for they have more than {MAX_NAMES} names: {self._crowded_out}")
-        return RawLog(path, kind, dict(sorted(found.items())), settings, (*notes, *_gaps(found)))
+        found, repeated = _without_repetitions(found)
+        return RawLog(path, kind, dict(sorted(found.items())), settings, (*notes, *repeated, *_gaps(found)))
 
     def _merge(self, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Column:
+        """Return one value for each step: of the latest attempt, the mean of what it wrote."""
         steps, values = (np.concatenate([part[i] for part in parts]) for i in (0, 2))
         if (steps[1:] > steps[:-1]).all():
             return Column(steps, values)
-        order = np.lexsort((np.concatenate([part[1] for part in parts]), steps))
-        steps, values = steps[order], values[order]
-        again = steps[1:] == steps[:-1]
+        attempts = np.concatenate([part[1] for part in parts])
+        order = np.lexsort((attempts, steps))
+        steps, values, attempts = steps[order], values[order], attempts[order]
+        starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))
+        counts = np.diff(np.append(starts, len(steps)))
+        latest = attempts == np.repeat(attempts[starts + counts - 1], counts)
+        kept = np.add.reduceat(latest.astype(np.int64), starts)  # how many values of each step count
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.add.reduceat(np.where(latest, values, 0.0), starts) / kept
+        last = values[starts + counts - 1]
         # Equal values are no loss: an epoch is written with the training row and with the evaluation of its step.
-        same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
-        self._replaced += int((again & ~same).sum())
-        last = np.append(~again, True)
-        return Column(steps[last], values[last])
+        same = (values == np.repeat(last, counts)) | (np.isnan(values) & np.isnan(np.repeat(last, counts)))
+        equal = np.logical_and.reduceat(same | ~latest, starts)
+        self._replaced += int((~latest & ~same).sum())
+        self._averaged += int((~equal).sum())
+        return Column(steps[starts], np.where(equal, last, mean))
 
 
 class Points:
@@ -118,6 +133,34 @@ class Points:
             columns.add(name, np.array(steps, np.int64), np.arange(len(steps)), np.array(values, np.float64))
         lost = [f"values left out, for they have no whole step: {self._without_step}"] if self._without_step else []
         return columns.log(path, kind, settings, [*notes, *lost])
+
+
+def _without_repetitions(columns: dict[str, Column]) -> tuple[dict[str, Column], list[str]]:
+    """Leave out rows that repeat the one before, where most rows are written equally often.
+
+    A callback that is called at each step writes the last logged values until there are others. A run whose values do
+    not change at all is kept: that is a finding.
+    """
+    longest = max((column.steps for column in columns.values()), key=len, default=np.empty(0, np.int64))
+    whole = [column for column in columns.values() if np.array_equal(column.steps, longest)]
+    changes = np.zeros(max(len(longest) - 1, 0), bool)
+    for column in whole:
+        before, after = column.values[:-1], column.values[1:]
+        changes |= (before != after) & ~(np.isnan(before) & np.isnan(after))
+        if changes.all():
+            return columns, []
+    ends = np.append(np.flatnonzero(changes), len(longest) - 1)
+    lengths = np.diff(ends, prepend=-1)
+    usual = int(np.median(lengths))
+    if len(ends) < MIN_DISTINCT or usual < 2 or (lengths == usual).mean() < REGULAR_REPETITIONS:
+        return columns, []
+    kept = longest[ends]
+    found = {name: Column(c.steps[at], c.values[at]) for name, c in columns.items() if len(at := _shared(c, kept))}
+    return found, [f"rows left out, for they repeat the one before: {len(longest) - len(ends)}"]
+
+
+def _shared(column: Column, steps: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.isin(column.steps, steps))
 
 
 def _gaps(columns: dict[str, Column]) -> list[str]:

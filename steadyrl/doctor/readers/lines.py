@@ -1,15 +1,23 @@
-"""Text files in bounded memory: chunks of lines, and the JSON objects of many lines in one call."""
+"""Text files in bounded memory: chunks of lines, and the JSON objects of many lines in one call.
+
+Gzipped files are unpacked as they are read, and never beyond a limit.
+"""
 
 from __future__ import annotations
 
 import codecs
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 BLOCK = 1 << 20
 MAX_LINE = 16 << 20  # a line of metrics has kilobytes; what is longer is something else, and would fill the memory
+MAX_UNPACKED = 2 << 30  # bytes of a gzipped file; a run's log has megabytes
+GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 
 
@@ -18,16 +26,18 @@ class Lines:
 
     Attributes:
         too_long: How many lines above ``MAX_LINE`` were passed over so far.
+        damage: What is wrong with a gzipped file, "" if nothing was found so far.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.too_long = 0
+        self.damage = ""
 
     def __iter__(self) -> Iterator[list[bytes]]:
         rest, passing = b"", False
-        with self.path.open("rb") as file:
-            for block in _blocks(file):
+        with closing(opened(self.path)) as file:
+            for block in _decoded(self._blocks(file)):
                 lines = (rest + block).split(b"\n")
                 rest = lines.pop()
                 if passing:
@@ -42,21 +52,59 @@ class Lines:
 
     def notes(self) -> list[str]:
         """Return what was passed over."""
-        if not self.too_long:
-            return []
-        return [f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {self.too_long}"]
+        found = [self.damage] if self.damage else []
+        if self.too_long:
+            found.append(f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {self.too_long}")
+        return found
+
+    def _blocks(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Yield the bytes of a file until its end, its damage or the limit."""
+        total, name = 0, self.path.name
+        packed = isinstance(file, gzip.GzipFile)
+        try:
+            while block := file.read(BLOCK):
+                total += len(block)
+                yield block
+                if packed and total > MAX_UNPACKED:
+                    self.damage = f"'{name}' unpacks to more than {MAX_UNPACKED >> 20} MiB; the rest is left out"
+                    return
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            self.damage = f"'{name}' is torn or damaged after {total} unpacked bytes; the rest is left out"
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the text of a file as UTF-8 without its mark; in UTF-16 are texts that PowerShell redirected."""
-    mark = file.read(len(BOM))
-    file.seek(len(BOM) if mark == BOM else 0)
-    if mark[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+def opened(path: Path) -> IO[bytes]:
+    """Open a file, unpacking it if it is gzipped."""
+    with path.open("rb") as file:
+        packed = file.read(len(GZIP)) == GZIP
+    return gzip.open(path) if packed else path.open("rb")
+
+
+def head(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file, unpacked."""
+    with closing(opened(path)) as file:
+        try:
+            return file.read(size)
+        except (EOFError, gzip.BadGzipFile, zlib.error):  # reading it from the start will say so
+            return b""
+
+
+def whole(path: Path, limit: int) -> bytes | None:
+    """Return all bytes of a file, unpacked; None if they are more than a limit or damaged."""
+    found = head(path, limit + 1)
+    return found if len(found) <= limit else None
+
+
+def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield text as UTF-8 without its mark; in UTF-16 are texts that PowerShell redirected."""
+    first = next(blocks, b"")
+    if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-        while block := file.read(BLOCK):
+        yield decoder.decode(first).encode(errors="replace")
+        for block in blocks:
             yield decoder.decode(block).encode(errors="replace")
-    while block := file.read(BLOCK):
-        yield block
+        return
+    yield first.removeprefix(BOM)
+    yield from blocks
 
 
 def read_objects(path: Path, add: Callable[[list[dict[str, Any]]], None]) -> list[str]:

@@ -1,47 +1,121 @@
-"""Metrics that a trainer printed as Python dicts among other output, as TRL does: {'loss': '0.1', 'epoch': 0.5}."""
+"""Metrics among what a trainer prints: as Python dicts or JSON, as "name: value" in one line or in several, as a table.
+
+Of these the surest that a file holds is read: what looks like a metric in ordinary text is often none.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from steadyrl.doctor.readers import loose, table
+from steadyrl.doctor.readers.completions import PrintedTables
 from steadyrl.doctor.readers.lines import Lines
-from steadyrl.doctor.readers.rows import Rows
+from steadyrl.doctor.readers.printed_config import PrintedConfig
+from steadyrl.doctor.readers.progress import Bars, renumbered
+from steadyrl.doctor.readers.rows import NUMBERED, SUMMARY, Rows
 from steadyrl.doctor.series import RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
-DICT = re.compile(r"\{ *'.*\}", re.DOTALL)
+DICT = re.compile(r"\{ *[\"'].*\}", re.DOTALL)
 # Numbers that Python shows in a form that is no literal.
-BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|tensor|array)\w*\([^()]*\))")
+BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+RAY = re.compile(r"^\((?:\w+ )*pid=\d+[^)]*\) ")
+# What a dict of metrics has at least one of; token ids and counts of devices are printed as dicts, too.
+METRIC = re.compile(
+    r"(^|[/_ ])(loss|rewards?|kl|entropy|grad_norm|accuracy|score|learning_rate|advantages?)($|[/_ ])", re.I
+)
 
 
 def read(path: Path) -> RawLog:
-    """Read the dicts with numbers that a console log holds."""
-    rows = Rows()
+    """Read the metrics that a console log holds, with the settings and completions printed beside them."""
+    config, bars, rows = PrintedConfig(), Bars(), Rows()
+    other = loose.Records()
     lines = Lines(path)
+    counted = 0
     for chunk in lines:
-        rows.add(find_rows(chunk))
-    return rows.log(str(path), "printed", {}, lines.notes())
+        held = [plain(line) for line in chunk]
+        found = list(_rows(held, bars, config))
+        counted += len(found)
+        rows.add(found)
+        if not counted:
+            for line in held:
+                other.add(line)
+    notes = lines.notes()
+    if not counted:
+        log = table.find(path, notes) or other.log(str(path), notes)
+    else:
+        log = _placed(rows, bars, config, str(path), notes)
+    settings = {**({"max_steps": bars.planned} if bars.planned else {}), **config.settings}
+    return replace(log, settings=settings, completions=PrintedTables(path))
 
 
-def find_rows(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Return the dicts with at least one number that some lines hold, one per line at most."""
-    found = (_parse(line.decode("utf-8", errors="replace")) for line in lines if b"{" in line and b"'" in line)
-    return [row for row in found if row]
+def holds_metrics(path: Path) -> bool:
+    """Return whether a text file holds something that ``read`` finds; verl's own lines have a reader of their own."""
+    other = loose.Records()
+    for chunk in Lines(path):
+        for line in chunk:
+            if (b"{" in line and is_metrics(parse(plain(line)))) or other.add(plain(line)):
+                return True
+    return table.find(path, []) is not None
 
 
-def _parse(line: str) -> dict[str, Any]:
-    held = DICT.search(line)
+def plain(line: bytes) -> str:
+    """Return the text of a line without its colours and the prefix of Ray."""
+    text = line.decode("utf-8", errors="replace")
+    return RAY.sub("", COLOUR.sub("", text) if "\x1b" in text else text)
+
+
+def parse(line: str) -> dict[str, Any]:
+    """Return the dict that a line holds, Python's or JSON's; empty if it holds none."""
+    held = DICT.search(line) if "{" in line else None
     # Metrics have no backslashes; Python would warn of some of them while parsing.
     if held is None or len(held[0]) > MAX_TEXT or "\\" in held[0] or held[0].count("[") > MAX_BRACKETS:
         return {}
-    for text in (held[0], BARE.sub(r"'\1'", held[0])):
+    for read_text, text in ((json.loads, held[0]), (ast.literal_eval, held[0]), (ast.literal_eval, _quoted(held[0]))):
         try:
-            row = ast.literal_eval(text)
+            row = read_text(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # text that only looks like a dict
             continue
         return {str(key): value for key, value in row.items()} if isinstance(row, dict) else {}
     return {}
+
+
+def is_metrics(row: dict[str, Any]) -> bool:
+    """Return whether a dict is a row of metrics and no summary of the run."""
+    return SUMMARY not in row and any(METRIC.search(key) for key in row)
+
+
+def _quoted(text: str) -> str:
+    return BARE.sub(r"'\1'", text)
+
+
+def _rows(lines: list[str], bars: Bars, config: PrintedConfig) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some lines; bars and settings are taken in on the way."""
+    for line in lines:
+        if "%|" in line:
+            bars.see(line)
+        row = parse(line)
+        if is_metrics(row):
+            bars.row()
+            yield row
+        else:
+            config.add(line)
+
+
+def _placed(rows: Rows, bars: Bars, config: PrintedConfig, path: str, notes: list[str]) -> RawLog:
+    """Return the log of rows, each at the step that it names, or that the bar beside it shows."""
+    planned = config.settings.get("max_steps")
+    steps = bars.steps(planned if type(planned) is int else 0, config.complete) if rows.step_key is None else None
+    log = rows.log(path, "printed", {}, notes)
+    if steps is None:
+        return log
+    columns = {name: renumbered(column, steps) for name, column in log.columns.items()}
+    return replace(log, columns=columns, notes=tuple(note for note in log.notes if note != NUMBERED))

@@ -17,12 +17,20 @@ from steadyrl.doctor.series import RawLog
 # trainer also says its own step, so it comes after those.
 STEP_KEYS = (
     *("step", "train/global_step", "trainer/global_step", "global_step", "training/global_step", "_step"),
-    *("iteration", "iter", "training_iteration", "update", "updates", "num_updates", "train_step", "training_step"),
+    *("current_steps", "current_step", "global_step/max_steps", "iteration", "iter", "training_iteration"),
+    *("update", "updates", "num_updates", "train_step", "training_step", "steps"),
     *("episode", "total_timesteps", "time/total_timesteps", "timestep", "timesteps", "epoch"),
 )
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
 SAME_STEP = ("train/global_step", "trainer/global_step", "global_step", "eval/global_step")
+NUMBERED = "the rows name no step and are numbered from 1 in the order of writing"
+SUMMARY = "train_runtime"  # the last row of Hugging Face's Trainer has means over the whole run
+# Lists of one number for each completion are summarised.
+LISTS = ("rewards", "reward", "scores", "advantages", "response_lengths", "completion_lengths")
+MAX_LIST = 1 << 16
+SUMMARIES = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+COARSE = ("epoch", "episode")  # of which a step may be a part
 MIN_SHARE = 0.5  # of the first rows that must have a key for it to be the step
 MIN_WHOLE = 0.9  # of its values that must be whole numbers: a broken line may hold anything
 
@@ -42,13 +50,15 @@ class Rows:
         self._count = 0
         self._without_step = 0
         self._seen: list[tuple[np.ndarray, np.ndarray]] = []
+        self._last_step, self._attempt = -MAX_STEP, 0
 
     def add(self, rows: list[dict[str, Any]], ranks: np.ndarray | None = None) -> None:
         """Add a chunk of rows.
 
         Args:
             rows: [n] as parsed.
-            ranks: [n] int64, which rows count as the later writing of a step; None for the order of writing.
+            ranks: [n] int64, which rows count as the later writing of a step; None where a step that is lower than
+                the one before begins a later writing.
         """
         if not rows:
             return
@@ -60,14 +70,23 @@ class Rows:
         if places is not None:
             rows = [rows[i] for i in places]
             self._without_step += len(order) - len(places)
-            order = order[places]
-        # Ranks are small; the order of writing decides within a rank.
-        written = order if ranks is None else order + (ranks if places is None else ranks[places]) * 2**40
-        self._seen.append((steps, written))
-        self._add_level(rows, steps, written, "", 0)
+        if ranks is not None and places is not None:
+            ranks = ranks[places]
+        attempts = self._attempts(steps) if ranks is None else ranks
+        self._seen.append((steps, attempts))
+        self._add_level(rows, steps, attempts, "", 0)
+
+    def _attempts(self, steps: np.ndarray) -> np.ndarray:
+        """Return how often the steps [n] went back before each row: rows after that are a later writing."""
+        if not len(steps):
+            return steps
+        back = np.diff(steps, prepend=self._last_step) < 0
+        attempts = self._attempt + np.cumsum(back)
+        self._last_step, self._attempt = int(steps[-1]), int(attempts[-1])
+        return attempts
 
     def keep_last_rows(self) -> None:
-        """Leave out every row whose step was written again by a later row, with all that it holds."""
+        """Leave out every row whose step was written again by a later attempt, with all that it holds."""
         if self._seen:
             steps, written = (np.concatenate([pair[i] for pair in self._seen]) for i in (0, 1))
             self.columns.keep_last_rows(steps, written)
@@ -79,7 +98,7 @@ class Rows:
     def _notes(self) -> list[str]:
         notes = []
         if self._count and self.step_key is None:
-            notes.append("the rows name no step and are numbered from 1 in the order of writing")
+            notes.append(NUMBERED)
         if self._without_step:
             notes.append(f"rows left out, for they have no whole number under '{self.step_key}': {self._without_step}")
         return notes
@@ -89,10 +108,10 @@ class Rows:
         if self.step_key is None:
             return order + 1, None
         try:
-            values, places = numbers(list(map(itemgetter(self.step_key), rows)))
+            values, places = step_numbers(list(map(itemgetter(self.step_key), rows)))
         except KeyError:
             keys = (self.step_key, *SAME_STEP) if self.step_key in SAME_STEP else (self.step_key,)
-            values, places = numbers([next((row[key] for key in keys if key in row), "") for row in rows])
+            values, places = step_numbers([next((row[key] for key in keys if key in row), "") for row in rows])
         good = np.abs(values) < MAX_STEP  # False for NaN
         good[good] = values[good] == np.floor(values[good])
         if good.all():
@@ -112,9 +131,33 @@ class Rows:
                 self.columns.add(name, at, when, found)
                 continue
             self.columns.add(name, at[good], when[good], found)
+            if key in LISTS:
+                self._add_lists(name, values, at, when)
             inner = [i for i, value in enumerate(values) if type(value) is dict and "_type" not in value]
             if inner and depth < MAX_NESTING:
                 self._add_level([values[i] for i in inner], at[inner], when[inner], f"{name}/", depth + 1)
+
+    def _add_lists(self, name: str, values: Sequence[Any], steps: np.ndarray, attempts: np.ndarray) -> None:
+        """Add what lists with a number for each completion are together; a deviation needs two of them."""
+        held = [(i, found) for i, value in enumerate(values) if (found := _numbers_of(value)) is not None]
+        for part, summary in SUMMARIES.items():
+            some = [(i, found) for i, found in held if part != "std" or len(found) > 1]
+            at = np.array([i for i, _ in some], np.int64)
+            summed = np.array([summary(found) for _, found in some], np.float64)
+            self.columns.add(f"{name}/{part}", steps[at], attempts[at], summed)
+
+
+def _numbers_of(value: Any) -> np.ndarray | None:
+    """Return the numbers of a list [n >= 1], or None if it is none, or holds something else."""
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_LIST:
+        return None
+    found, places = numbers(value, null=None)
+    return found if places is None or len(places) == len(value) else None
+
+
+def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return ``numbers`` of steps, of which "3/100" is the third."""
+    return numbers([value.partition("/")[0] if type(value) is str else value for value in values])
 
 
 def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_KEYS) -> str | None:
@@ -124,8 +167,10 @@ def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_K
         key = spellings.get(candidate)
         if key is None:
             continue
-        values, _ = numbers([row[key] for row in rows if key in row])
+        values, _ = step_numbers([row[key] for row in rows if key in row])
         whole = np.isfinite(values) & (values == np.floor(values))
+        if candidate in COARSE and 2 * len(np.unique(values)) < len(values):
+            continue
         if whole.sum() >= max(MIN_SHARE * len(rows), MIN_WHOLE * len(values)):
             return key
     return None

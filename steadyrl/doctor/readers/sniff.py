@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from steadyrl.doctor.readers import (
     csv_table,
     database,
+    document,
     jsonl,
     mlflow,
     own,
@@ -22,7 +24,7 @@ from steadyrl.doctor.readers import (
     verl,
     wandb,
 )
-from steadyrl.doctor.readers.lines import Lines, parse_objects
+from steadyrl.doctor.readers.lines import Lines, head, parse_objects
 from steadyrl.doctor.readers.rows import find_step_key
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
@@ -30,13 +32,14 @@ from steadyrl.rundir import RunDir
 
 KNOWN = (
     "a run directory of steadyrl, trainer_state.json of Hugging Face and TRL, TensorBoard event files, a .wandb file, "
-    "a trackio or MLflow database, an mlruns folder, JSON lines, CSV, or what verl or TRL print"
+    "a trackio or MLflow database, an mlruns folder, JSON, JSON lines, CSV, a table, or what a trainer prints"
 )
 HEAD = 1 << 16  # bytes
 FIRST_LINES = 200
-LIST_OF_ROWS = re.compile(rb'\[\s*\{\s*"')
-TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ""}
-CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ""}
+DOCUMENT = re.compile(rb'[\[{]\s*["{\[\]]')
+METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*:', re.IGNORECASE)
+TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ".gz", ""}
+CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".gz", ""}
 
 Reader = Callable[[], list[RawLog]]
 
@@ -93,7 +96,7 @@ def sure_sources(folder: Path, files: Sequence[Path]) -> list[Source]:
     if own.is_run_folder(folder):
         found.append(Source(folder, Kind.RUN, partial(_one, own.read, folder)))
     if state := trainer_state.find(folder):
-        found.append(Source(state, Kind.RUN, partial(_one, trainer_state.read, state)))
+        found.append(Source(state, Kind.RUN, partial(document.read, state)))
     if mlflow.is_run_folder(folder):
         found.append(Source(folder, Kind.TRACKED_RUN, partial(_one, mlflow.read_folder, folder)))
     events = [path for path in files if _is_events(path)]
@@ -102,7 +105,7 @@ def sure_sources(folder: Path, files: Sequence[Path]) -> list[Source]:
         found.append(Source(where, Kind.TRACKED, partial(_one, tensorboard.read, events)))
     for path in files:
         if path not in events and (reader := _of_binary(path)):
-            shared = not _head(path).startswith(wandb.MAGIC)
+            shared = not head(path, HEAD).startswith(wandb.MAGIC)
             found.append(Source(path, Kind.TRACKED if shared else Kind.TRACKED_RUN, reader, shared))
     return found
 
@@ -134,33 +137,33 @@ def holds_history(path: Path) -> bool:
 
 
 def _is_events(path: Path) -> bool:
-    return tensorboard.is_events(_head(path)) or ("tfevents" in path.name and path.stat().st_size > 0)
+    return tensorboard.is_events(head(path, HEAD)) or ("tfevents" in path.name and path.stat().st_size > 0)
 
 
 def _of_binary(path: Path) -> Reader | None:
     if _is_events(path):
         return partial(_one, tensorboard.read, [path])
-    head = _head(path)
-    if head.startswith(wandb.MAGIC):
+    start = head(path, HEAD)
+    if start.startswith(wandb.MAGIC):
         return partial(_one, wandb.read, path)
-    return partial(_read_database, path) if head.startswith(database.MAGIC) else None
+    return partial(_read_database, path) if start.startswith(database.MAGIC) else None
 
 
 def _of_rows(path: Path, needs_step: bool) -> Reader | None:
     """Return the reader of a text with one row per line, or of one JSON document; None if it is neither."""
-    head = _head(path).lstrip()
-    if head.startswith(b"{") and b'"log_history"' in head:
-        return partial(_one, trainer_state.read, path)
-    if not needs_step and LIST_OF_ROWS.match(head):
-        return partial(_one, trainer_state.read, path)
+    start = head(path, HEAD).lstrip()
+    if start.startswith(b"{") and b'"log_history"' in start:
+        return partial(document.read, path)
     lines = _first_lines(path)
     rows, broken = parse_objects(lines)
-    if rows and len(rows) >= broken:
+    if rows and len(rows) >= broken and not (len(rows) == 1 and _is_document(rows[0])):
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return partial(_one, own.read, path.parent)
         if all(map(verl.is_record, rows)):
             return partial(_one, verl.read_file, path)
         return partial(_one, jsonl.read, path) if find_step_key(rows) or not needs_step else None
+    if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
+        return partial(document.read, path)
     header, first = (line.decode("utf-8", errors="replace") for line in [*lines, b"", b""][:2])
     separator = csv_table.find_separator(header, first)
     if separator is None or (needs_step and not csv_table.names_step(header, first, separator)):
@@ -168,15 +171,17 @@ def _of_rows(path: Path, needs_step: bool) -> Reader | None:
     return partial(_one, csv_table.read, path, separator)
 
 
+def _is_document(row: dict[str, Any]) -> bool:
+    """Return whether the one row of a file holds the rows of a run, or its columns as lists."""
+    return any(isinstance(value, list | dict) for value in row.values()) and find_step_key([row]) is None
+
+
 def _of_console(path: Path) -> Reader | None:
     """Return the reader of printed metrics; verl's go first, for it prints its config as dicts, too."""
-    kind: Callable[[Path], RawLog] | None = None
     for chunk in Lines(path):
         if any(verl.CONSOLE_LINE.search(line) for line in chunk if b"step:" in line):
             return partial(_one, verl.read_console, path)
-        if kind is None and printed.find_rows(chunk):
-            kind = printed.read
-    return partial(_one, kind, path) if kind else None
+    return partial(_one, printed.read, path) if printed.holds_metrics(path) else None
 
 
 def _read_database(path: Path) -> list[RawLog]:
@@ -191,11 +196,6 @@ def _read_database(path: Path) -> list[RawLog]:
 
 def _first_lines(path: Path) -> list[bytes]:
     return next((chunk for chunk in Lines(path) if chunk), [])[:FIRST_LINES]
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(HEAD)
 
 
 def _one(read_log: Callable[..., RawLog], *arguments: object) -> list[RawLog]:

@@ -1,17 +1,14 @@
-"""The trainer_state.json of Hugging Face's Trainer, which TRL's trainers write with every checkpoint."""
+"""Which trainer_state.json of Hugging Face's Trainer counts: it writes one with every checkpoint."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from steadyrl.doctor.readers.document import MAX_BYTES
 from steadyrl.doctor.readers.lines import parse_json
-from steadyrl.doctor.readers.rows import Rows
-from steadyrl.doctor.series import RawLog
-from steadyrl.errors import RunError
 
 NAME = "trainer_state.json"
-MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
 
 
 def find(folder: Path) -> Path | None:
@@ -28,31 +25,6 @@ def find(folder: Path) -> Path | None:
 def is_checkpoint(folder: Path) -> bool:
     """Return whether a folder is one of those that ``find`` looks into."""
     return _number(folder.name) is not None and (folder / NAME).is_file()
-
-
-def read(path: Path) -> RawLog:
-    """Read a state, or a file that holds only its list of rows.
-
-    Raises:
-        RunError: It is too large, or damaged.
-    """
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise RunError(
-            f"'{path}' has {size >> 20} MiB; a JSON file of metrics may have {MAX_BYTES >> 20}: use JSON lines"
-        )
-    state = parse_json(path.read_bytes())
-    history = state.get("log_history") if isinstance(state, dict) else state
-    if not isinstance(history, list):
-        raise RunError(f"'{path}' is torn or has no list 'log_history'; take the state of an earlier checkpoint")
-    rows = Rows()
-    good = [row for row in history if isinstance(row, dict)]
-    rows.add(good)
-    settings = {}
-    if isinstance(state, dict):
-        settings = {key: value for key, value in state.items() if isinstance(value, str | int | float)}
-    notes = [f"entries left out, for they are no rows: {len(history) - len(good)}"] if len(history) > len(good) else []
-    return rows.log(str(path), "trainer_state" if isinstance(state, dict) else "jsonl", settings, notes)
 
 
 def _number(name: str) -> re.Match[str] | None:

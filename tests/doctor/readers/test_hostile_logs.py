@@ -120,10 +120,10 @@ def test_any_rows_of_json_are_read_or_refused(tmp_path, rows):
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', "{'a':[", "{'a':-", "{'a':("])
 def test_deep_nesting_is_refused(tmp_path, opening):
-    line = '{"step": 1, "x": 1}\n' if opening[:2] != "{'" else "{'x': 1}\n"
+    line = '{"step": 1, "loss": 1}\n' if opening[:2] != "{'" else "{'loss': 1}\n"
     (tmp_path / "log").write_text(line + opening * 20_000 + "}" + "\n" + line)
     (log,) = read_or_refuse(tmp_path / "log")
-    assert set(log.columns) == {"x"}
+    assert set(log.columns) == {"loss"}
 
 
 def test_more_names_than_a_log_can_have_are_left_out(tmp_path):
@@ -223,7 +223,7 @@ def test_links_in_a_circle_end(tmp_path):
         (b"some words\nand more\n", "no log that steadyrl can read"),
         (b"\x00\x01" * 4000, "no log that steadyrl can read"),
         (b'{"step": 1, "x": "word"}\n', "is a log without a number"),
-        (b'{"log_history": [{"st', "torn or has no list 'log_history'"),
+        (b'{"log_history": [{"st', "is torn, or nested too deeply"),
         (b"SQLite format 3\x00" + b"\x07" * 5000, "cannot read the database"),
     ],
 )

@@ -157,8 +157,8 @@ def test_printed_dicts_are_read(tmp_path):
     )
     log = log_of(tmp_path, text)
     assert log.format == "printed"
-    assert points(log, "loss") == {1: 0.5, 2: 0.25}
-    assert points(log, "reward") == {1: 0.25}
+    assert points(log, "loss") == {5: 0.5, 10: 0.25}  # the bar after the first row shows how far rows are apart
+    assert points(log, "reward") == {5: 0.25}
     np.testing.assert_array_equal(log.columns["kl"].values, [math.nan, -math.inf])
 
 

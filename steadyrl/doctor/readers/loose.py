@@ -1,0 +1,116 @@
+"""Metrics printed as words: "Iter 3: Train loss 0.1, KL 0.2", "step: 3|act_loss: 0.1", "[step 3] loss=0.1 kl=0.2".
+
+A line that names a step begins a record; lines without one add to it. Where no line names a step, a record ends where a
+name comes again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from steadyrl.doctor.readers.rows import Rows
+from steadyrl.doctor.readers.spelling import spelled
+from steadyrl.doctor.series import RawLog
+
+MAX_TEXT = 1 << 14  # characters of a line of metrics
+CHUNK = 1024
+MIN_SHARE = 0.2  # of the records that must have a name: others stood in some other text
+FEW = 5  # records of which every name is kept
+_NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
+_VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER})"
+_UNIT = r"(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
+_NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
+ASSIGNED = re.compile(rf"({_NAME}) ?([:=]) ?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
+WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
+STEP = re.compile(r"^\W*(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b", re.IGNORECASE)
+STEP_NAMES = ("step", "global_step", "iteration", "iter")
+METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
+
+
+class Records:
+    """Takes lines in their order and makes records of them."""
+
+    def __init__(self) -> None:
+        self._stepped, self._bare = Rows(("step",)), Rows(())
+        self._chunks: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+        self._count = {True: 0, False: 0}
+        self._record: dict[str, Any] = {}
+        self._sure = False
+
+    def add(self, line: str) -> bool:
+        """Take in a line; return whether lines so far hold a record of metrics for sure."""
+        if len(line) > MAX_TEXT:
+            return self._sure
+        begins = STEP.search(line)
+        pairs = _pairs(line, begins)
+        step = int(begins[2]) if begins else next((pairs[name] for name in STEP_NAMES if name in pairs), None)
+        if step is not None:
+            if step != self._record.get("step"):
+                self._end()
+            pairs = {name: value for name, value in pairs.items() if name not in STEP_NAMES}
+            self._record = {"step": step, **pairs, **self._record}
+        elif "step" in self._record:
+            self._record = {**pairs, **self._record}
+        else:
+            if self._record.keys() & pairs.keys():
+                self._end()
+            self._record.update(pairs)
+        if pairs and not self._sure:
+            metrics = sum(METRIC.search(name) is not None for name in self._record)
+            self._sure = metrics > 1 or (metrics > 0 and "step" in self._record)
+        return self._sure
+
+    def log(self, path: str, notes: Sequence[str]) -> RawLog:
+        """Return the log of all records: of those with a step, where there are any."""
+        self._end()
+        stepped = self._count[True] > 0
+        rows = self._stepped if stepped else self._bare
+        for kind, target in ((True, self._stepped), (False, self._bare)):
+            target.add(self._chunks[kind])
+        log = rows.log(path, "printed", {}, notes)
+        count = self._count[stepped]
+        often = {
+            name: column
+            for name, column in log.columns.items()
+            if count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * count
+        }
+        return replace(log, columns=often)
+
+    def _end(self) -> None:
+        record, self._record = self._record, {}
+        if not record.keys() - {"step"}:
+            return
+        stepped = "step" in record
+        self._count[stepped] += 1
+        chunk = self._chunks[stepped]
+        chunk.append(record)
+        if len(chunk) == CHUNK:
+            (self._stepped if stepped else self._bare).add(chunk)
+            self._chunks[stepped] = []
+
+
+def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
+    """Return the numbers of a line by their names; the first of a name counts."""
+    found: dict[str, Any] = {}
+    for name, sign, value in ASSIGNED.findall(line) if ":" in line or "=" in line else ():
+        name = name if sign == ":" else name.split()[-1]  # "SKIP rewards=[0,0]" has a word before the name
+        number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
+        if number is not None:
+            found.setdefault(_clean(name), number)
+    if begins:
+        for part in line[begins.end() :].split(","):
+            if worded := WORDED.search(part):
+                found.setdefault(_clean(worded[1]), spelled(worded[2].replace(",", "")))
+    return {name: value for name, value in found.items() if name and value is not None}
+
+
+def _list(text: str) -> list[float] | None:
+    numbers = [spelled(part) for part in text[1:-1].split(",")]
+    return None if None in numbers else numbers  # type: ignore[return-value]
+
+
+def _clean(name: str) -> str:
+    return name.strip(" '\"|-").strip()
