@@ -19,6 +19,7 @@ TABLE = Table(
         group_reward_std reward_std_within = reward_std_within
         kl kl/mean kl_mean mean_kl kl_div kl_divergence kl_ref kl_loss kl_penalty = kl_ref
         kl_{k3|k1} kl_ref_{k3|k1} = kl_ref, , {k3|k1}
+        exact_kl kl_exact = kl_ref, , exact
         approx_kl approxkl kl_old ppo_kl policy_kl = kl_old
         kl_coef kl_coeff kl_beta beta = kl_coef
         entropy entropy/mean entropy_mean mean_entropy policy_entropy = entropy
@@ -49,12 +50,12 @@ TABLE = Table(
         temperature top_p top_k max_new_tokens batch_size max_grad_norm kl_coef = *
         learning_rate = learning_rate|lr
         optimizer = optimizer|optim
-        samples_per_prompt = num_generations|group_size|n_samples_per_prompt
-        steps = max_steps|total_steps
+        samples_per_prompt = num_generations|group_size|n_samples_per_prompt|group|G
+        steps = max_steps|total_steps|steps
     """),
     distinctive=(),
-    prefixes=("train/", "training/", "train_", "metrics/", "losses/", "charts/", "rollout/"),
-    heldout=("eval/", "eval_", "val/", "val_", "validation/", "validation_", "test/", "heldout/"),
+    prefixes=("train/", "training/", "train_", "metrics/", "losses/", "charts/", "rollout/", "avg_", "mean_"),
+    heldout=("eval/", "eval_", "val/", "val_", "validation/", "validation_", "test/", "heldout/", "dev/", "dev_"),
 )
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")

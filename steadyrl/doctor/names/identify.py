@@ -106,7 +106,7 @@ def identify(log: RawLog) -> Run:
         notes=(*log.notes, *_notes(table, log)),
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
-        traits=traits(algorithm, settings, series),
+        traits=traits(algorithm, settings, series, table.logs_critic),
         keys=table.own_keys(log.settings, settings),
         completions=log.completions,
     )

@@ -23,6 +23,7 @@ def derive(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, A
 
 TABLE = Table(
     trainer="nemo-rl",
+    logs_critic=True,
     # Only mean squares enter explained_var, so a constant offset of the values counts against them.
     names=names("""
         loss = loss

@@ -42,6 +42,7 @@ def algorithm(config: Config, log: RawLog) -> str:
 
 TABLE = Table(
     trainer="openrlhf",
+    logs_critic=True,
     # entropy_loss is logged as the mean entropy, not as what it adds to the loss.
     names=names("""
         {policy|critic}_loss = loss_{policy|value}

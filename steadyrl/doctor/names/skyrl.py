@@ -43,6 +43,7 @@ KL = Choice(
 )
 TABLE = Table(
     trainer="skyrl",
+    logs_critic=True,
     names=names("""
         reward/avg_raw_reward = reward, reward
         reward/avg_pass_at_* = reward_part/pass_at_*, reward

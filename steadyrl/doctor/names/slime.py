@@ -35,6 +35,7 @@ def algorithm(config: Config, log: RawLog) -> str:
 
 TABLE = Table(
     trainer="slime",
+    logs_critic=True,
     names=names("""
         train/loss = loss
         train/{pg|value}_loss = loss_{policy|value}

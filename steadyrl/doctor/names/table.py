@@ -121,6 +121,7 @@ class Table:
         preferred: Whether this table holds where another fits as well; by what the log is like.
         formats: Formats of logs that only this trainer writes.
         caveats: What a reader of a metric should know, by the trainer's name.
+        logs_critic: Whether it logs values wherever it learns them, so that a log without any has no critic.
         averages: Whether a row is the mean of all steps since the row before.
     """
 
@@ -139,6 +140,7 @@ class Table:
     preferred: Callable[[Config, RawLog], bool] = lambda config, log: False
     formats: tuple[str, ...] = ()
     caveats: Mapping[str, str] = field(default_factory=dict)
+    logs_critic: bool = False
     averages: bool = False
 
     def settings(self, config: Config, log: RawLog) -> dict[str, Any]:

@@ -26,17 +26,20 @@ _OF_CRITICS = ("loss_value", "explained_variance", "value_mean")
 _OF_GROUPS = ("no_signal", "reward_std_within")
 
 
-def traits(algorithm: str, settings: Mapping[str, Any], logged: Container[str]) -> Traits:
+def traits(algorithm: str, settings: Mapping[str, Any], logged: Container[str], logs_critic: bool = False) -> Traits:
     """Return the traits of a run.
 
     Args:
         algorithm: "" if unknown; a class of the user's own is unknown, too.
         settings: Canonical ones.
         logged: The quantities that the log holds.
+        logs_critic: Whether this trainer logs values wherever it learns them.
     """
     found = BY_ALGORITHM.get(algorithm, Traits())
     if found.critic is None and any(name in logged for name in _OF_CRITICS):
         found = replace(found, critic=True)
+    elif found.critic is None and logs_critic and "loss_policy" in logged:
+        found = replace(found, critic=False)
     if found.grouped is None and not found.critic and any(name in logged for name in _OF_GROUPS):
         found = replace(found, grouped=True)
     place = settings.get("kl_place")

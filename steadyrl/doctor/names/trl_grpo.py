@@ -20,7 +20,7 @@ from steadyrl.doctor.series import RawLog
 K3_ROUNDING = -0.01
 
 HUGGING_FACE = """
-    loss = loss
+    loss training_loss = loss
     grad_norm = grad_norm
     learning_rate = learning_rate
     epoch = data_epoch
@@ -79,6 +79,7 @@ GROUPED = (
     "clip_ratio/low_mean",
     "clip_ratio/region_mean",
     "sampling/sampling_logp_difference/mean",
+    "training_loss",  # in the table that a notebook shows
 )
 # With one standard deviation for the whole batch, reward_std is that one.
 REWARD_STD = Choice(("scale_rewards",), {"batch": Name("reward_std", "reward")})

@@ -62,7 +62,9 @@ def _penalty(config: Config, log: RawLog) -> dict[str, Any]:
         adaptive = None if kind is None else kind == "adaptive"
         units = {"kl_target_unit": "nats/token", "kl_horizon_unit": "samples"}
         return {"kl_place": place, **units, **pick(config, IN_REWARD), "kl_adaptive": adaptive}
-    return {"kl_place": place, "kl_adaptive": False, **pick(config, IN_LOSS)} if place == "loss" else {}
+    if place == "loss":
+        return {"kl_place": place, "kl_adaptive": False, **pick(config, IN_LOSS)}
+    return {"kl_place": place or None}
 
 
 def kl_place(config: Config, log: RawLog) -> str:
@@ -89,6 +91,7 @@ def algorithm(config: Config, log: RawLog) -> str:
 
 TABLE = Table(
     trainer="verl",
+    logs_critic=True,
     # Older versions call the entropy entropy_loss, with the same sign, and log rates in units of 1e-4.
     names=names("""
         actor/loss = loss

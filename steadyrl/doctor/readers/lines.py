@@ -8,17 +8,24 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 BLOCK = 1 << 20
 MAX_LINE = 16 << 20  # a line of metrics has kilobytes; what is longer is something else, and would fill the memory
 MAX_UNPACKED = 2 << 30  # bytes of a gzipped file; a run's log has megabytes
 GZIP = b"\x1f\x8b"
+COLOUR = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
+RAY = re.compile(rb"^\((?:\w+ )*pid=\d+[^)]*\) ")
 BOM = b"\xef\xbb\xbf"
+
+
+Packed = gzip.GzipFile | BufferedReader
 
 
 class Lines:
@@ -57,12 +64,12 @@ class Lines:
             found.append(f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {self.too_long}")
         return found
 
-    def _blocks(self, file: IO[bytes]) -> Iterator[bytes]:
+    def _blocks(self, file: Packed) -> Iterator[bytes]:
         """Yield the bytes of a file until its end, its damage or the limit."""
         total, name = 0, self.path.name
         packed = isinstance(file, gzip.GzipFile)
         try:
-            while block := file.read(BLOCK):
+            while block := file.read1(BLOCK):
                 total += len(block)
                 yield block
                 if packed and total > MAX_UNPACKED:
@@ -72,7 +79,7 @@ class Lines:
             self.damage = f"'{name}' is torn or damaged after {total} unpacked bytes; the rest is left out"
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> Packed:
     """Open a file, unpacking it if it is gzipped."""
     with path.open("rb") as file:
         packed = file.read(len(GZIP)) == GZIP
@@ -81,17 +88,25 @@ def opened(path: Path) -> IO[bytes]:
 
 def head(path: Path, size: int) -> bytes:
     """Return the first bytes of a file, unpacked."""
+    found = b""
     with closing(opened(path)) as file:
         try:
-            return file.read(size)
-        except (EOFError, gzip.BadGzipFile, zlib.error):  # reading it from the start will say so
-            return b""
+            while len(found) < size and (block := file.read1(size - len(found))):
+                found += block
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            return found  # ``Lines`` says that it is torn
+    return found
 
 
 def whole(path: Path, limit: int) -> bytes | None:
-    """Return all bytes of a file, unpacked; None if they are more than a limit or damaged."""
+    """Return all bytes of a file, unpacked; None if they are more than a limit."""
     found = head(path, limit + 1)
     return found if len(found) <= limit else None
+
+
+def plain(line: bytes) -> str:
+    """Return the text of a line without its colours and the prefix of Ray."""
+    return RAY.sub(b"", COLOUR.sub(b"", line) if b"\x1b" in line else line).decode("utf-8", errors="replace")
 
 
 def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:

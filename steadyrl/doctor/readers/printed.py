@@ -15,7 +15,7 @@ from typing import Any
 
 from steadyrl.doctor.readers import loose, table
 from steadyrl.doctor.readers.completions import PrintedTables
-from steadyrl.doctor.readers.lines import Lines
+from steadyrl.doctor.readers.lines import Lines, plain
 from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars, renumbered
 from steadyrl.doctor.readers.rows import NUMBERED, SUMMARY, Rows
@@ -26,8 +26,6 @@ MAX_BRACKETS = 100
 DICT = re.compile(r"\{ *[\"'].*\}", re.DOTALL)
 # Numbers that Python shows in a form that is no literal.
 BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
-COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-RAY = re.compile(r"^\((?:\w+ )*pid=\d+[^)]*\) ")
 # What a dict of metrics has at least one of; token ids and counts of devices are printed as dicts, too.
 METRIC = re.compile(
     r"(^|[/_ ])(loss|rewards?|kl|entropy|grad_norm|accuracy|score|learning_rate|advantages?)($|[/_ ])", re.I
@@ -65,12 +63,6 @@ def holds_metrics(path: Path) -> bool:
             if (b"{" in line and is_metrics(parse(plain(line)))) or other.add(plain(line)):
                 return True
     return table.find(path, []) is not None
-
-
-def plain(line: bytes) -> str:
-    """Return the text of a line without its colours and the prefix of Ray."""
-    text = line.decode("utf-8", errors="replace")
-    return RAY.sub("", COLOUR.sub("", text) if "\x1b" in text else text)
 
 
 def parse(line: str) -> dict[str, Any]:

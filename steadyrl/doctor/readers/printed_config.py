@@ -13,6 +13,7 @@ from steadyrl.doctor.readers.rows import SUMMARY
 from steadyrl.doctor.readers.spelling import setting
 
 MAX_SETTINGS = 5000
+MAX_OTHERS = 100  # lines that other processes may have printed in between
 MAX_VALUE = 200  # characters
 KEY = re.compile(r"([\"'])([\w./-]{1,80})\1: ?")
 # A number, a quoted text, a word such as None; what goes on with a bracket is a list or a further dict.
@@ -40,6 +41,7 @@ class PrintedConfig:
         self.complete = False
         self._open: list[tuple[int, str]] = []  # the column of the keys of each dict that is open, and its own key
         self._arguments = False
+        self._others = 0  # lines since the last one of a dict
 
     def add(self, line: str) -> None:
         """Take in a line without its colours and prefixes."""
@@ -78,8 +80,11 @@ class PrintedConfig:
     def _nested(self, line: str) -> bool:
         """Take in a line of a dict that pprint broke over lines; return whether it is one."""
         if not OPENING.match(line):
-            self._open = self._open if line[:1] == " " else []
+            self._others += 1
             return False
+        if self._others > MAX_OTHERS:
+            self._open = []
+        self._others = 0
         column = len(line) - len(line.lstrip())
         if line[column] == "{":
             balanced = line.count("{") == line.count("}")

@@ -10,36 +10,40 @@ from steadyrl.doctor.series import Column
 
 # Without words before it: "Map: 100%" and "Loading checkpoint shards: 50%" are no steps of training.
 BAR = re.compile(r"(?:^|[\r\n])[^\w%]*(?:Training Progress: *)?\d{1,3}%\|[^|]{0,400}\| *(\d{1,12})/(\d{1,12}) *\[")
-UNKNOWN = -1
 
 
 class Bars:
-    """Takes lines and rows in the order of writing, and remembers which bar stood before and which after each row."""
+    """Takes lines and rows in the order of writing, and remembers which bar stood before and which after each row.
+
+    Bars that count to different totals are of different things: of the training, and of an evaluation in between.
+
+    Attributes:
+        rows: How many were taken in.
+    """
 
     def __init__(self) -> None:
-        self._before: list[int] = []
-        self._after: list[int] = []
-        self._last = UNKNOWN
-        self._fresh = UNKNOWN  # the last bar since the last row
-        self.planned = 0
+        self.rows = 0
+        self._before: dict[int, dict[int, int]] = {}  # by the bar's total: where it stood, by the row after it
+        self._after: dict[int, dict[int, int]] = {}
+        self._last: dict[int, int] = {}
 
     def see(self, line: str) -> None:
         """Take in a line that may hold bars."""
         for found in BAR.finditer(line):
             at, total = int(found[1]), int(found[2])
-            # A bar of an evaluation counts to another total.
-            if total < self.planned and at <= total and self._last > UNKNOWN:
-                continue
-            self.planned = max(self.planned, total)
-            if self._after and self._after[-1] == UNKNOWN:
-                self._after[-1] = at
-            self._last = self._fresh = at
+            self._before.setdefault(total, {})[self.rows] = at
+            if self.rows:
+                self._after.setdefault(total, {}).setdefault(self.rows - 1, at)
+            self._last[total] = at
 
     def row(self) -> None:
         """Take in a row."""
-        self._before.append(self._fresh)
-        self._after.append(UNKNOWN)
-        self._fresh = UNKNOWN
+        self.rows += 1
+
+    @property
+    def planned(self) -> int:
+        """The total of the bar that stood beside the most rows; 0 without any."""
+        return max(self._before, key=lambda total: (len(self._before[total]), total), default=0)
 
     def steps(self, planned: int, complete: bool) -> np.ndarray | None:
         """Return the step of each row [n], strictly increasing; None where nothing tells it.
@@ -52,19 +56,22 @@ class Bars:
             planned: How many steps the run was to have, by its settings; 0 if unknown.
             complete: Whether the run came to its end.
         """
-        count, planned = len(self._before), self.planned or planned
-        if not count:
-            return None
-        steps = np.array(self._before if self._before[0] > UNKNOWN else self._after, np.int64)
-        known = np.flatnonzero(steps > 0)
-        if len(known) == count and (np.diff(steps) > 0).all():
+        total = self.planned
+        before, after = self._before.get(total, {}), self._after.get(total, {})
+        told = before if 0 in before else after
+        known = np.array([row for row in sorted(told) if row < self.rows and told[row] > 0], np.int64)
+        steps = np.array([told[row] for row in known], np.int64)
+        if len(known) == self.rows > 0 and (np.diff(steps) > 0).all():
             return steps
-        apart = set(np.rint(steps[known] / (known + 1)).astype(int).tolist())
-        if len(apart) == 1 and (steps[known] == min(apart) * (known + 1)).all() and min(apart) * count <= planned:
-            return min(apart) * np.arange(1, count + 1)
-        if complete and planned // count and planned // (planned // count) == count:
-            return planned // count * np.arange(1, count + 1)
-        return None
+        return self._spread(known, steps, total or planned, complete)
+
+    def _spread(self, known: np.ndarray, steps: np.ndarray, planned: int, complete: bool) -> np.ndarray | None:
+        """Return steps that are equally far apart, as some known rows or the planned number of steps say."""
+        apart = set(np.rint(steps / (known + 1)).astype(int).tolist())
+        if len(apart) == 1 and (steps == min(apart) * (known + 1)).all() and min(apart) * self.rows <= planned:
+            return min(apart) * np.arange(1, self.rows + 1)
+        every = planned // self.rows if self.rows and complete else 0
+        return every * np.arange(1, self.rows + 1) if every and planned // every == self.rows else None
 
 
 def renumbered(column: Column, steps: np.ndarray) -> Column:

@@ -1,23 +1,25 @@
-"""Every run of a file or folder: ``search`` is the way into this room.
+"""Every run of a file, of a folder, or of text that was pasted: ``search`` is the way into this room.
 
-Two logs of one run must not become two runs that contradict each other, and no log may go missing without a word:
+Two runs are never made one, and one run is never made two:
 
-- Of the logs in one folder those of the surest kind are read (``sniff.Kind``). The others are named in a note.
-- A folder that is one run (a run directory, a Trainer's output, a W&B or MLflow run) is not searched further; logs
-  below it are named in a note.
-- Below any other folder with a log, only logs as sure as those are read; and below rows or printed output, nothing that
-  a tracker wrote in a folder of its usual name.
-- Everything else is searched to the end.
+- Every log of a folder and of those below is read, those of the surest kind first (``sniff.Kind``). A log that shows
+  the same run as one before (``same.same_run``) is named in a note; every other is a run of its own.
+- What a run directory keeps in folders of its own, and the checkpoints of a Trainer, are no logs.
+- Below a log, rows count only if they are of several steps: a run leaves samples and states beside its log.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from steadyrl.doctor.readers import trainer_state
+from steadyrl.doctor.readers import own, trainer_state
+from steadyrl.doctor.readers.completions import StepFiles, beside
+from steadyrl.doctor.readers.same import same_run
 from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sure_sources, text_sources
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
@@ -27,16 +29,13 @@ MAX_FILES = 20_000
 MAX_DEPTH = 8
 MOST_NAMED = 5  # in a note
 PASSED_OVER = {"node_modules", "__pycache__", "site-packages"}  # large, and not of the run
-# Where trackers write beside a trainer's own log.
-TRACKERS = {"wandb", "runs", "tensorboard", "tensorboard_logs", "tb", "tb_logs", "lightning_logs", "mlruns", "trackio"}
 # W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
 W_AND_B_WORDS = {"debug-internal.log", "debug.log", "debug-core.log"}
-# What a run keeps in folders of its own, by the format of its log; no log of another run is in there.
-KEPT = {
-    "steadyrl": {"checkpoints", "rollouts", "evaluations", "report"},
-    "wandb": {"files", "logs", "tmp"},
-    "mlflow": {"metrics", "params", "tags", "artifacts"},
-}
+# What a run keeps in folders of its own; no log of another run is in there.
+KEPT = {"checkpoints", "rollouts", "evaluations", "report"}
+KEPT_BY_TRACKERS = {"files", "logs", "tmp", "metrics", "params", "tags", "artifacts"}
+COMPARED = 50  # of the logs found before, the nearest, that a log may show again
+MAX_PASTED = 64 << 20  # bytes
 
 Knows = Callable[[RawLog], bool]
 
@@ -59,23 +58,45 @@ def search(path: Path | str, knows: Knows) -> Found:
     """Read every run in a file or folder.
 
     Args:
-        path: Of a log, a run, or a folder of several.
+        path: Of a log, a run, or a folder of several; "-" reads standard input.
         knows: Whether a log holds a metric that something is known of; one that does not is no log of a run.
 
     Raises:
         RunError: There is nothing that could be a log; or it is a file, and cannot be read.
     """
     given = Path(path)
+    if str(path) == "-":
+        return _pasted(knows)
     try:
         if given.is_dir():
             return _Search(given, knows).found()
         if given.is_file():
-            return Found(tuple(_filled(given, of_file(given)(), knows)))
+            return Found(tuple(_with_texts(given, _filled(given, of_file(given)(), knows))))
     except OSError as error:
         raise RunError(
-            f"cannot read '{path}': {error.strerror or error}; mend its permissions or copy the log"
+            f"cannot read '{path}': {error.strerror or error}; change its permissions or copy the log"
         ) from error
     raise RunError(f"there is no file or folder '{path}'; give {KNOWN}")
+
+
+def _pasted(knows: Knows) -> Found:
+    """Read the runs of standard input, under its name "-".
+
+    Raises:
+        RunError: It holds no log, or more than a person pastes.
+    """
+    text = sys.stdin.buffer.read(MAX_PASTED + 1)
+    if len(text) > MAX_PASTED:
+        raise RunError(f"standard input has more than {MAX_PASTED >> 20} MiB; write it to a file and name that")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "-"
+        path.write_bytes(text)
+        try:
+            logs = _filled(path, of_file(path)(), knows)
+        except RunError as error:
+            raise RunError(str(error).replace(str(path), "-")) from error
+        # The file is gone when somebody loops over what it holds.
+        return Found(tuple(replace(log, path="-", completions=tuple(log.completions)) for log in logs))
 
 
 def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
@@ -101,14 +122,11 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     return known
 
 
-@dataclass(frozen=True)
-class _Above:
-    """What the folders above hold: of which kind, which log it was, and whether a tracker wrote here beside it."""
-
-    kind: int = 0
-    log: int | None = None
-    closed: bool = False
-    mirrored: bool = False
+def _with_texts(path: Path, logs: Sequence[RawLog]) -> list[RawLog]:
+    """Return logs with the completions that lie in folders beside a single log of a trainer's own."""
+    if len(logs) != 1 or logs[0].completions or path.is_dir() or not (files := beside(path.parent)):
+        return list(logs)
+    return [replace(logs[0], completions=StepFiles(files))]
 
 
 @dataclass
@@ -128,7 +146,7 @@ class _Search:
         Raises:
             RunError: Nothing in it could be a log.
         """
-        self._folder(self.root, 0, _Above())
+        self._folder(self.root, 0)
         if not self.logs:
             self.unreadable.update(self.strange)
         if not self.logs and not self.unreadable:
@@ -140,7 +158,7 @@ class _Search:
         notes = []
         if place in self.beside:
             named = _listed(self.beside[place])
-            notes.append(f"left out, for they are taken for other logs of the same run (name one to see it): {named}")
+            notes.append(f"left out, for they show the same run or no history of one (name one to see it): {named}")
         if place == 0 and self.strange:
             named = _listed([path for path, _ in self.strange])
             notes.append(f"left out in '{self.root}', for they hold no known metric: {named}")
@@ -151,7 +169,7 @@ class _Search:
             )
         return replace(log, notes=(*log.notes, *notes)) if notes else log
 
-    def _folder(self, folder: Path, depth: int, above: _Above) -> None:
+    def _folder(self, folder: Path, depth: int, below_log: bool = False) -> None:
         """Take in a folder and those below; links are not followed: they may lead in a circle."""
         try:
             with os.scandir(folder) as held:
@@ -162,43 +180,37 @@ class _Search:
             self.cut |= len(files) > self.files_left
             files = files[: self.files_left]
             self.files_left -= len(files)
-            here = self._logs_of(folder, files, above)
+            sources = self._sources(folder, files)
+            for source in sources:
+                below_log |= self._read(source, below_log)
         except OSError as error:
-            self.unreadable[str(folder)] = f"cannot read '{folder}': {error.strerror or error}; mend its permissions"
+            self.unreadable[str(folder)] = f"cannot read '{folder}': {error.strerror or error}; change its permissions"
             return
+        kept = KEPT if own.is_run_folder(folder) else set()
+        if any(source.kind == Kind.TRACKED_RUN for source in sources):
+            kept |= KEPT_BY_TRACKERS
         for path in (path for path, is_folder in entries if is_folder):
-            if path.name in PASSED_OVER or path.name.startswith(".") or self._is_kept(path, here):
+            # The output folder of a Trainer has found the newest of its checkpoints.
+            if path.name in PASSED_OVER | kept or path.name.startswith(".") or trainer_state.is_checkpoint(path):
                 continue
             if depth + 1 > MAX_DEPTH or not self.files_left:
                 self.cut = True
                 return
-            mirrored = here.mirrored or (here.kind in (Kind.CONSOLE, Kind.ROWS) and path.name.lower() in TRACKERS)
-            self._folder(path, depth + 1, replace(here, mirrored=mirrored))
+            self._folder(path, depth + 1, below_log)
 
-    def _logs_of(self, folder: Path, files: Sequence[Path], above: _Above) -> _Above:
-        """Read the surest logs of a folder, note the others, and return what holds for the folders below."""
+    def _sources(self, folder: Path, files: Sequence[Path]) -> list[Source]:
+        """Return the logs of a folder, the surest first; of its own files a run directory is the one log."""
         sources = sure_sources(folder, files)
+        runs = [source for source in sources if source.kind == Kind.RUN]
+        sources = [source for source in sources if source.kind != Kind.RUN or source is runs[0]]
         sources += text_sources([path for path in files if not _kept_file(path, sources)])
-        wanted = [source for source in sources if _is_wanted(source, above)]
-        here, read = above, list[Source]()
-        for kind in sorted({source.kind for source in wanted}, reverse=True):
-            equal = [source for source in wanted if source.kind == kind]
-            if kind == Kind.RUN:
-                equal = equal[:1]
-            before = len(self.logs)
-            good = [source for source in equal if self._read(source)]
-            read += equal
-            if good:
-                sure = Kind.ROWS if all(source.shared for source in good) else kind
-                here = _Above(max(sure, above.kind), before, kind >= Kind.TRACKED_RUN)
-                break
-            if kind == Kind.RUN and equal[0].path == folder:  # a run directory, though it cannot be read
-                return _Above(closed=True)
-        self._note(here, [source for source in sources if source not in read])
-        return here
+        return sorted(sources, key=lambda source: -source.kind)
 
-    def _read(self, source: Source) -> bool:
+    def _read(self, source: Source, below_log: bool) -> bool:
         """Take in the runs of a source; return whether there is one. One bad file must not hide the runs beside it."""
+        if source.kind == Kind.ROWS and below_log and not holds_history(source.path):
+            self._leave_out(len(self.logs) - 1, source.path)
+            return False
         try:
             logs = source.read()
         except RunError as error:
@@ -208,35 +220,21 @@ class _Search:
             self.unreadable[str(source.path)] = f"cannot read '{source.path}': {error.strerror or error}"
             return False
         try:
-            self.logs += _filled(source.path, logs, self.knows)
+            logs = _with_texts(source.path, _filled(source.path, logs, self.knows))
         except RunError as error:
             self.strange.append((str(source.path), str(error)))
             return False
-        return True
+        before = range(max(len(self.logs) - COMPARED, 0), len(self.logs))
+        for log in logs:
+            twin = next((place for place in before if same_run(self.logs[place], log)), None)
+            if twin is None:
+                self.logs.append(log)
+            else:
+                self._leave_out(twin, source.path)
+        return not source.shared
 
-    def _is_kept(self, folder: Path, here: _Above) -> bool:
-        """Return whether a folder is what the run above keeps, and holds no log but the run's own."""
-        if trainer_state.is_checkpoint(folder):  # its output folder has found the newest of them
-            return True
-        if not here.closed:
-            return False
-        # A run directory without metrics has no log, and what it saved is none either.
-        return here.log is None or folder.name in KEPT.get(self.logs[here.log].format, ())
-
-    def _note(self, here: _Above, left_out: Sequence[Source]) -> None:
-        if here.log is not None:
-            self.beside.setdefault(here.log, []).extend(str(source.path) for source in left_out)
-            if not self.beside[here.log]:
-                del self.beside[here.log]
-
-
-def _is_wanted(source: Source, above: _Above) -> bool:
-    """Return whether a log is to be read, by what lies above it."""
-    if above.closed or source.kind < above.kind:
-        return False
-    if above.mirrored and source.kind in (Kind.TRACKED, Kind.TRACKED_RUN):
-        return False
-    return not above.kind or source.kind != Kind.ROWS or holds_history(source.path)
+    def _leave_out(self, place: int, path: Path) -> None:
+        self.beside.setdefault(max(place, 0), []).append(str(path))
 
 
 def _kept_file(path: Path, sources: Sequence[Source]) -> bool:

@@ -11,13 +11,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.readers.lines import Lines, read_objects
+from steadyrl.doctor.readers.lines import COLOUR, Lines, plain, read_objects
+from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
 CONSOLE_LINE = re.compile(rb"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
-COLOUR = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def is_record(row: dict[str, Any]) -> bool:
@@ -38,13 +38,18 @@ def read_file(path: Path) -> RawLog:
 
 
 def read_console(path: Path) -> RawLog:
-    """Read the metrics among what verl printed."""
-    rows = Rows(("step",))
+    """Read the metrics among what verl printed, and its config, which it prints before them."""
+    rows, config = Rows(("step",)), PrintedConfig()
     lines = Lines(path)
     for chunk in lines:
-        found = (CONSOLE_LINE.search(line) and COLOUR.sub(b"", line) for line in chunk if b"step:" in line)
-        rows.add([row for line in found if line and (row := _row(line))])
-    return rows.log(str(path), "verl_console", {}, lines.notes())
+        found = []
+        for line in chunk:
+            if b"step:" in line and CONSOLE_LINE.search(line) and (row := _row(COLOUR.sub(b"", line))):
+                found.append(row)
+            else:
+                config.add(plain(line))
+        rows.add(found)
+    return rows.log(str(path), "verl_console", config.settings, lines.notes())
 
 
 def _row(line: bytes) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from steadyrl.doctor.names.identify import holds_known_metric
@@ -13,31 +14,35 @@ from steadyrl.errors import RunError
 from steadyrl.rundir import append_line, write_json
 
 DATA = Path(__file__).parent / "data"
-LEFT_OUT = "left out, for they are taken for other logs of the same run (name one to see it): "
+LEFT_OUT = "left out, for they show the same run or no history of one (name one to see it): "
 
 
-def rows(path, n=10, **more):
+def values(n, run):
+    """Return the rewards of a run; equal runs have equal ones."""
+    return np.random.default_rng(run).random(n).round(6).tolist()
+
+
+def rows(path, run=0, n=10):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"step": i, "reward": i / n, **more}) + "\n" for i in range(n)))
+    path.write_text("".join(json.dumps({"step": i, "reward": x}) + "\n" for i, x in enumerate(values(n, run))))
     return path
 
 
-def table(path, n=10):
+def table(path, run=0, n=10):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("step,reward\n" + "".join(f"{i},{i / n}\n" for i in range(n)))
+    path.write_text("step,reward\n" + "".join(f"{i},{x}\n" for i, x in enumerate(values(n, run))))
     return path
 
 
-def printed(path, n=10):
+def printed(path, run=0, n=10):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{{'reward': {i / n}, 'loss': 1.0}}\n" for i in range(n)))
+    path.write_text("".join(f"{{'reward': {x:.4f}, 'loss': 1.0}}\n" for x in values(n, run)))
     return path
 
 
-def state(folder, n=10):
-    write_json(
-        folder / "trainer_state.json", {"global_step": n, "log_history": [{"step": i, "loss": 1.0} for i in range(n)]}
-    )
+def state(folder, n=10, run=0):
+    history = [{"step": i, "loss": 1.0, "reward": x} for i, x in enumerate(values(n, run))]
+    write_json(folder / "trainer_state.json", {"global_step": n, "log_history": history})
     return folder / "trainer_state.json"
 
 
@@ -80,20 +85,18 @@ def paths(result):
 def test_runs_of_every_kind_are_read_wherever_they_lie(tmp_path):
     expected = [
         state(tmp_path / "a"),
-        rows(tmp_path / "b" / "metrics.jsonl"),
-        table(tmp_path / "c" / "progress.csv"),
-        printed(tmp_path / "d" / "train.log"),
+        rows(tmp_path / "b" / "metrics.jsonl", run=1),
+        table(tmp_path / "c" / "progress.csv", run=2),
+        printed(tmp_path / "d" / "train.log", run=3),
         events(tmp_path / "e" / "deep"),
         own_run(tmp_path / "f"),
-        wandb(tmp_path / "g"),
-        DATA / "mlruns",
     ]
-    shutil.copytree(DATA / "mlruns", tmp_path / "h")
+    # All trackers' files here are of the same short run, so that one of them is enough.
+    again = [wandb(tmp_path / "g"), Path(shutil.copytree(DATA / "mlruns", tmp_path / "h"))]
     result = found(tmp_path)
-    assert paths(result)[:-1] == list(map(str, expected[:-1]))
-    assert [log.format for log in result.logs][-1] == "mlflow"
+    assert paths(result) == list(map(str, expected))
+    assert result.logs[4].notes[-1].startswith(f"{LEFT_OUT}{again[0]}, {again[1]}")
     assert result.unreadable == {}
-    assert not any(LEFT_OUT in note for log in result.logs for note in log.notes)
 
 
 def test_a_run_directory_is_one_run_and_its_own_files_are_no_others(tmp_path):
@@ -102,37 +105,44 @@ def test_a_run_directory_is_one_run_and_its_own_files_are_no_others(tmp_path):
     assert (log.path, log.notes) == (str(run), ())
 
 
-def test_what_lies_beside_a_run_directorys_files_is_named(tmp_path):
+def test_two_runs_in_one_folder_are_two(tmp_path):
+    good, bad = rows(tmp_path / "a.jsonl"), tmp_path / "b.txt"
+    bad.write_text("".join(f"step:{i} - actor/pg_loss:nan - critic/score/mean:nan\n" for i in range(10)))
+    result = found(tmp_path)
+    assert paths(result) == [str(good), str(bad)]
+    assert np.isnan(result.logs[1].columns["critic/score/mean"].values).all()
+    assert not any(LEFT_OUT in note for log in result.logs for note in log.notes)
+
+
+def test_another_run_beside_a_run_directorys_files_is_read_too(tmp_path):
     run = own_run(tmp_path / "run")
     other = table(run / "export.csv")
-    (log,) = found(run).logs
-    assert log.notes == (f"{LEFT_OUT}{other}",)
+    assert paths(found(run)) == [str(run), str(other)]
 
 
 def test_of_a_trainers_folder_the_newest_state_counts_and_other_logs_of_it_are_named(tmp_path):
     for step in (5, 20):
         newest = state(tmp_path / f"checkpoint-{step}", step)
-    others = [printed(tmp_path / "train.log"), events(tmp_path / "runs" / "host"), wandb(tmp_path / "wandb" / "run")]
+    same = [printed(tmp_path / "train.log", n=20), rows(tmp_path / "export" / "rows.jsonl", n=20)]
+    another = rows(tmp_path / "logs" / "rows.jsonl", run=1, n=20)
+    result = found(tmp_path)
+    assert paths(result) == [str(newest), str(another)]
+    assert result.logs[0].notes == (f"{LEFT_OUT}{', '.join(map(str, same))}",)
+
+
+def test_a_table_and_printed_output_of_the_same_run_are_one(tmp_path):
+    log_file, again, console = rows(tmp_path / "x.jsonl"), table(tmp_path / "y.csv"), printed(tmp_path / "z.log")
+    result = found(tmp_path)
+    assert paths(result) == [str(log_file)]
+    assert result.logs[0].notes == (f"{LEFT_OUT}{again}, {console}",)
+
+
+def test_what_a_tracker_wrote_of_the_same_run_is_no_second_one(tmp_path):
+    run = shutil.copytree(DATA / "mlruns", tmp_path / "a" / "mlruns")
+    other = wandb(tmp_path / "a" / "wandb" / "run")
     (log,) = found(tmp_path).logs
-    assert log.path == str(newest)
-    assert log.notes == (f"{LEFT_OUT}{', '.join(map(str, others))}",)
-
-
-def test_tables_in_one_folder_are_all_read_and_printed_output_beside_them_is_named(tmp_path):
-    expected = [rows(tmp_path / "x.jsonl"), table(tmp_path / "y.csv")]
-    console = printed(tmp_path / "z.log")
-    result = found(tmp_path)
-    assert paths(result) == list(map(str, expected))
-    assert result.logs[0].notes == (f"{LEFT_OUT}{console}",)
-
-
-def test_what_a_tracker_wrote_beside_rows_is_no_second_run(tmp_path):
-    log_file = rows(tmp_path / "metrics.jsonl")
-    others = [events(tmp_path / "tensorboard"), wandb(tmp_path / "wandb" / "run")]
-    another = state(tmp_path / "second")
-    result = found(tmp_path)
-    assert paths(result) == [str(log_file), str(another)]
-    assert result.logs[0].notes == (f"{LEFT_OUT}{', '.join(map(str, others))}",)
+    assert log.path.startswith(str(run))
+    assert log.notes[-1] == f"{LEFT_OUT}{other}"
 
 
 def test_samples_and_saved_states_below_a_log_are_no_runs_but_another_log_is(tmp_path):
@@ -142,7 +152,7 @@ def test_samples_and_saved_states_below_a_log_are_no_runs_but_another_log_is(tmp
     saved.write_text('{"step": 3, "reward": 1.0}')
     samples.parent.mkdir()
     samples.write_text('{"step": 3, "reward": 1.0}\n' * 5)
-    another = rows(tmp_path / "second" / "log.jsonl")
+    another = rows(tmp_path / "second" / "log.jsonl", run=1)
     result = found(tmp_path)
     assert paths(result) == [str(log_file), str(another)]
     assert result.logs[0].notes == (f"{LEFT_OUT}{samples}, {saved}",)

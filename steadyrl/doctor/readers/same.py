@@ -1,0 +1,62 @@
+"""Whether two logs show the same run: their metrics agree, step by step or row by row.
+
+Two logs of one run must not become two runs that contradict each other, and two runs must not become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from steadyrl.doctor.series import Column, RawLog
+
+MIN_POINTS = 3  # that two columns must share
+MIN_AGREEING = 0.8  # share of the columns that can be compared, and of the points of each
+TOLERANCE = 2e-3  # relative; a console rounds
+# What two runs of one recipe have in common.
+SCHEDULES = ("lr", "learning_rate", "epoch", "num_tokens", "step", "time", "kl_coef", "max_steps")
+
+
+def same_run(first: RawLog, second: RawLog) -> bool:
+    """Return whether two logs agree in what they both hold; logs with nothing in common are of different runs.
+
+    A run has one log of a format: two of the same format are two runs, be they as equal as a run and its repetition.
+    """
+    if first.format == second.format:
+        return False
+    verdicts = [found for pair in _pairs(first, second) if (found := _agree(*pair)) is not None]
+    return bool(verdicts) and sum(verdicts) >= MIN_AGREEING * len(verdicts)
+
+
+def _pairs(first: RawLog, second: RawLog) -> Iterator[tuple[Column, Column]]:
+    """Yield the columns of equal names, with or without what a tracker put before them."""
+    shorter = {name.rpartition("/")[2]: name for name in first.columns}
+    for name, column in second.columns.items():
+        twin = name if name in first.columns else shorter.get(name.rpartition("/")[2])
+        if twin is None or not (twin == name or twin.endswith(f"/{name}") or name.endswith(f"/{twin}")):
+            continue
+        if name.rpartition("/")[2].lower() not in SCHEDULES:
+            yield first.columns[twin], column
+
+
+def _agree(first: Column, second: Column) -> bool | None:
+    """Return whether two columns have the same values; None if they share too few points that differ at all."""
+    _, at, other = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
+    compared = [(first.values[at], second.values[other])]
+    if len(first.values) == len(second.values):  # rows without steps are numbered
+        compared.append((first.values, second.values))
+    verdicts = [_equal(a, b) for a, b in compared if len(a) >= MIN_POINTS]
+    if not verdicts or (_constant(first.values) and _constant(second.values)):
+        return None
+    return any(verdicts)
+
+
+def _equal(first: np.ndarray, second: np.ndarray) -> bool:
+    scale = np.nanmax(np.abs(np.where(np.isfinite(first), first, 0.0)), initial=0.0)
+    near = np.isclose(first, second, rtol=TOLERANCE, atol=TOLERANCE * scale * 0.1, equal_nan=True)
+    return float(near.mean()) >= MIN_AGREEING
+
+
+def _constant(values: np.ndarray) -> bool:
+    return len(values) < 2 or bool((values == values[0]).all())
