@@ -300,18 +300,6 @@ def test_several_rows_of_one_step_are_averaged_and_a_later_attempt_replaces_them
     assert "values that are means of several of the same step: 2" in log.notes
 
 
-def test_values_that_a_callback_repeats_count_once(tmp_path):
-    rows = [{"step": i, "reward": (i // 5) / 7, "lr": 1e-5} for i in range(100)]
-    log = log_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
-    assert list(points(log, "reward")) == list(range(4, 100, 5))
-    assert log.notes[0] == "rows left out, for they repeat the one before: 80"
-
-
-def test_a_run_that_stands_still_keeps_its_rows(tmp_path):
-    log = log_of(tmp_path, "".join(f'{{"step": {i}, "reward": 0, "kl": 0}}\n' for i in range(100)))
-    assert len(log.columns["reward"].steps) == 100
-
-
 def test_a_gzipped_log_is_read_and_never_unpacked_beyond_a_limit(tmp_path, monkeypatch):
     text = "".join(f'{{"step": {i}, "reward": {i}.5}}\n' for i in range(5000)).encode()
     path = tmp_path / "log.jsonl.gz"
