@@ -1,21 +1,22 @@
 """Statistics for comparing evaluations and for reading noisy training curves.
 
-Only ``scipy.special`` is imported: ``scipy.stats`` takes half a second, more than the doctor may take to start.
+``scipy.special`` is imported where it is needed: it takes longer than all that the doctor needs of this module.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, ndtr, stdtrit  # type: ignore[import-untyped]  # scipy ships no types
 
 from steadyrl.errors import DataError
 
 BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indices and values
 EXACT_SIGNS = 12  # differences whose signs are all tried, 4096 ways; of more, as many are drawn as a bootstrap has
+CLOSED_FORM = 30  # degrees of freedom of Student's t
 IQM_TRIM = 0.25  # of the points, at each end
 MAD_TO_STD = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
 MIN_EARLIER = 8  # fewer points do not tell what is usual
@@ -84,7 +85,7 @@ def paired_difference(
     differences = second - first  # [n]
     means = np.sort(_bootstrap_means(differences, seed, resamples))
     n = len(differences)
-    tail = float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1.0 - confidence) / 2.0)))
+    tail = 0.5 * math.erfc(math.sqrt(n / (n - 1) / 2.0) * student_quantile(n - 1, 0.5 + confidence / 2.0))
     # The same number of means from either end: swapping before and after turns the interval round exactly.
     cut = int(tail * (resamples - 1))
     low, high = means[cut], means[resamples - 1 - cut]
@@ -153,6 +154,8 @@ def mcnemar_exact(gained: int, lost: int) -> float:
         binomial distribution in place of its normal approximation.
     """
     assert gained >= 0 and lost >= 0, f"gained {gained} and lost {lost} are counts"
+    from scipy.special import bdtr  # type: ignore[import-untyped]  # scipy ships no types
+
     return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
 
 
@@ -171,7 +174,7 @@ def smallest_detectable(standard_error: float, n: int, power: float = 0.8, confi
         Bloom, "Minimum Detectable Effects" (Evaluation Review 19, 1995), as a multiple of the standard error.
     """
     assert n >= 2 and 0.5 < power < 1 and 0 < confidence < 1, f"n {n}, power {power}, confidence {confidence}"
-    return float(stdtrit(n - 1, 0.5 + confidence / 2.0) + stdtrit(n - 1, power)) * standard_error
+    return (student_quantile(n - 1, 0.5 + confidence / 2.0) + student_quantile(n - 1, power)) * standard_error
 
 
 def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -232,7 +235,7 @@ def difference_of_means(
     if total == 0:
         return difference, difference, difference
     freedom = total**2 / float((errors**2 / [len(side) - 1 for side in sides]).sum())
-    reach = float(stdtrit(freedom, 0.5 + confidence / 2.0)) * math.sqrt(total)
+    reach = student_quantile(freedom, 0.5 + confidence / 2.0) * math.sqrt(total)
     return difference, difference - reach, difference + reach
 
 
@@ -264,8 +267,42 @@ def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.
     per_step = float(centred @ (means - means.mean())) / spread
     residuals = means - means.mean() - per_step * centred
     error = math.sqrt(float(residuals @ residuals) / (count - 2) / spread)
-    reach = float(stdtrit(count - 2, 0.5 + confidence / 2.0)) * error
+    reach = student_quantile(count - 2, 0.5 + confidence / 2.0) * error
     return Slope(per_step, per_step - reach, per_step + reach)
+
+
+@lru_cache(maxsize=256)
+def student_quantile(freedom: float, probability: float) -> float:
+    """Return the number below which Student's t stays with a probability.
+
+    Args:
+        freedom: > 0. Up to 30 whole degrees have a closed form, which is inverted by bisection.
+        probability: In [0.5, 1).
+
+    Source:
+        Abramowitz and Stegun, "Handbook of Mathematical Functions" (1964), 26.7.3 and 26.7.4.
+    """
+    if freedom > CLOSED_FORM or freedom != int(freedom):
+        from scipy.special import stdtrit
+
+        return float(stdtrit(freedom, probability))
+    low, high = 0.0, math.pi / 2.0
+    while (middle := (low + high) / 2.0) not in (low, high):
+        inside = _student_inside(middle, int(freedom)) < 2.0 * probability - 1.0
+        low, high = (middle, high) if inside else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _student_inside(angle: float, freedom: int) -> float:
+    """Return the chance that |t| < sqrt(freedom) * tan(angle)."""
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(1 + odd, freedom - 2, 2):
+        term = term * math.cos(angle) ** 2 * k / (k + 1)
+        total += term
+    inside = math.sin(angle) * total
+    return 2.0 / math.pi * (angle + inside) if odd else inside
 
 
 def iqm(x: ArrayLike) -> float:

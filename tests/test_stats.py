@@ -2,6 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from steadyrl.stats import (
     paired_difference,
     sign_flip_p_value,
     smallest_detectable,
+    student_quantile,
 )
 
 LIGHT = settings(max_examples=50, deadline=None, derandomize=True)
@@ -345,3 +347,10 @@ def test_difference_of_means_needs_two_on_either_side_and_knows_constants():
     assert difference_of_means([1.0], [2.0, 3.0]) is None
     assert difference_of_means([1.0, np.inf], [2.0, 3.0]) is None
     assert difference_of_means([1.0, 1.0], [4.0, 4.0, 4.0]) == (3.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.8, 0.9, 0.975, 0.9995])
+def test_quantiles_of_students_t_are_scipys(probability):
+    degrees = [*range(1, 31), 2.5, 31, 400]
+    found = [student_quantile(freedom, probability) for freedom in degrees]
+    assert found == pytest.approx(scipy.special.stdtrit(degrees, probability).tolist(), rel=1e-9, abs=1e-12)

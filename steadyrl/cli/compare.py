@@ -12,7 +12,7 @@ import typer
 
 from steadyrl import config as configs
 from steadyrl.cli.compare_text import show
-from steadyrl.cli.progress import note
+from steadyrl.cli.terminal import note
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir

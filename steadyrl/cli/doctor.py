@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl.cli.doctor_text import show
-from steadyrl.cli.progress import note
-from steadyrl.cli.trainer_config import read_settings
+from steadyrl.cli.terminal import note
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import Diagnosis, diagnose_all, span
 from steadyrl.errors import SteadyError
@@ -33,7 +32,7 @@ def doctor_command(
     report: Annotated[Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here")] = None,
 ) -> None:
     """Say what is wrong with a run, and why. Exit code 0: healthy, 1: findings, 2: something could not be read."""
-    settings = {} if config is None else read_settings(config)
+    settings = {} if config is None else _settings(config)
     diagnoses: list[Diagnosis] = []
     unreadable: dict[str, str] = {}
     for path in paths:
@@ -51,6 +50,12 @@ def doctor_command(
     if unreadable:
         raise typer.Exit(UNREADABLE)
     raise typer.Exit(HEALTHY if all(diagnosis.healthy for diagnosis in diagnoses) else FINDINGS)
+
+
+def _settings(config: Path) -> dict[str, Any]:
+    from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log
+
+    return read_settings(config)
 
 
 def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict[str, Any]:

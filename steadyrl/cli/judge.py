@@ -10,7 +10,7 @@ import typer
 
 from steadyrl import config as configs
 from steadyrl import plugins
-from steadyrl.cli.progress import note
+from steadyrl.cli.terminal import note
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.evaluate import pick_heldout

@@ -8,28 +8,63 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 
 import typer
+from click import Command, Context
+from typer.core import TyperGroup
 
-from steadyrl.cli import compare, doctor, judge, preflight, report, run, task
 from steadyrl.cli.terminal import printable
 from steadyrl.errors import SteadyError
 
+# Where each command is; the modules of those that are not asked for would take longer to load than most take to run.
+COMMANDS = {
+    "preflight": "preflight:preflight_command",
+    "train": "run:train_command",
+    "report": "report:report_command",
+    "doctor": "doctor:doctor_command",
+    "compare": "compare:compare_command",
+    "judge": "judge:judge_command",
+    "sample": "run:sample_command",
+    "task": "task:app",
+}
+
+
+class Commands(TyperGroup):
+    """The commands, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """Return their names in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        """Return a command, or None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        held = getattr(import_module(f"steadyrl.cli.{module}"), name)
+        if not isinstance(held, typer.Typer):
+            one = typer.Typer(add_completion=False)
+            one.command(cmd_name)(held)
+            return typer.main.get_command(one)
+        group = typer.main.get_command(held)
+        group.name = cmd_name
+        return group
+
+
 app = typer.Typer(
     name="steadyrl",
+    cls=Commands,
     help="RL fine-tuning for language models that stays steady, and says why when it does not.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("preflight")(preflight.preflight_command)
-app.command("train")(run.train_command)
-app.command("report")(report.report_command)
-app.command("doctor")(doctor.doctor_command)
-app.command("compare")(compare.compare_command)
-app.command("judge")(judge.judge_command)
-app.command("sample")(run.sample_command)
-app.add_typer(task.app, name="task")
+
+
+@app.callback()
+def steadyrl() -> None:
+    """RL fine-tuning for language models that stays steady, and says why when it does not."""
 
 
 def main() -> None:

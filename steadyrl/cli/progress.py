@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from steadyrl.cli.terminal import printable
+from steadyrl.cli.terminal import note, printable
 from steadyrl.doctor.live import Change
 from steadyrl.metrics import describe
 from steadyrl.report.actions import describe_action
@@ -144,9 +142,3 @@ def _format(name: str, value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 0.1 else f"{value:.2f}"
-
-
-def note(text: str) -> None:
-    """Show the user something that is not a result. A closed standard error has no reader, so it is no failure."""
-    with suppress(OSError):
-        print(printable(text), file=sys.stderr, flush=True)

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from steadyrl import launch
-from steadyrl.cli.progress import Progress, note
-from steadyrl.cli.terminal import printable
+from steadyrl.cli.progress import Progress
+from steadyrl.cli.terminal import note, printable
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch
 
