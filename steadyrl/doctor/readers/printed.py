@@ -23,7 +23,7 @@ from steadyrl.doctor.series import RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
-DICT = re.compile(r"\{ *[\"'].*\}", re.DOTALL)
+OPENING = re.compile(r"\{ *[\"']")
 # Numbers that Python shows in a form that is no literal.
 BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
 # What a dict of metrics has at least one of; token ids and counts of devices are printed as dicts, too.
@@ -67,11 +67,12 @@ def holds_metrics(path: Path) -> bool:
 
 def parse(line: str) -> dict[str, Any]:
     """Return the dict that a line holds, Python's or JSON's; empty if it holds none."""
-    held = DICT.search(line) if "{" in line else None
+    opening = OPENING.search(line) if "{" in line else None
+    held = line[opening.start() : line.rfind("}") + 1] if opening else ""
     # Metrics have no backslashes; Python would warn of some of them while parsing.
-    if held is None or len(held[0]) > MAX_TEXT or "\\" in held[0] or held[0].count("[") > MAX_BRACKETS:
+    if not held or len(held) > MAX_TEXT or "\\" in held or held.count("[") > MAX_BRACKETS:
         return {}
-    for read_text, text in ((json.loads, held[0]), (ast.literal_eval, held[0]), (ast.literal_eval, _quoted(held[0]))):
+    for read_text, text in ((json.loads, held), (ast.literal_eval, held), (ast.literal_eval, _quoted(held))):
         try:
             row = read_text(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # text that only looks like a dict

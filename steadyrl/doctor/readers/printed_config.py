@@ -13,6 +13,7 @@ from steadyrl.doctor.readers.rows import SUMMARY
 from steadyrl.doctor.readers.spelling import setting
 
 MAX_SETTINGS = 5000
+MAX_TEXT = 1 << 16  # characters of a line
 MAX_OTHERS = 100  # lines that other processes may have printed in between
 MAX_VALUE = 200  # characters
 KEY = re.compile(r"([\"'])([\w./-]{1,80})\1: ?")
@@ -46,7 +47,7 @@ class PrintedConfig:
     def add(self, line: str) -> None:
         """Take in a line without its colours and prefixes."""
         self.complete |= SUMMARY in line
-        if self._nested(line) or len(self.settings) >= MAX_SETTINGS:
+        if len(line) > MAX_TEXT or len(self.settings) >= MAX_SETTINGS or self._nested(line):
             return
         if self._arguments and (found := ARGUMENT.match(line)):
             self._keep(found[1], found[2])

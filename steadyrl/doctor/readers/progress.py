@@ -9,7 +9,9 @@ import numpy as np
 from steadyrl.doctor.series import Column
 
 # Without words before it: "Map: 100%" and "Loading checkpoint shards: 50%" are no steps of training.
-BAR = re.compile(r"(?:^|[\r\n])[^\w%]*(?:Training Progress: *)?\d{1,3}%\|[^|]{0,400}\| *(\d{1,12})/(\d{1,12}) *\[")
+BAR = re.compile(
+    r"(?:^|[\r\n])[^\w%\r\n]{0,200}(?:Training Progress: *)?\d{1,3}%\|[^|]{0,400}\| *(\d{1,12})/(\d{1,12}) *\["
+)
 
 
 class Bars:

@@ -157,7 +157,9 @@ def _numbers_of(value: Any) -> np.ndarray | None:
 
 def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
     """Return ``numbers`` of steps, of which "3/100" is the third."""
-    return numbers([value.partition("/")[0] if type(value) is str else value for value in values])
+    if str in set(map(type, values)):
+        values = [value.partition("/")[0] if type(value) is str else value for value in values]
+    return numbers(values)
 
 
 def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_KEYS) -> str | None:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.readers.lines import Lines, whole
+from steadyrl.doctor.readers.lines import Lines, head
 from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
-MAX_HTML = 16 << 20  # bytes; it is rewritten as a whole
+MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 CHUNK = 1024
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
@@ -66,27 +66,27 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
     return found.rows.log(str(path), "printed", {}, notes) if found.count else None
 
 
-def _lines(path: Path) -> Any:
+def _lines(path: Path) -> Iterator[list[str]]:
     """Yield chunks of lines; of HTML one line for each row of a table."""
-    for number, chunk in enumerate(Lines(path)):
-        text = [line.decode("utf-8", errors="replace") for line in chunk]
-        if number == 0 and any("<tr" in line for line in text) and (page := whole(path, MAX_HTML)) is not None:
-            yield _rewritten(page.decode("utf-8", errors="replace"))
-            return
-        yield text
+    page = head(path, MAX_HTML)
+    if b"<tr" in page:
+        yield _rewritten(page.decode("utf-8", errors="replace"))
+        return
+    for chunk in Lines(path):
+        yield [line.decode("utf-8", errors="replace") for line in chunk]
 
 
 def _rewritten(page: str) -> list[str]:
     flat = re.sub(r"\s+", " ", page)
-    ruled = re.sub(r"</t[dh]>\s*(?!</tr>)", "|", re.sub(r"<tr[^>]*>", "\n", flat))
-    return html.unescape(re.sub(r"<[^>]*>", "", ruled)).splitlines()
+    ruled = re.sub(r"<t[dh]\b[^>]{0,2000}>", "|", re.sub(r"<tr\b[^>]{0,2000}>", "\n", flat))
+    return html.unescape(re.sub(r"<[^>]{0,2000}>", "", ruled)).splitlines()
 
 
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
     text = line.replace("│", "|").replace("┃", "|").strip()
     if "|" in text:
-        return [cell.strip() for cell in text.strip("|").split("|")]
+        return [cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|")]
     if "\t" in text:
         return [cell.strip() for cell in text.split("\t")]
     wide = re.split(r"\s{2,}", text)

@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,14 @@ def whole_files():
         "verl.jsonl": b"".join(b'{"step":%d,"data":{"a":1.5,"b":null}}\n' % i for i in range(20)),
         "verl.log": b"".join(b"(pid=1) step:%d - a:np.float64(1.5) - b:2\n" % i for i in range(20)),
         "printed.log": b"{'loss': '0.5', 'epoch': nan}\n" * 20,
+        "words.log": b"".join(b"[step %d] loss=%d.5 kl=0.1 rewards=[0,1] lr=1e-5\n" % (i, i) for i in range(20)),
+        "mlx.log": b"".join(b"Iter %d: Train loss 0.5, KL 0.100, Tokens/sec 46.0\n" % i for i in range(20)),
+        "bars.log": b"".join(b"\r %d%%|#| %d/20 [00:01<00:01]{'loss': 0.5, 'kl': nan}\n" % (i, i) for i in range(20)),
+        "config.log": b"{'a': {'b': 1,\n       'c': {'d': 2}}}\nX(\nbeta=1,\n)\n" + b"step:1 - a:1.5 - b:2\n" * 3,
+        "notebook.md": b"Step | Training Loss | kl\n-- | -- | --\n" + b"1 | 0.5 | nan\n" * 20,
+        "page.html": b"<table><tr><th>Step<th>loss</th></tr>" + b"<tr><td>1</td><td>2</td></tr>" * 20,
+        "nested.json": b'{"lr": 1, "runs": {"a": {"log": [{"step": 1, "loss": 2}]}}, "step": [1, 2], "kl": [1, 2]}',
+        "rows.jsonl.gz": gzip.compress(b'{"step": 1, "loss": 2, "completion": "x", "rewards": [1, 2]}\n' * 20),
         "table.csv": b"step,a,b\n" + b"".join(b'%d,1.5,"2"\n' % i for i in range(20)),
     }
     assert all(found.values())
@@ -54,6 +63,7 @@ def read_or_refuse(path):
             assert isinstance(name, str) and len(column.steps) == len(column.values) > 0
             assert column.steps.dtype == np.int64 and column.values.dtype == np.float64
             assert (np.diff(column.steps) > 0).all()
+        assert all(isinstance(written.completion, str) for written in log.completions)
     return logs
 
 
@@ -94,6 +104,12 @@ MAGICS = [
     b"{'",
     b"step:1 - ",
     b"a,b\n1,",
+    b"[step 1] loss=",
+    b"Step | loss\n1 | ",
+    b"<table><tr><td>",
+    b'{"a": [{"loss": 1',
+    b"\x1f\x8b\x08\x00",
+    "╭─── Step 1 ───╮\n│ ┃ Prompt ┃ Completion ┃ │\n".encode(),
 ]
 
 
@@ -245,3 +261,63 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RunError, match="there is no file or folder"):
         read(tmp_path / "pipe")
+
+
+LONG = [
+    *("\r" * 200_000 + "5%|", "{'" * 200_000 + "}", "<" * 200_000 + "<tr", "'a': " * 100_000, "a=" * 100_000),
+    *("| " * 100_000, "--a b " * 50_000, "loss: " + "1," * 8000, "step " * 3000, "│" * 100_000, "a.b=" * 50_000),
+    *("[" * 100_000, "loss " * 3000, "<td" * 100_000 + "<tr>", "pid=1(" * 50_000),
+]
+
+
+@pytest.mark.parametrize("line", LONG, ids=lambda line: line[:6])
+def test_a_long_line_costs_no_more_than_its_length(tmp_path, line):
+    start = time.process_time()
+    for name in ("log.txt", "log.md"):
+        (tmp_path / name).write_text(f"{{'loss': 1.0}}\n{line}\n{{'loss': 2.0}}\n")
+        (log,) = read_or_refuse(tmp_path / name)
+        assert log.columns["loss"].values.tolist() == [1.0, 2.0]
+        (tmp_path / name).write_text(line)
+        read_or_refuse(tmp_path / name)
+    assert time.process_time() - start < 10.0
+
+
+def test_a_document_nested_too_deeply_is_refused_in_one_line(tmp_path):
+    (tmp_path / "log.json").write_text('{"loss": ' * 50_000 + "1" + "}" * 50_000)
+    with pytest.raises(RunError, match="nested too deeply"):
+        read(tmp_path / "log.json")
+    # What json still parses may be too deep to walk through.
+    (tmp_path / "log.json").write_text('{"a": ' * 800 + '[{"step": 1, "loss": 1}]' + "}" * 800)
+    assert read_or_refuse(tmp_path / "log.json") is None
+
+
+LINES = [
+    *("step: 3|loss: 0.5", "[step 4] kl=0.1 lr=nan", "Iter 5: Train loss 0.5, KL 1", "loss: 1e400", "Step 3/9"),
+    *("  • Loss: 1", "{'loss': 1.0}", "{'loss': 'x', 'kl': [1, 2]}", '{"loss": null}', " 5%|#| 5/10 [00:01<00:01]"),
+    *(
+        "{'a': {'b': 1,",
+        " 'c': 2}",
+        "Step | loss",
+        "-- | --",
+        "7 | 0.5",
+        "GRPOConfig(",
+        "beta=1,",
+        "--lr 1 --n 2 --k -3",
+    ),
+    *("step:7 - a:1.0", "loss=[1,2] kl=[]", "rewards=[1,nan]", "train_runtime", "", "│ ┃ Prompt ┃ Completion ┃ │"),
+    *("│ │ x │ 1 │ │", "│ └───┘ │", "╭── Step 3 ──╮"),
+]
+
+
+@QUICK
+@given(lines=st.lists(st.sampled_from(LINES) | st.text(max_size=20), max_size=25))
+def test_any_printed_lines_are_read_or_refused(tmp_path, lines):
+    (tmp_path / "log.txt").write_text("\n".join(lines), encoding="utf-8", errors="replace")
+    read_or_refuse(tmp_path / "log.txt")
+
+
+@QUICK
+@given(document=st.dictionaries(st.sampled_from(["step", "loss", "kl", "log", "10", ""]), VALUES, max_size=5))
+def test_any_document_is_read_or_refused(tmp_path, document):
+    (tmp_path / "log.json").write_text(json.dumps(document, indent=1))
+    read_or_refuse(tmp_path / "log.json")
