@@ -12,23 +12,15 @@ from typing import Any
 import numpy as np
 
 from steadyrl.doctor.names import (
-    areal,
-    areno,
-    deepspeed_chat,
     generic,
-    llamafactory,
-    mlx_lm_lora,
     nemo_rl,
     openrlhf,
+    others,
     own,
-    prime_rl,
     skyrl,
     slime,
-    tinker,
-    torchtune,
     trl_grpo,
     trl_ppo,
-    trlx,
     verl,
 )
 from steadyrl.doctor.names.settings import first, number
@@ -49,17 +41,17 @@ TABLES: tuple[Table, ...] = (
     verl.TABLE,
     openrlhf.TABLE,
     nemo_rl.TABLE,
-    prime_rl.TABLE,
+    others.PRIME_RL,
     skyrl.TABLE,
-    tinker.TABLE,
+    others.TINKER,
     slime.TABLE,
-    areal.TABLE,
-    areno.TABLE,
-    torchtune.TABLE,
-    trlx.TABLE,
-    mlx_lm_lora.TABLE,
-    deepspeed_chat.TABLE,
-    llamafactory.TABLE,
+    others.AREAL,
+    others.ARENO,
+    others.TORCHTUNE,
+    others.TRLX,
+    others.MLX_LM_LORA,
+    others.DEEPSPEED_CHAT,
+    others.LLAMAFACTORY,
 )
 # What trackers add to every log, whatever the trainer.
 TRACKED = {"_timestamp": Name("time_logged", "s")}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, number, product, quotient
-from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names
+from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names, words
 from steadyrl.doctor.series import RawLog
 
 
@@ -60,19 +60,11 @@ TABLE = Table(
     """),
     facts={"kl_adaptive": False},
     derive=derive,
-    distinctive=(
-        "token_mult_prob_error",
-        "gen_kl_error",
-        "generation_kl_error",
-        "policy_kl_error",
-        "js_divergence_error",
-        "probs_ratio",
-        "probs_ratio_clamped",
-        "sampling_importance_ratio",
-        "global_valid_toks",
-        "global_valid_seqs",
-        "critic/residual_sq_mean",
-    ),
+    distinctive=words("""
+        token_mult_prob_error gen_kl_error generation_kl_error policy_kl_error js_divergence_error probs_ratio
+        probs_ratio_clamped sampling_importance_ratio global_valid_toks global_valid_seqs
+        critic/residual_sq_mean
+    """),
     heldout=("validation/", "val/"),
     choices={
         "kl_penalty": Choice(

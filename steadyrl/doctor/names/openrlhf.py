@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, first, number, product, quotient, tempered
-from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names
+from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names, words
 from steadyrl.doctor.series import RawLog
 
 ALGORITHMS = {"gae": "ppo", "reinforce": "reinforce++", "group_norm": "grpo", "dr_grpo": "grpo"}
@@ -77,22 +77,11 @@ TABLE = Table(
     """),
     facts={"kl_target_unit": "nats/token", "kl_horizon_unit": "samples"},
     derive=derive,
-    distinctive=(
-        "actor_lr",
-        "actor_grad_norm",
-        "critic_lr",
-        "critic_grad_norm",
-        "ppo_clip_ratio",
-        "vllm_kl",
-        "group_reward_std",
-        "response_clip_ratio",
-        "ptx_loss",
-        "num_actions",
-        "total_length",
-        "rollout/response_length_mean",
-        "timing/make_experience",
-        "dynamic_filtering_pass_rate",
-    ),
+    distinctive=words("""
+        actor_lr actor_grad_norm critic_lr critic_grad_norm ppo_clip_ratio vllm_kl group_reward_std
+        response_clip_ratio ptx_loss num_actions total_length rollout/response_length_mean
+        timing/make_experience dynamic_filtering_pass_rate
+    """),
     choices={"kl": Choice(("kl_estimator",), estimators("nats/token", {"k1": "k1", "k2": "k2", "k3": "k3"}))},
     algorithm=algorithm,
 )

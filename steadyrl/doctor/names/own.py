@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, first, number, product
-from steadyrl.doctor.names.table import Table, keys, names
+from steadyrl.doctor.names.table import Table, keys, names, words
 from steadyrl.doctor.series import RawLog
 
 KL_PLACES = {"ppo": "reward", "rloo": "reward", "reinforce": "reward", "grpo": "loss", "rlaif": "loss"}
@@ -85,20 +85,10 @@ TABLE = Table(
         model = model.path
     """),
     derive=derive,
-    distinctive=(
-        "reward/std_within",
-        "reward/unscored",
-        "groups/no_signal",
-        "kl_ref_k1",
-        "kl_ref_k1_seq",
-        "kl_ref_k3",
-        "kl_old_k1",
-        "kl_old_k3",
-        "entropy_sampled",
-        "sampler_gap",
-        "value/explained_variance",
-        "completion/truncated",
-    ),
+    distinctive=words("""
+        reward/std_within reward/unscored groups/no_signal kl_ref_k1 kl_ref_k1_seq kl_ref_k3 kl_old_k1 kl_old_k3
+        entropy_sampled sampler_gap value/explained_variance completion/truncated
+    """),
     needs=2,
     prefixes=(),
     heldout=("heldout/",),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, first, number, product, quotient, tempered
-from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names
+from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names, words
 from steadyrl.doctor.series import RawLog
 
 ALGORITHM = "trainer.algorithm"
@@ -82,21 +82,11 @@ TABLE = Table(
     """),
     facts={"kl_target_unit": "nats/token", "kl_horizon_unit": "samples"},
     derive=derive,
-    distinctive=(
-        "reward/avg_raw_reward",
-        "reward/avg_pass_at_*",
-        "reward/mean_positive_reward",
-        "reward/num_zero_variance_filtered",
-        "loss/avg_final_rewards",
-        "loss/avg_kl",
-        "loss/avg_raw_advantages_abs",
-        "loss/kl_loss_coef",
-        "policy/policy_entropy",
-        "policy/policy_kl",
-        "policy/rollout_train_logprobs_abs_diff_*",
-        "generate/avg_num_tokens",
-        "async/staleness_*",
-    ),
+    distinctive=words("""
+        reward/avg_raw_reward reward/avg_pass_at_* reward/mean_positive_reward reward/num_zero_variance_filtered
+        loss/avg_final_rewards loss/avg_kl loss/avg_raw_advantages_abs loss/kl_loss_coef policy/policy_entropy
+        policy/policy_kl policy/rollout_train_logprobs_abs_diff_* generate/avg_num_tokens async/staleness_*
+    """),
     prefixes=(),
     choices={"loss/avg_kl": KL, "policy/policy_kl": KL},
     algorithm=algorithm,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, first, number, product, quotient
-from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names
+from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names, words
 from steadyrl.doctor.series import RawLog
 
 
@@ -67,18 +67,10 @@ TABLE = Table(
     """),
     facts={"kl_adaptive": False},
     derive=derive,
-    distinctive=(
-        "train/pg_loss",
-        "train/pg_clipfrac",
-        "train/ppo_kl",
-        "train/train_rollout_logprob_abs_diff",
-        "train/ois",
-        "train/tis",
-        "train/tis_clipfrac",
-        "train/opsm_clipfrac",
-        "train/lr-pg_*",
-        "rollout/raw_reward",
-    ),
+    distinctive=words("""
+        train/pg_loss train/pg_clipfrac train/ppo_kl train/train_rollout_logprob_abs_diff train/ois train/tis
+        train/tis_clipfrac train/opsm_clipfrac train/lr-pg_* rollout/raw_reward
+    """),
     prefixes=(),
     choices={
         "train/kl_loss": Choice(

@@ -80,6 +80,11 @@ def keys(text: str) -> dict[str, str]:
     return found
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a text."""
+    return tuple(text.split())
+
+
 def estimators(unit: str, kinds: Mapping[str, str]) -> dict[str, Name]:
     """Return what a KL to the reference is, by the value of the setting that chooses its estimator."""
     return {kind: Name("kl_ref", unit, estimator) for kind, estimator in kinds.items()}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, first, number, tempered
-from steadyrl.doctor.names.table import Choice, Name, Table, keys, names
+from steadyrl.doctor.names.table import Choice, Name, Table, keys, names, words
 from steadyrl.doctor.series import RawLog
 
 # k3 is never negative but for the rounding of bfloat16; below this it was not k3.
@@ -173,14 +173,10 @@ ONLINE_DPO = Table(
     names=names(ONLINE_DPO_NAMES),
     keys=keys(HUGGING_FACE_KEYS),
     derive=schedule,
-    distinctive=(
-        "objective/scores_margin",
-        "rewards/chosen",
-        "rewards/rejected",
-        "logps/chosen",
-        "val/contain_eos_token",
-        "objective/rlhf_reward",
-    ),
+    distinctive=words("""
+        objective/scores_margin rewards/chosen rewards/rejected logps/chosen val/contain_eos_token
+        objective/rlhf_reward
+    """),
     needs=2,
     algorithm=lambda config, log: "online-dpo",
     averages=True,
@@ -190,7 +186,9 @@ SFT = Table(
     names=names(SFT_NAMES),
     keys=keys(HUGGING_FACE_KEYS),
     derive=schedule,
-    distinctive=("mean_token_accuracy",),
+    distinctive=words("""
+        mean_token_accuracy
+    """),
     algorithm=lambda config, log: "sft",
     averages=True,
 )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, first, number, quotient
-from steadyrl.doctor.names.table import Choice, Name, Table, estimators, keys, names
+from steadyrl.doctor.names.table import Choice, Name, Table, estimators, keys, names, words
 from steadyrl.doctor.names.trl_grpo import HUGGING_FACE_KEYS, schedule
 from steadyrl.doctor.series import RawLog
 
@@ -124,21 +124,11 @@ OLD = Table(
         "kl_horizon_unit": "samples",
     },
     derive=derive_old,
-    distinctive=(
-        "objective/kl_coef",
-        "objective/kl_dist",
-        "ppo/mean_non_score_reward",
-        "ppo/mean_scores",
-        "ppo/std_scores",
-        "ppo/loss/*",
-        "ppo/policy/*",
-        "ppo/returns/*",
-        "ppo/val/*",
-        "tokens/queries_len_mean",
-        "tokens/responses_len_mean",
-        "time/ppo/*",
-        "env/reward_mean",
-    ),
+    distinctive=words("""
+        objective/kl_coef objective/kl_dist ppo/mean_non_score_reward ppo/mean_scores ppo/std_scores ppo/loss/*
+        ppo/policy/* ppo/returns/* ppo/val/* tokens/queries_len_mean tokens/responses_len_mean time/ppo/*
+        env/reward_mean
+    """),
     choices={"objective/kl": Choice((f"{WRAPPER}kl_penalty", "kl_penalty"), PENALTIES)},
     algorithm=lambda config, log: "ppo",
 )
@@ -149,17 +139,10 @@ NEW = Table(
     # Logits are divided by the temperature and nothing is truncated; the coefficient is fixed.
     facts={"logprobs": "sampled", "top_p": 1.0, "top_k": 0, "kl_place": "reward", "kl_adaptive": False},
     derive=derive_new,
-    distinctive=(
-        "policy/approxkl_avg",
-        "policy/clipfrac_avg",
-        "policy/entropy_avg",
-        "loss/policy_avg",
-        "loss/value_avg",
-        "val/clipfrac_avg",
-        "val/ratio",
-        "val/ratio_var",
-        "val/num_eos_tokens",
-    ),
+    distinctive=words("""
+        policy/approxkl_avg policy/clipfrac_avg policy/entropy_avg loss/policy_avg loss/value_avg
+        val/clipfrac_avg val/ratio val/ratio_var val/num_eos_tokens
+    """),
     choices={"objective/kl": Choice(("kl_estimator",), {"k3": Name("kl_ref", "nats/sequence", "k3")})},
     algorithm=new_algorithm,
     caveats={

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.doctor.names.settings import Config, first, number, pick, product, quotient, tempered
-from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names
+from steadyrl.doctor.names.table import Choice, Table, estimators, keys, names, words
 from steadyrl.doctor.series import RawLog
 
 ACTOR = "actor_rollout_ref.actor"
@@ -145,23 +145,12 @@ TABLE = Table(
     # Which of both settings of the coefficient holds depends on the place of the KL.
     place_keys={"reward": IN_REWARD, "loss": IN_LOSS},
     derive=derive,
-    distinctive=(
-        "actor/pg_loss",
-        "actor/pg_clipfrac",
-        "actor/pg_clipfrac_lower",
-        "actor/ppo_kl",
-        "actor/reward_kl_penalty",
-        "critic/score/mean",
-        "critic/rewards/mean",
-        "critic/vf_explained_var",
-        "response_length/clip_ratio",
-        "prompt_length/clip_ratio",
-        "timing_s/*",
-        "timing_per_token_ms/*",
-        "global_seqlen/*",
-        "rollout_corr/*",
-        "perf/total_num_tokens",
-    ),
+    distinctive=words("""
+        actor/pg_loss actor/pg_clipfrac actor/pg_clipfrac_lower actor/ppo_kl actor/reward_kl_penalty
+        critic/score/mean critic/rewards/mean critic/vf_explained_var response_length/clip_ratio
+        prompt_length/clip_ratio timing_s/* timing_per_token_ms/* global_seqlen/* rollout_corr/*
+        perf/total_num_tokens
+    """),
     prefixes=(),
     heldout=("val-core/", "val-aux/", "val/"),
     choices={
