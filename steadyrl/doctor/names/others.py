@@ -2,10 +2,12 @@
 
 Sources: inclusionAI/AReaL, areal/trainer/ppo/actor.py; inclusionAI/AReno v0.0.8, its docs and dashboard;
 deepspeedai/DeepSpeedExamples, applications/DeepSpeed-Chat/training/step3_rlhf_finetuning/main.py;
-hiyouga/LLaMA-Factory, src/llamafactory/train/{callbacks,ppo/trainer}.py; Goekdeniz-Guelmez/mlx-lm-lora, mlx_lm_lora/trainer/grpo_trainer.py;
-PrimeIntellect-ai/prime-rl, src/prime_rl/trainer/rl/loss.py; thinking-machines-lab/tinker-cookbook,
-tinker_cookbook/rl/{train,metrics}.py; pytorch/torchtune, recipes/{ppo_full_finetune_single_device,
-dev/grpo_full_finetune_distributed}.py; CarperAI/trlx, trlx/{trainer/accelerate_ppo_trainer,models/modeling_ppo}.py.
+hiyouga/LLaMA-Factory, src/llamafactory/train/{callbacks,ppo/trainer}.py;
+Goekdeniz-Guelmez/mlx-lm-lora, mlx_lm_lora/trainer/grpo_trainer.py;
+PrimeIntellect-ai/prime-rl, src/prime_rl/trainer/rl/loss.py;
+thinking-machines-lab/tinker-cookbook, tinker_cookbook/rl/{train,metrics}.py;
+pytorch/torchtune, recipes/{ppo_full_finetune_single_device,dev/grpo_full_finetune_distributed}.py;
+CarperAI/trlx, trlx/{trainer/accelerate_ppo_trainer,models/modeling_ppo}.py.
 """
 
 from __future__ import annotations

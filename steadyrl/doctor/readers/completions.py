@@ -99,13 +99,14 @@ def _of_cells(step: int, names: list[str], cells: list[str]) -> Written | None:
 def beside(folder: Path) -> tuple[Path, ...]:
     """Return the files of completions in the folders of a log's folder: verl dumps those of its steps so."""
     found = [step_files(inner) for inner in sorted(folder.iterdir()) if inner.is_dir()]
-    held = (files for files in found if files and _holds_texts(files[0]))
+    held = (files for files in found if files and holds_texts(files[0]))
     return next(held, ())
 
 
-def _holds_texts(path: Path) -> bool:
+def holds_texts(path: Path) -> bool:
+    """Return whether the first row of a file of JSON lines holds a completion."""
     rows, _ = parse_objects(next((chunk for chunk in Lines(path) if chunk), [])[:1])
-    return any(written_of(row, 0) for row in rows)
+    return any(map(holds_text, rows))
 
 
 def step_files(folder: Path) -> tuple[Path, ...]:

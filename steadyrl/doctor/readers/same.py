@@ -11,7 +11,7 @@ import numpy as np
 
 from steadyrl.doctor.series import Column, RawLog
 
-MIN_POINTS = 3  # that two columns must share
+MIN_POINTS = 3  # different values that two columns must share
 MIN_AGREEING = 0.8  # share of the columns that can be compared, and of the points of each
 TOLERANCE = 2e-3  # relative; a console rounds
 # What two runs of one recipe have in common.
@@ -41,22 +41,16 @@ def _pairs(first: RawLog, second: RawLog) -> Iterator[tuple[Column, Column]]:
 
 
 def _agree(first: Column, second: Column) -> bool | None:
-    """Return whether two columns have the same values; None if they share too few points that differ at all."""
+    """Return whether two columns have the same values; None where too few of those that they share differ."""
     _, at, other = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
     compared = [(first.values[at], second.values[other])]
     if len(first.values) == len(second.values):  # rows without steps are numbered
         compared.append((first.values, second.values))
-    verdicts = [_equal(a, b) for a, b in compared if len(a) >= MIN_POINTS]
-    if not verdicts or (_constant(first.values) and _constant(second.values)):
-        return None
-    return any(verdicts)
+    verdicts = [_equal(a, b) for a, b in compared if min(len(np.unique(a)), len(np.unique(b))) >= MIN_POINTS]
+    return any(verdicts) if verdicts else None
 
 
 def _equal(first: np.ndarray, second: np.ndarray) -> bool:
     scale = np.nanmax(np.abs(np.where(np.isfinite(first), first, 0.0)), initial=0.0)
     near = np.isclose(first, second, rtol=TOLERANCE, atol=TOLERANCE * scale * 0.1, equal_nan=True)
     return float(near.mean()) >= MIN_AGREEING
-
-
-def _constant(values: np.ndarray) -> bool:
-    return len(values) < 2 or bool((values == values[0]).all())

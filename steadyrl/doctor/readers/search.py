@@ -5,7 +5,8 @@ Two runs are never made one, and one run is never made two:
 - Every log of a folder and of those below is read, those of the surest kind first (``sniff.Kind``). A log that shows
   the same run as one before (``same.same_run``) is named in a note; every other is a run of its own.
 - What a run directory keeps in folders of its own, and the checkpoints of a Trainer, are no logs.
-- Below a log, rows count only if they are of several steps: a run leaves samples and states beside its log.
+- Beside a log, rows with completions, and below it all rows, count only if they are of several steps and mostly one of
+  each: a run leaves samples and states there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from steadyrl.doctor.readers import own, trainer_state
-from steadyrl.doctor.readers.completions import StepFiles, beside
+from steadyrl.doctor.readers.completions import StepFiles, beside, holds_texts
 from steadyrl.doctor.readers.same import same_run
 from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sure_sources, text_sources
 from steadyrl.doctor.series import RawLog
@@ -181,8 +182,10 @@ class _Search:
             files = files[: self.files_left]
             self.files_left -= len(files)
             sources = self._sources(folder, files)
+            here = False
             for source in sources:
-                below_log |= self._read(source, below_log)
+                here |= self._read(source, below_log or (here and holds_texts(source.path)))
+            below_log |= here
         except OSError as error:
             self.unreadable[str(folder)] = f"cannot read '{folder}': {error.strerror or error}; change its permissions"
             return
@@ -206,9 +209,9 @@ class _Search:
         sources += text_sources([path for path in files if not _kept_file(path, sources)])
         return sorted(sources, key=lambda source: -source.kind)
 
-    def _read(self, source: Source, below_log: bool) -> bool:
+    def _read(self, source: Source, may_be_samples: bool) -> bool:
         """Take in the runs of a source; return whether there is one. One bad file must not hide the runs beside it."""
-        if source.kind == Kind.ROWS and below_log and not holds_history(source.path):
+        if source.kind == Kind.ROWS and may_be_samples and not holds_history(source.path):
             self._leave_out(len(self.logs) - 1, source.path)
             return False
         try:

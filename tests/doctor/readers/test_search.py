@@ -158,6 +158,21 @@ def test_samples_and_saved_states_below_a_log_are_no_runs_but_another_log_is(tmp
     assert result.logs[0].notes == (f"{LEFT_OUT}{samples}, {saved}",)
 
 
+def test_samples_beside_a_log_are_no_run(tmp_path):
+    log_file, samples = rows(tmp_path / "log.jsonl"), tmp_path / "samples.jsonl"
+    samples.write_text("".join(f'{{"step": 3, "reward": {i}.5, "completion": "c"}}\n' for i in range(5)))
+    result = found(tmp_path)
+    assert paths(result) == [str(log_file)]
+    assert result.logs[0].notes == (f"{LEFT_OUT}{samples}",)
+
+
+def test_runs_that_stand_still_are_not_one(tmp_path):
+    expected = [tmp_path / "a.jsonl", tmp_path / "b.csv"]
+    expected[0].write_text("".join(f'{{"step": {i}, "reward": 0.0, "lr": {i}e-6}}\n' for i in range(9)))
+    expected[1].write_text("step,reward,lr\n" + "".join(f"{i},0.0,{i}e-6\n" for i in range(9)))
+    assert paths(found(tmp_path)) == list(map(str, expected))
+
+
 def test_a_database_is_no_run_of_its_folder_and_runs_in_it_without_a_known_metric_are_named(tmp_path):
     connection = sqlite3.connect(tmp_path / "all.db")
     connection.execute("CREATE TABLE metrics (id INTEGER, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT)")

@@ -1,0 +1,35 @@
+"""Logs that other people published, where they lie beside the project: each is read. They are not the project's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.names.identify import holds_known_metric, identify
+from steadyrl.doctor.readers.search import search
+
+WILD = Path(__file__).parents[4] / "shared" / "data" / "wild"
+LABELS = WILD / "labels.jsonl"
+FILES = [json.loads(line)["file"] for line in LABELS.read_text().splitlines()] if LABELS.is_file() else []
+# Names that no training run has, but a printed text may: if they became metrics, ordinary text was read as a log.
+WORDS = {"Prompt length", "Ground truth", "pred", "eos_token_id", "train_runtime", "num_cpus"}
+
+
+@pytest.mark.skipif(not FILES, reason="needs published logs in ../shared/data/wild")
+@pytest.mark.parametrize("name", FILES)
+def test_a_published_log_is_read(name):
+    found = search(WILD / name, holds_known_metric)
+    assert not found.unreadable
+    for log in found.logs:
+        run = identify(log)
+        assert {"reward", "loss", "loss_policy"} & run.series.keys()
+        assert not WORDS & log.columns.keys()
+        assert all((np.diff(series.steps) > 0).all() for several in run.series.values() for series in several)
+        assert run.last_row
+
+
+@pytest.mark.skipif(not FILES, reason="needs published logs in ../shared/data/wild")
+def test_published_logs_in_one_folder_stay_apart():
+    found = search(WILD / "runs", holds_known_metric)
+    assert {Path(log.path.partition("#")[0]).name for log in found.logs} == {Path(name).name for name in FILES}
