@@ -5,9 +5,8 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -178,7 +177,7 @@ def _place(table: Table, log: RawLog, column: str) -> _Placed | None:
         for spelling in vocabulary.bare(column):
             pattern = best_pattern(vocabulary.names, spelling)
             if pattern is not None:
-                meaning = _chosen(vocabulary, log.settings, pattern).filled(wildcard(pattern, spelling) or "")
+                meaning = _chosen(vocabulary, log, pattern).filled(wildcard(pattern, spelling) or "")
                 return _Placed(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
     if column in TRACKED:
         return _Placed(TRACKED[column], column, LATER)
@@ -199,12 +198,15 @@ def _by_suffix(log: RawLog, placed: Sequence[_Placed]) -> list[_Placed]:
     return [several[0] for several in found.values() if len(several) == 1]
 
 
-def _chosen(table: Table, config: Mapping[str, Any], pattern: str) -> Name:
-    """Return a pattern's meaning as the settings have it."""
+def _chosen(table: Table, log: RawLog, pattern: str) -> Name:
+    """Return a pattern's meaning as the settings have it, or the metrics beside it."""
     choice = table.choices.get(pattern)
     if choice is None:
         return table.names[pattern]
-    value = str(first(config, "|".join(choice.settings))).lower()
+    for name, meaning in choice.beside.items():
+        if name in log.columns:
+            return meaning
+    value = str(first(log.settings, "|".join(choice.settings))).lower()
     return choice.meanings.get(value, table.names[pattern])
 
 

@@ -42,15 +42,17 @@ class Name:
 
 @dataclass(frozen=True)
 class Choice:
-    """A metric whose meaning a setting decides.
+    """A metric whose meaning a setting decides, or another metric beside it.
 
     Attributes:
         settings: The trainer's keys of it; the first that the log holds counts.
         meanings: By the setting's value, as text in lower case.
+        beside: By another metric's name: what the metric is where the log holds that one, too.
     """
 
     settings: tuple[str, ...]
     meanings: Mapping[str, Name]
+    beside: Mapping[str, Name] = field(default_factory=dict)
 
 
 def names(text: str) -> dict[str, Name]:

@@ -81,10 +81,9 @@ GROUPED = (
     "sampling/sampling_logp_difference/mean",
     "training_loss",  # in the table that a notebook shows
 )
-# With one standard deviation for the whole batch, reward_std is that one.
-REWARD_STD = Choice(("scale_rewards",), {"batch": Name("reward_std", "reward")})
-
-
+# With one standard deviation for the whole batch, reward_std is that one; so it is where a callback logs the groups' too.
+OF_THE_BATCH = Name("reward_std", "reward")
+REWARD_STD = Choice(("scale_rewards",), {"batch": OF_THE_BATCH}, beside={"group_reward_std": OF_THE_BATCH})
 HUGGING_FACE_KEYS = """
     learning_rate max_grad_norm = *
     optimizer = optim

@@ -36,6 +36,7 @@ ESTIMATORS = {
 }
 # A "+" sends the gradient through another estimator; the value that is logged stays the same.
 KINDS = estimators("nats/token", {f"{kind}{plus}": name for kind, name in ESTIMATORS.items() for plus in ("", "+")})
+SHOWN_BY = {"reward": ("actor/reward_kl_penalty", "critic/kl"), "loss": ("actor/kl_loss",)}
 ALGORITHMS = {"gae": "ppo", "reinforce_plus_plus": "reinforce++", "reinforce_plus_plus_baseline": "reinforce++"}
 
 
@@ -70,10 +71,8 @@ def _penalty(config: Config, log: RawLog) -> dict[str, Any]:
 def kl_place(config: Config, log: RawLog) -> str:
     """Return "reward", "loss", "none", or "" where neither config nor metrics tell."""
     told = first(config, "algorithm.use_kl_in_reward"), first(config, f"{ACTOR}.use_kl_loss")
-    for place, switch, metric in zip(
-        ("reward", "loss"), told, ("actor/reward_kl_penalty", "actor/kl_loss"), strict=True
-    ):
-        if switch or (switch is None and metric in log.columns):
+    for place, switch in zip(SHOWN_BY, told, strict=True):
+        if switch or (switch is None and any(name in log.columns for name in SHOWN_BY[place])):
             return place
     return "none" if told == (False, False) else ""
 

@@ -254,6 +254,9 @@ def test_old_trls_kl_is_of_the_penalty_that_was_set(kind, estimator, wrapper):
 def test_group_or_batch_decides_what_trls_reward_std_is():
     assert "reward_std_within" in identify(log(KEYS["trl-grpo"], {"scale_rewards": "group"})).series
     assert only(identify(log(KEYS["trl-grpo"], {"scale_rewards": "batch"})), "reward_std") == ("reward", "")
+    with_groups = identify(log(f"{KEYS['trl-grpo']} group_reward_std"))
+    assert kinds(with_groups, "reward_std_within") == [("", "", "group_reward_std")]
+    assert only(with_groups, "reward_std") == ("reward", "")
 
 
 def test_rloo_is_told_from_grpo_by_its_settings_or_by_a_kl_below_0():

@@ -220,6 +220,7 @@ def test_verls_penalty_in_the_loss_has_a_fixed_coefficient():
 
 def test_verls_metrics_show_where_the_penalty_is_without_a_config():
     assert settings([*VERL, "actor/reward_kl_penalty"], {})["kl_place"] == "reward"
+    assert settings([*VERL, "critic/kl"], {})["kl_place"] == "reward"  # as older versions call it
     assert settings([*VERL, "actor/kl_loss"], {})["kl_place"] == "loss"
     assert "kl_place" not in settings(VERL, {})
 
