@@ -121,26 +121,6 @@ def exact(logp_all: np.ndarray, logq_all: np.ndarray) -> np.ndarray:
     return divergence
 
 
-def mean_and_error(per_sequence: np.ndarray) -> tuple[float, float]:
-    """Average per-sequence estimates, with the standard error of that average.
-
-    Tokens of one sequence depend on one another, sequences do not: sum k1 over a sequence first. An unbiased mean
-    more than 3 errors below 0 is no chance, but a mismatch between samples and log-probs.
-
-    Args:
-        per_sequence: [B], B >= 1, nats.
-
-    Returns:
-        mean and its standard error, nats; the error is inf for B = 1, where nothing is known of it.
-    """
-    count = len(per_sequence)
-    assert count >= 1, "a mean needs at least one sequence"
-    mean = float(np.mean(per_sequence))
-    if count < 2:
-        return mean, math.inf
-    return mean, float(np.std(per_sequence, ddof=1)) / math.sqrt(count)
-
-
 def adapt_coefficient(coef: float, kl: float, target: float, horizon: float) -> float:
     """Raise the KL coefficient when KL is above its target and lower it when below, a little per update.
 

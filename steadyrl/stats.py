@@ -17,9 +17,7 @@ from steadyrl.errors import DataError
 BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indices and values
 EXACT_SIGNS = 12  # differences whose signs are all tried, 4096 ways; of more, as many are drawn as a bootstrap has
 CLOSED_FORM = 30  # degrees of freedom of Student's t
-IQM_TRIM = 0.25  # of the points, at each end
 MAD_TO_STD = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
-MIN_EARLIER = 8  # fewer points do not tell what is usual
 MIN_BLOCKS = 3  # two block means fix a line and leave nothing to judge it by
 
 
@@ -303,60 +301,3 @@ def _student_inside(angle: float, freedom: int) -> float:
         total += term
     inside = math.sin(angle) * total
     return 2.0 / math.pi * (angle + inside) if odd else inside
-
-
-def iqm(x: ArrayLike) -> float:
-    """Compute the interquartile mean: the mean without the lowest and the highest quarter of the points.
-
-    Args:
-        x: Any shape, at least one finite number. A quarter is rounded down: up to three points are all kept.
-
-    Source:
-        Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264).
-    """
-    ordered = np.sort(np.asarray(x, dtype=np.float64), axis=None)  # [N]
-    assert ordered.size and np.isfinite(ordered).all(), "an interquartile mean needs finite numbers, at least one"
-    cut = int(IQM_TRIM * ordered.size)
-    return float(ordered[cut : ordered.size - cut].mean())
-
-
-def mad_z(x: ArrayLike, window: int) -> np.ndarray:
-    """Measure how far each point lies from what its predecessors make usual.
-
-    z = (x - median) / (1.4826 * MAD) over up to ``window`` earlier points. Median and MAD hardly notice single
-    spikes, so a spike does not hide the next one; and no point is judged by what came after it.
-
-    Args:
-        x: [n], one per step; entries that are not finite count neither as points nor as predecessors.
-        window: >= 8, steps.
-
-    Returns:
-        [n] float64; NaN for fewer than 8 earlier finite points, and where more than half of them are the same
-        number, which leaves no scale to measure by.
-    """
-    assert window >= MIN_EARLIER, f"window {window} must be at least {MIN_EARLIER} steps"
-    series = np.asarray(x, dtype=np.float64)  # [n]
-    if series.size == 0:
-        return series
-    known = np.where(np.isfinite(series), series, np.nan)
-    padded = np.concatenate([np.full(window, np.nan), known[:-1]])
-    earlier = np.lib.stride_tricks.sliding_window_view(padded, window)  # [n, window], row i ends at step i - 1
-    median = _row_medians(earlier)
-    scale = MAD_TO_STD * _row_medians(np.abs(earlier - median[:, None]))
-    judged = (np.isfinite(earlier).sum(axis=1) >= MIN_EARLIER) & (scale > 0)
-    z = np.full(len(series), np.nan)
-    z[judged] = (known[judged] - median[judged]) / scale[judged]
-    return z
-
-
-def _row_medians(rows: np.ndarray) -> np.ndarray:
-    """Return the median of each row [n, w] without its NaNs; NaN for a row of nothing else.
-
-    np.nanmedian warns on such rows and is many times slower.
-    """
-    ordered = np.sort(rows, axis=1)  # NaNs go last
-    counts = np.isfinite(rows).sum(axis=1)
-    below = np.take_along_axis(ordered, np.maximum(counts - 1, 0)[:, None] // 2, axis=1)[:, 0]
-    above = np.take_along_axis(ordered, counts[:, None] // 2, axis=1)[:, 0]
-    medians: np.ndarray = (below + above) / 2.0
-    return medians

@@ -4,24 +4,17 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from steadyrl.errors import DataError
 from steadyrl.stats import (
     block_mean_slope,
     difference_of_means,
-    iqm,
-    mad_z,
     mcnemar_exact,
     paired_difference,
     sign_flip_p_value,
     smallest_detectable,
     student_quantile,
 )
-
-LIGHT = settings(max_examples=50, deadline=None, derandomize=True)
-
 
 # paired_difference
 
@@ -168,88 +161,6 @@ def test_slow_noise_without_a_trend_rarely_passes_for_one():
         slope = block_mean_slope(noise)
         false_alarms += not slope.low <= 0.0 <= slope.high
     assert false_alarms <= 12
-
-
-# iqm
-
-
-def test_iqm_is_the_mean_of_the_middle_half():
-    # 1 and 2 below, 7 and 1000 above go; (3 + 4 + 5 + 6) / 4
-    assert iqm([1000, 1, 3, 2, 6, 5, 4, 7]) == pytest.approx(4.5)
-
-
-def test_iqm_of_a_matrix_pools_all_entries():
-    assert iqm([[1, 3, 4, 5], [2, 6, 7, 1000]]) == pytest.approx(4.5)
-
-
-@LIGHT
-@given(x=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30))
-def test_iqm_equals_scipys_trimmed_mean(x):
-    assert iqm(x) == pytest.approx(scipy.stats.trim_mean(x, 0.25), abs=1e-9)
-
-
-@pytest.mark.parametrize("x", [[], [1.0, np.nan]])
-def test_iqm_refuses_what_has_no_middle_half(x):
-    with pytest.raises(AssertionError, match="finite"):
-        iqm(x)
-
-
-# mad_z
-
-
-def test_mad_z_of_a_hand_computed_spike():
-    # Earlier 1 ... 8: median 4.5, deviations 0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5, 3.5 with median 2
-    # z = (100 - 4.5) / (1.4826 * 2) = 32.2069
-    z = mad_z([1, 2, 3, 4, 5, 6, 7, 8, 100], window=8)
-    assert np.isnan(z[:8]).all()
-    assert z[8] == pytest.approx(32.2069, rel=1e-5)
-
-
-@pytest.mark.parametrize("window", [8, 13, 50])
-def test_mad_z_equals_a_point_by_point_computation(window):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=60)
-    x[[2, 11, 30, 31]] = [np.nan, np.inf, np.nan, -np.inf]
-    z = mad_z(x, window)
-    for i in range(60):
-        earlier = [v for v in x[max(0, i - window) : i] if np.isfinite(v)]
-        if len(earlier) < 8 or not np.isfinite(x[i]):
-            assert np.isnan(z[i])
-            continue
-        spread = scipy.stats.median_abs_deviation(earlier, scale="normal")
-        assert z[i] == pytest.approx((x[i] - np.median(earlier)) / spread, rel=1e-4)
-
-
-def test_mad_z_of_normal_noise_is_spread_like_a_normal_variable():
-    z = mad_z(np.random.default_rng(1).normal(5.0, 3.0, size=3000), window=200)[200:]
-    assert np.std(z) == pytest.approx(1.0, abs=0.05)
-
-
-def test_a_spike_does_not_hide_the_next_one():
-    x = np.random.default_rng(2).normal(size=40)
-    x[[30, 32, 34]] = 50.0
-    assert (mad_z(x, window=20)[[30, 32, 34]] > 20).all()
-
-
-def test_no_point_is_judged_by_what_came_after_it():
-    x = np.random.default_rng(3).normal(size=40)
-    changed = x.copy()
-    changed[25:] *= 1e6
-    np.testing.assert_array_equal(mad_z(x, 10)[:25], mad_z(changed, 10)[:25])
-
-
-def test_a_history_without_spread_gives_no_scale_to_judge_by():
-    z = mad_z([0.0] * 10 + [0.0, 1e-9], window=10)
-    assert np.isnan(z).all()
-
-
-def test_mad_z_of_nothing_is_nothing():
-    assert mad_z([], window=8).shape == (0,)
-
-
-def test_mad_z_refuses_a_window_that_could_never_judge():
-    with pytest.raises(AssertionError, match="window 7"):
-        mad_z([1.0], window=7)
 
 
 # sign_flip_p_value
