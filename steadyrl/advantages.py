@@ -1,11 +1,11 @@
 """From rewards to advantages, in NumPy: no gradient flows through any of this.
 
-Two routes. With a value function: ``penalised_rewards``, then ``gae``, then ``whiten``. Without one:
-``group_baseline`` or ``leave_one_out``, then perhaps ``group_scale`` or ``batch_scale``; such an advantage belongs to
-the whole rollout, and stands ``at_every_token`` of it.
+There are two routes. With a value function: ``penalised_rewards``, then ``gae``, then ``whiten``. Without one:
+``group_baseline`` or ``leave_one_out``, then perhaps ``group_scale`` or ``batch_scale``. Such an advantage belongs to
+the whole rollout, and ``at_every_token`` gives it to each of its tokens.
 
-``mask`` is the completion mask: True where the policy chose the token. What an input holds elsewhere is never
-read, and results are 0 there.
+``mask`` is the completion mask: True where the policy chose the token. Elsewhere inputs are never read, and results
+are 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from steadyrl import kl
 
 WHITEN_EPS = 1e-8  # keeps the division finite when all values are equal; the size lm-human-preferences uses
-# The one of TRL's GRPO. Not smaller: a group whose rewards differ by 1e-6 must not shout as loud as the others.
+# As in TRL's GRPO. A smaller one would let a group whose rewards differ by 1e-6 count as much as the others.
 GROUP_EPS = 1e-4
 
 
@@ -73,8 +73,8 @@ def penalised_rewards(
 def overlong_penalty(lengths: np.ndarray, limit: int, buffer: int) -> np.ndarray:
     """Punish completions that come close to the length limit, rising evenly from 0 to -1 over the buffer.
 
-    A completion that is cut off earns what its stump earns, which says little of where it was going; this tells the
-    policy to stop earlier before it comes to that.
+    A completion that is cut off is rewarded for its first part only, which says little about the whole answer. The
+    penalty makes the policy stop before that happens.
 
     Args:
         lengths: [B], tokens of each completion.
@@ -184,8 +184,8 @@ def leave_one_out(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """Subtract from each reward the mean of the rewards that a filter left in its group.
 
-    Rollouts are compared with the best of their group instead of with all of it: what is good but not among the best
-    of the kept is pushed down, and where all kept are equal nothing is learned, however bad those filtered out were.
+    Rollouts are compared with the best of their group instead of with all of it. A kept rollout below the mean of the
+    kept is pushed down, and if all kept are equal, nothing is learned, however bad the others were.
 
     Args:
         rewards: [B], finite.
@@ -193,7 +193,7 @@ def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray
         kept: [B] bool.
 
     Returns:
-        [B] float64; those of the kept sum to 0 in each group, and are 0 where a single one is kept.
+        [B] float64. The advantages of the kept sum to 0 in each group, and are 0 where a single rollout is kept.
     """
     found = np.zeros(len(rewards))
     if kept.any():
@@ -202,7 +202,7 @@ def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray
 
 
 def best_of_group(rewards: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
-    """Tell which rewards are among the ``count`` highest of their group; of equal ones the first.
+    """Mark the ``count`` highest rewards of each group; of equal rewards the first comes first.
 
     Args:
         rewards: [B], finite.
@@ -210,7 +210,7 @@ def best_of_group(rewards: np.ndarray, groups: np.ndarray, count: int) -> np.nda
         count: >= 1.
 
     Returns:
-        [B] bool; all of a group that has no more than ``count``.
+        [B] bool; True for a whole group that has no more than ``count``.
     """
     assert count >= 1, f"count {count} must be at least 1"
     order = np.lexsort((np.arange(len(rewards)), -rewards, groups))  # by group, the best first
@@ -226,14 +226,14 @@ def exponential_weights(rewards: np.ndarray, groups: np.ndarray, temperature: fl
 
         w_i = exp(r_i / temperature) / mean_j exp(r_j / temperature)
 
-    This is the policy exp(r / temperature) * p, as far as a group of samples of p shows it. The normalisation is over
-    the group because only rewards of one problem compare policies: over the batch, easy problems would get all the
-    weight.
+    These are importance weights of the policy exp(r / temperature) * p on a group of samples of p. They are normalised
+    over the group, because rewards compare answers to one problem only: over the batch, easy problems would get all
+    the weight.
 
     Args:
         rewards: [B], finite.
         groups: [B] int.
-        temperature: > 0, in units of the reward; towards 0 only the best count, with a large one all count alike.
+        temperature: > 0, in units of the reward; towards 0 only the best count, at a large one all count the same.
 
     Returns:
         [B] float64, >= 0; 1 everywhere in a group of equal rewards.
@@ -255,8 +255,8 @@ def exponential_weights(rewards: np.ndarray, groups: np.ndarray, temperature: fl
 def group_scale(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Divide advantages by the standard deviation of their group.
 
-    Rewards of any scale then give updates of the same size, and so do problems on which rewards hardly differ:
-    very easy and very hard problems gain weight. Leave this out to keep the reward's own scale.
+    Rewards of any scale then give updates of the same size. So do problems whose rewards hardly differ: very easy and
+    very hard problems gain weight. Leave this out to keep the reward's own scale.
 
     Args:
         advantages: [B], centred by ``group_baseline`` or ``leave_one_out``.
@@ -317,8 +317,8 @@ def unscaled(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def whiten(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Shift and scale to mean 0 and standard deviation 1 over the mask.
 
-    For advantages. Rewards keep their mean instead (``scale_to_unit_std``): whether an episode was worth anything
-    at all must not be lost before the values are learned.
+    This is for advantages. Rewards keep their mean instead (``scale_to_unit_std``): before the values are learned, the
+    mean is what says whether an episode was worth anything.
 
     Args:
         x: [B, T].

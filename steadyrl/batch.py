@@ -1,4 +1,4 @@
-"""Groups of rollouts to padded arrays. Alignment and mask rules live here and nowhere else.
+"""Turns groups of rollouts into padded arrays. The rules of alignment and mask are here and nowhere else.
 
 Rows are prompt then completion, padded on the right. Column t holds what belongs to the choice of token t:
 ``logprobs[b, t]`` is log p(tokens[b, t] | tokens[b, :t]); so the logits of position t - 1 give column t.
@@ -32,7 +32,7 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
 
     Args:
         groups: Scored rollouts only; a reward of None is a programming error.
-        pad_id: Fills the columns after a row's last token; never under the mask.
+        pad_id: The id that fills the columns after a row's last token, where the mask is False.
     """
     rows = [(g, rollout) for g, group in enumerate(groups) for rollout in group.rollouts]
     assert rows, "a batch needs at least one rollout"
@@ -85,7 +85,7 @@ def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
 
 
 def loss_arrays(batch: Batch) -> dict[str, Array]:
-    """Return what a loss may use, by name: the mask, old log-probs and values, reference, advantages, ..."""
+    """Return the arrays that a loss may use, by name: the mask, old log-probs and values, reference, advantages, ..."""
     assert batch.old is not None, "score the batch before training on it"
     arrays = {
         "mask": batch.completion_mask,
@@ -107,7 +107,7 @@ def loss_count(batch: Batch) -> float:
 def mean_of_tokens(mask: np.ndarray, limit: int) -> np.ndarray:
     """Weigh tokens so that each rollout counts by the mean over its tokens: 1 / length each.
 
-    Every rollout then counts alike, and a token of a long one for less: long wrong answers are hardly punished.
+    Every rollout then counts the same, and a token of a long one counts less: long wrong answers are hardly punished.
 
     Args:
         mask: [B, T] bool.
@@ -145,8 +145,8 @@ def sum_of_tokens(mask: np.ndarray, limit: int) -> np.ndarray:
 def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
     """Cut a batch's rows into parts of at most ``tokens`` padded tokens each, rows of like length together.
 
-    A row without a completion token (an episode in which no turn fitted) has nothing to measure and is left out: a
-    part of such rows alone could not be computed.
+    A row without a completion token (an episode in which no turn fitted) has nothing to measure and is left out. A part
+    that had only such rows could not be computed.
 
     Returns:
         Row indices per part; at least one row each, every row with a completion token once.

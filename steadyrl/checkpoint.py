@@ -33,8 +33,8 @@ class LastMove:
 
     Attributes:
         step: Steps that were finished when it was made.
-        check: The check of the doctor whose finding it answers.
-        cause: The cause in that finding.
+        check: The doctor's check that found something.
+        cause: The cause that the check named.
         move: Its name, one of ``knobs.MOVES``.
         knob: What was changed, see ``knobs.Move``.
         before: The knob's value before it.
@@ -92,7 +92,7 @@ class State:
     Attributes:
         step: Steps that are finished.
         updates: Optimizer steps so far: the policy's version.
-        problems_drawn: For the order of problems.
+        problems_drawn: Problems drawn so far: the place in the order of problems.
         tokens: Completion tokens sampled so far.
         algorithm: The algorithm's numbers.
         curriculum: What the curriculum remembers, see ``curriculum.Memory.plain``.
@@ -136,14 +136,14 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
 def kept(
     run: RunDir, backend: Backend, state: State, keep: int, record: Mapping[str, Any] | None = None
 ) -> Iterator[None]:
-    """Leave a checkpoint where an outside engine (a judge, a sampler's server) ends the run: the policy is sound.
+    """Save a checkpoint if an outside engine (a judge, a sampler's server) ends the run, for the policy is sound.
 
     Args:
-        run: Where to.
-        backend: As ``state`` says: nothing may have been trained since.
-        state: What to go on from.
+        run: The run directory to save into.
+        backend: The backend in the state that ``state`` describes, without any training since.
+        state: What a resume continues from.
         keep: See ``save``.
-        record: The metrics of the step that ``state`` ends with, where they are not written yet.
+        record: The metrics of the last step in ``state``, if they are not written yet.
     """
     try:
         yield
@@ -179,8 +179,8 @@ def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None
     """Read a complete checkpoint into the backend and return its state, or None if there is none.
 
     Args:
-        run: Whose.
-        backend: Where to.
+        run: The run directory to read from.
+        backend: The backend to load weights and optimizer into.
         step: One of ``run.checkpoints()``; None takes the newest.
 
     Raises:
@@ -254,6 +254,6 @@ def _place_of(part: Path) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint, its marker first, so that one that is half gone is not taken for one that is complete."""
+    """Remove a checkpoint, its marker first: a folder that is half gone must not pass for a complete checkpoint."""
     (folder / DONE).unlink(missing_ok=True)
     shutil.rmtree(folder)

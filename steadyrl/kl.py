@@ -25,8 +25,8 @@ MAX_CONTROL_ERROR = 0.2  # Ziegler et al. 2019: a KL at 50 times its target acts
 def k1(xp: Array, logprobs: Array, ref: Array) -> Array:
     """Estimate KL by log p - log r: unbiased, often negative, of high variance.
 
-    Its mean over many samples is negative only by chance, as long as the samples come from p. Of no use as a loss:
-    on samples of p its expected gradient is E[grad log p] = 0.
+    As long as the samples come from p, its mean over many samples is negative only by chance. As a loss it is of no
+    use: on samples of p its expected gradient is E[grad log p] = 0.
 
     Args:
         xp: Array namespace.
@@ -61,10 +61,10 @@ def k2(xp: Array, logprobs: Array, ref: Array) -> Array:
 def k3(xp: Array, logprobs: Array, ref: Array) -> Array:
     """Estimate KL by r/p - 1 - log(r/p): unbiased and never negative.
 
-    It is never negative even where samples and log-probs do not fit together, which k1 betrays by its sign.
+    It is never negative even where samples and log-probs do not fit together; the sign of k1 shows such a mismatch.
 
-    Unbiased as a number, not as a loss: on samples of p its expected gradient is E[(1 - r/p) grad log p], which is
-    that of KL(r || p), the other way round. ``k2`` and ``weighted_k3`` have that of KL(p || r).
+    It is unbiased as a number but not as a loss: on samples of p its expected gradient is E[(1 - r/p) grad log p],
+    which is that of KL(r || p), the other way round. ``k2`` and ``weighted_k3`` have that of KL(p || r).
 
     Args:
         xp: Array namespace.
@@ -72,7 +72,7 @@ def k3(xp: Array, logprobs: Array, ref: Array) -> Array:
         ref: [...], log r of the same tokens, nats; -inf gives inf.
 
     Returns:
-        [...], nats per token, >= 0 up to rounding (1e-7 in float32). The exponential stands still above a log
+        [...], nats per token, >= 0 up to rounding (1e-7 in float32). The exponential is constant above a log
         ratio of 20.
     """
     log_ratio = ref - logprobs
@@ -131,7 +131,7 @@ def adapt_coefficient(coef: float, kl: float, target: float, horizon: float) -> 
     converts. Their 10,000 samples at a batch of 16 are 625 updates: the coefficient then moves by at most 0.032 %
     an update and needs more than 2,000 of them to double, longer than most runs. At horizon 10 it doubles in 35.
 
-    A KL cannot be negative, so a negative mean estimate is noise (or a mismatch that no coefficient mends). It
+    A KL cannot be negative, so a negative mean estimate is noise (or a mismatch that no coefficient fixes). It
     lowers the coefficient by at most 0.2 / horizon of itself, like any KL far below its target.
 
     Args:

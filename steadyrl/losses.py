@@ -4,8 +4,8 @@
 ``where``, ``.sum()`` and operators. Those of one kind take the same arguments, needed or not, so that an algorithm
 can choose among them.
 
-Everything has to be finite outside the completion mask too (0 by convention). A mask cannot mend that afterwards:
-the gradient of a masked-out infinity is 0 * inf = NaN, however the mask is applied.
+Everything has to be finite outside the completion mask too (0 by convention). A mask cannot fix that afterwards: the
+gradient of a masked-out infinity is 0 * inf = NaN, however the mask is applied.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def clipped_weight(
         xp: Array namespace.
         log_ratio: [B, T], nats.
         advantages: [B, T].
-        clip_low: Not used: the paper leaves weights unbounded below, where they are between 0 and 1 anyway.
+        clip_low: Not used: the paper sets no lower bound, and weights below 1 are between 0 and 1 anyway.
         clip_high: > 0; a few units where batches are far off the policy.
 
     Returns:
@@ -194,7 +194,7 @@ def likelihood_loss(
     """Compute the negative log-likelihood as a whole loss, each token weighed by its advantage where it has one.
 
     The weights are those of rows (``advantages`` that are never negative), so that the loss says how unlikely the
-    imitated texts are, in nats per token; it falls as they are learned.
+    imitated texts are, in nats per token. The loss falls as they are learned.
 
     Args:
         xp: Array namespace.

@@ -1,7 +1,7 @@
 """Which rollouts train: functions from groups to groups, named in algorithms and configs.
 
-A group whose last rollout goes is dropped as well. Groups and rollouts that stay keep their order. None lets an
-unscored rollout pass.
+A group without remaining rollouts is dropped too. The remaining groups and rollouts keep their order. Every function
+drops unscored rollouts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from steadyrl.types import Group, Rollout
 
 
 def drop_unscored(groups: Sequence[Group]) -> list[Group]:
-    """Drop rollouts without a reward: no reward is not a reward of 0, and must not enter a baseline as one."""
+    """Drop rollouts without a reward: a missing reward is not 0 and must not count as 0 in a baseline."""
     kept = []
     for group in groups:
         scored = tuple(rollout for rollout in group.rollouts if rollout.reward is not None)
@@ -25,8 +25,8 @@ def drop_unscored(groups: Sequence[Group]) -> list[Group]:
 def drop_equal_rewards(groups: Sequence[Group]) -> list[Group]:
     """Drop groups in which all scored rollouts have the same reward, and unscored rollouts everywhere.
 
-    Such a group has advantages of 0 under every group baseline: it costs a backward pass, and its tokens dilute
-    the mean over the minibatch. A group with a single scored rollout is one of them.
+    Under every group baseline such a group has advantages of 0: it costs a backward pass, and its tokens dilute the
+    mean over the minibatch. A group with a single scored rollout is such a group.
 
     Source:
         Yu et al., "DAPO" (arXiv 2503.14476), section 3.2 (dynamic sampling), without drawing replacements.
@@ -37,8 +37,8 @@ def drop_equal_rewards(groups: Sequence[Group]) -> list[Group]:
 def prefer_signal(groups: Sequence[Group]) -> list[Group]:
     """Drop groups of equal rewards like ``drop_equal_rewards``, unless there are no others.
 
-    A step in which nothing differs (all problems mastered, or none solved) is then a step of zero advantages, and
-    not the end of the run.
+    A step in which no rewards differ (all problems mastered, or none solved) then has advantages of 0 and does not end
+    the run.
     """
     return drop_equal_rewards(groups) or drop_unscored(groups)
 
@@ -46,7 +46,7 @@ def prefer_signal(groups: Sequence[Group]) -> list[Group]:
 def best_of_n(groups: Sequence[Group], count: int = 1) -> list[Group]:
     """Keep the ``count`` rollouts with the highest rewards of each group, the first among equals, the best first.
 
-    For imitation of the policy's own best answers (rejection sampling); a group baseline over one rollout is 0.
+    This is for imitating the policy's own best answers (rejection sampling): a group baseline of one rollout leaves 0.
     """
     assert count >= 1, f"count {count} must be at least 1"
     return [

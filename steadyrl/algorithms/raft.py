@@ -39,7 +39,7 @@ def likelihood_of_samples(
 ) -> tuple[Array, dict[str, Array]]:
     """Compute the likelihood loss of what the policy itself wrote, and how far it has moved from there.
 
-    See ``losses.likelihood_loss``. Where only the best train, the distance is the one on their tokens.
+    See ``losses.likelihood_loss``. If only the best rollouts train, the distance is measured on their tokens.
     """
     loss, sums = likelihood_loss(xp, new, arrays, count)
     return loss, {**sums, **kl_old_sums(xp, new.logprobs, arrays)}

@@ -1,7 +1,7 @@
 """Filtered policy gradient with a KL penalty in the loss: best of N, the top few, or all above a threshold.
 
-A filter makes advantages 0; it takes no rollout out of the batch. Every sum is then divided by what was sampled, as
-without a filter, the KL is one over all samples, as it has to be, and ``keep = "all"`` is the plain policy gradient.
+A filter sets advantages to 0 and takes no rollout out of the batch. Every sum is then divided by what was sampled, as
+it is without a filter. The KL is taken over all samples, as it must be. ``keep = "all"`` is the plain policy gradient.
 docs/algorithms/rlaif.md says what each choice does to the gradient.
 """
 
@@ -52,7 +52,7 @@ class Settings(Section):
         if self.keep == "above" and self.reward_threshold is None:
             raise ValueError("a reward_threshold for keep = 'above'")
         if self.baseline == "kept" and (self.keep == "best" or (self.keep == "top_k" and self.top_k == 1)):
-            raise ValueError("baseline = 'group' or 'none' where one rollout is kept: it is its own mean")
+            raise ValueError("baseline = 'group' or 'none' where one rollout is kept, for it is its own mean")
         return self
 
 
@@ -90,7 +90,7 @@ def _loss(
 ) -> tuple[Array, dict[str, Array]]:
     mask, old = arrays["mask"], arrays["old_logprobs"]
     log_ratio = losses.token_log_ratio(xp, new.logprobs, old, mask)
-    # At ratio 1, that is in a step's first update, the plain policy gradient; the clip holds the later ones.
+    # In a step's first update the ratio is 1, and this is the plain policy gradient. The clip limits later updates.
     policy, clipped = losses.clipped_policy(xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high)
     sums = losses.policy_sums(xp, policy, clipped, new.logprobs, arrays)
     if not settings.kl_coef:

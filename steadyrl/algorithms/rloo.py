@@ -32,7 +32,7 @@ def build(settings: Settings) -> Algorithm:
         needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
         select=drop_unscored,
         prepare=lambda batch, numbers: _prepare(batch, settings.kl_coef),
-        # At ratio 1, that is in a step's first update, the paper's estimator; the clip holds the later ones.
+        # In a step's first update the ratio is 1, and this is the paper's estimator. The clip limits later updates.
         loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
     )
 

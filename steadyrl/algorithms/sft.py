@@ -18,7 +18,7 @@ def build(settings: Settings) -> Algorithm:
         needs=frozenset(),
         select=drop_unscored,
         prepare=lambda batch, numbers: batch,
-        # Without a KL to the old policy: it did not write these tokens, so that no estimator holds.
+        # There is no KL to the old policy: it did not write these tokens, so no estimator from samples holds.
         loss=likelihood_loss,
         source="demonstrations",
     )

@@ -1,4 +1,4 @@
-"""What the autopilot decides from, and what it decides: records without behaviour."""
+"""The records of a decision: what it rests on, and the action that follows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steadyrl.checkpoint import PilotState
 from steadyrl.config import Config
 
 KL_STEP = "kl_step_k3"
-ROLLBACKS_AT_MOST = 2  # of the run: a third says that the autopilot does not know what is wrong
+ROLLBACKS_AT_MOST = 2  # per run: a third would mean that the autopilot does not know what is wrong
 
 Line = dict[str, Any]
 
@@ -22,7 +22,7 @@ class Context:
     Attributes:
         config: As configured.
         step: Steps that are finished.
-        numbers: The algorithm's.
+        numbers: The algorithm's numbers.
         checkpoints: Steps of the complete checkpoints, oldest first.
         rewards: Mean rewards of the last steps, the newest last.
         rows: Lines of metrics of the steps so far; needed where the doctor looked.

@@ -1,4 +1,4 @@
-"""What the autopilot would do: advice for mode "advise", which changes nothing of the run."""
+"""Advice: what the autopilot would do. It is for mode "advise", which changes nothing in the run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from steadyrl.autopilot.rate import band_of, kl_sentence, rate_line
 from steadyrl.checkpoint import PilotState
 from steadyrl.types import Finding
 
-OUTSIDE = 5  # steps in a row outside the band before an advice
+OUTSIDE = 5  # steps in a row outside the band before advice is given
 
 
 def advise(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Finding], context: Context) -> Action:
-    """Return an action of advice only; see ``decide.decide``. Advice that the run has already is not given again."""
+    """Return an action that only gives advice; see ``decide.decide``. The same advice is given once per run."""
     pilot, advice = _advise_rate(pilot, record, context)
     lines = [advice] if advice else []
     adjustment = choose(context.config, pilot, context.numbers, findings, context.rows)
@@ -31,7 +31,7 @@ def advise(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Find
 
 
 def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> tuple[PilotState, Line | None]:
-    """Say what the rate should be: of a step that would be taken back at once, else after some outside the band."""
+    """Say what the rate should be: at once for a step that would be taken back, else after five outside the band."""
     measured, base = record.get(KL_STEP), band_of(context.config)
     if measured is None:
         return pilot, None
@@ -43,12 +43,12 @@ def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context)
     outside = pilot.steps_outside + side if side * pilot.steps_outside > 0 else side
     pilot = replace(pilot, steps_outside=outside)
     if leaps:
-        why = "the step left the policy that it started from and would be taken back"
+        why = "the step moved the policy too far and would be taken back"
     elif abs(outside) >= OUTSIDE:
         why = f"KL of a step {'below' if side > 0 else 'above'} its band"
     else:
         return pilot, None
-    # A policy that is gone moves no more, and neither does one without a difference in reward: no faster then.
+    # A collapsed policy no longer moves, nor does one whose rewards are all equal: a higher rate would not help.
     lowered = any(line["kind"] == "rate" and line["after"] < line["before"] for line in context.actions)
     if side > 0 and (lowered or not record.get("reward/std")):
         return pilot, None
@@ -56,6 +56,6 @@ def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context)
 
 
 def _is_said(line: Line, actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the run has an advice already; its wording may hold numbers, its cause does not."""
+    """Return whether this advice was given before; on a finding it is compared by cause, for its text has numbers."""
     keys = ("kind", "knob", "check", "cause") if "check" in line else ("kind", "knob", "why")
     return any([line[key] for key in keys] == [said.get(key) for key in keys] for said in actions)

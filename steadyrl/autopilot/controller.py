@@ -1,7 +1,4 @@
-"""By which factor a learning rate or a KL coefficient moves: pure functions in log space, bounded per step.
-
-Numbers in, a factor out; ``steadyrl.autopilot.pilot`` measures and acts.
-"""
+"""The factors by which a learning rate or a KL coefficient moves: pure functions in log space, bounded per step."""
 
 from __future__ import annotations
 
@@ -11,18 +8,21 @@ from dataclasses import dataclass
 
 from steadyrl.stats import block_mean_slope
 
-LEAP = 3.5  # times the band's upper end, about 1 nat/token: nothing of the old policy remains
-SLOWER, FASTER = 0.5, 1.3  # bounds of the factor per step; what is too high does harm, what is too low costs time
-SETTLE = 1.1  # the same within the band
-WINDOW, AT_LEAST = 16, 8  # steps by whose rewards a rise is told
-SURE = 0.999  # how surely: t above 4.1 with 16 steps, 6.0 with 8
-SEARCH = 10.0  # the same while the right rate is being looked for
-CREEP = 3.0  # times the rate that was found: a policy that is done moves little, and must not be driven on for that
-CLIMB = 10.0  # the same while the reward clearly rises, which says that it is not done
+LEAP = 3.5  # times the upper end of the band, about 1 nat/token: nothing of the old policy remains
+SLOWER, FASTER = 0.5, 1.3  # bounds of the factor per step: a rate that is too high does harm, one too low costs time
+SETTLE = 1.1  # bound of the factor per step inside the band
+WINDOW, AT_LEAST = 16, 8  # steps whose rewards show whether they rise
+SURE = 0.999  # confidence that they rise: t above 4.1 with 16 steps, 6.0 with 8
+SEARCH = 10.0  # bound of the factor per step during the search
+CREEP = 3.0  # times the rate that was found: a policy that has learned moves little, and a higher rate would harm it
+CLIMB = 10.0  # the same while the reward clearly rises, which shows that there is more to learn
 SCALE_LOW, SCALE_HIGH = 1e-6, 1e6  # of the configured rate
-LEAST_SHARE = 0.1  # of the rate, by warm-up and schedule: below, a step moves too little to be measured
-GAIN, COEF_STEP = 0.3, 1.25  # of the KL coefficient: answer, factor per step
-COEF_LOW, COEF_HIGH = 0.1, 100.0  # of the configured one; what falls further comes too late when the KL rises
+LEAST_SHARE = 0.1  # of the rate, by warm-up and schedule; below it a step moves the policy too little to measure
+GAIN, COEF_STEP = 0.3, 1.25  # of the KL coefficient: gain of the controller, factor per step
+COEF_LOW, COEF_HIGH = (
+    0.1,
+    100.0,
+)  # of the configured one; from below, it would come back too late when the KL rises
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Band:
 
     @property
     def middle(self) -> float:
-        """The geometric middle: as many factors from one end as from the other."""
+        """The geometric middle."""
         return math.sqrt(self.low * self.high)
 
     def at(self, share: float, rate_multiplier: float) -> Band:
         """Return the band of a step at a share of the learning rate: the KL of a step grows with the rate's square.
 
         Args:
-            share: By warm-up and schedule, (0, 1]. It lowers the lower end only: Adam's first steps are longer than
-                its rate says, which is what a warm-up is for.
-            rate_multiplier: (0, 1], what the autopilot holds the rate back by. It lowers both ends.
+            share: Share of the rate that warm-up and schedule leave, (0, 1]. It lowers the lower end only: Adam's first
+                steps are longer than its rate says, and a warm-up is there for that.
+            rate_multiplier: The autopilot's factor for findings, (0, 1]. It lowers both ends.
         """
         return Band(self.low * (share * rate_multiplier) ** 2, self.high * rate_multiplier**2)
 
@@ -53,8 +53,8 @@ class Band:
         Args:
             share: See ``at``.
             rate_multiplier: See ``at``.
-            rising: Whether the reward clearly rises. Then a step is more signal than noise, and a larger one gains
-                more: three quarters of the way to the band's end, in log space. Else its lower end.
+            rising: Whether the reward clearly rises. Then a step is more signal than noise, and a larger step gains
+                more: the aim is three quarters of the way up the band, in log space. Otherwise it is the lower end.
         """
         full = self.low**0.25 * self.high**0.75 if rising else self.low
         return full * (share * rate_multiplier) ** 2
@@ -65,27 +65,27 @@ def search_factor(kl: float, band: Band) -> float:
 
         factor = sqrt(middle / kl), within a tenth and ten; 1 within the band
 
-    The KL of a small step grows with the square of its length, and Adam's steps are as long as its rate says. For the
-    start of a run, while the rate may be anything.
+    The KL of a small step grows with the square of its length, and the length of Adam's steps is proportional to the
+    rate. This is for the start of a run, when the rate may be far off.
 
     Args:
-        kl: Of the step to the policy before it, k3, nats per token, >= 0; infinite or NaN where the step overflowed.
+        kl: KL of the step, k3, nats per token, >= 0; infinite or NaN where the step overflowed.
         band: Of this step, see ``Band.at``.
     """
     return 1.0 if band.low <= kl <= band.high else _factor(kl, band.middle, 0.5, 1.0 / SEARCH, SEARCH)
 
 
 def hold_factor(kl: float, band: Band, aim: float | None = None) -> float:
-    """Return the factor for the learning rate that keeps the KL of a step in its band and leads it to an aim there.
+    """Return the factor for the learning rate that keeps the KL of a step in its band and leads it to an aim in it.
 
-        factor = sqrt(aim / kl), from 0.5 to 1.3; within the band (aim / kl)^(1/4), within a tenth
+        factor = sqrt(aim / kl), from 0.5 to 1.3; inside the band (aim / kl)^(1/4), from 1 / 1.1 to 1.1
 
     The fourth root is half of the way in log space: it averages over the noise of a few steps.
 
     Args:
         kl: See ``search_factor``.
         band: Of this step, see ``Band.at``.
-        aim: See ``Band.aim``; None for none: the factor is 1 within the band, and leads to its middle from outside.
+        aim: See ``Band.aim``. With None the factor is 1 inside the band, and outside it leads to the middle.
     """
     if not band.low <= kl <= band.high:
         return _factor(kl, band.middle if aim is None else aim, 0.5, SLOWER, FASTER)
@@ -101,7 +101,7 @@ def _factor(kl: float, aim: float, power: float, lower: float, upper: float) -> 
 
 
 def clearly_rising(rewards: Sequence[float]) -> bool | None:
-    """Return whether the rewards of the last 16 steps rise beyond doubt; None with fewer than 8.
+    """Return whether the rewards of the last 16 steps rise with 99.9 % confidence; None with fewer than 8 steps.
 
     Args:
         rewards: Mean rewards of the steps so far, the newest last.
@@ -116,10 +116,11 @@ def scale_after(scale: float, factor: float, found: float | None, rising: bool =
     """Return the next scale of the learning rate.
 
     Args:
-        scale: The present one, > 0.
+        scale: The present scale, > 0.
         factor: See ``search_factor`` and ``hold_factor``.
-        found: The scale at the end of the search, or None while it lasts. It rises to three times that at most, to ten
-            times while the reward clearly rises, and comes down from there as its factors say.
+        found: The scale at the end of the search, or None while the search lasts. The scale rises to at most three
+            times this one, and to at most ten times while the reward clearly rises. A scale that
+            is already higher stays where it is.
         rising: See ``clearly_rising``.
     """
     ceiling = SCALE_HIGH if found is None else max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found))
@@ -134,8 +135,8 @@ def coefficient_after(coef: float, kl: float, target: float, start: float) -> fl
     At twice the target the coefficient doubles in 4 steps. The published controllers need 2,000 (see kl.py).
 
     Args:
-        coef: > 0, the present one.
-        kl: To the reference, nats per sequence. A negative estimate is noise around a small KL and counts as one.
+        coef: > 0, the present coefficient.
+        kl: KL to the reference, nats per sequence. A negative estimate is noise around a small KL and counts as one.
         target: > 0, nats per sequence.
         start: > 0, the configured coefficient.
     """

@@ -45,7 +45,7 @@ def decide(
 
 
 def _answer_findings(action: Action, findings: Sequence[Finding], context: Context) -> Action:
-    """Judge the last move where its cooldown is over, or make a move where none is under way."""
+    """Judge the last move if its cooldown is over, or make a move if none is being judged."""
     pilot, last = action.pilot, action.pilot.last_move
     if last is not None and context.step - last.step < context.config.autopilot.cooldown:
         return action
@@ -59,7 +59,7 @@ def _answer_findings(action: Action, findings: Sequence[Finding], context: Conte
 
 
 def _findings_since(step: int, pilot: PilotState, context: Context) -> tuple[Finding, ...]:
-    """Return what the doctor finds in the steps since the last move: what was before it is answered."""
+    """Return what the doctor finds in the steps since the last move; earlier steps led to that move."""
     doctor = LiveDoctor(flat_settings(dump(adjust(context.config, pilot))))
     doctor.remember(row for row in context.rows if row["step"] >= step)
     doctor.look(context.step)
@@ -67,7 +67,7 @@ def _findings_since(step: int, pilot: PilotState, context: Context) -> tuple[Fin
 
 
 def _move(action: Action, adjustment: Adjustment, context: Context) -> Action:
-    """Make a move; for a critical finding, from the newest checkpoint before its onset on."""
+    """Make a move; for a critical finding, go back to the newest checkpoint from before its onset."""
     finding, pilot, back_to = adjustment.finding, action.pilot, None
     line = action_line(
         context, "move", adjustment.knob, adjustment.before, adjustment.after, finding.message, finding.evidence
@@ -76,7 +76,7 @@ def _move(action: Action, adjustment: Adjustment, context: Context) -> Action:
     before = [step for step in context.checkpoints if step <= (finding.since_step or 0)]
     numbers = action.numbers
     if finding.severity == "critical" and before and may_roll_back(pilot):
-        back_to, numbers = before[-1], {}  # the checkpoint has the algorithm's numbers of its own step
+        back_to, numbers = before[-1], {}  # the checkpoint holds the algorithm's numbers of its step
         line["back_to"] = back_to
         pilot = replace(pilot, rollbacks=pilot.rollbacks + 1)
     pilot, changed = set_knob(pilot, context.numbers, adjustment.knob, adjustment.after)
@@ -93,10 +93,10 @@ def _judge(action: Action, last: LastMove, findings: Sequence[Finding], context:
     same = [finding for finding in findings if (finding.check, finding.cause) == (last.check, last.cause)]
     about = {"check": last.check, "cause": last.cause}
     if not same:
-        why = f"{last.check} does not hold since step {last.step}"
+        why = f"{last.check} has not been found since step {last.step}"
         line = action_line(context, "kept", last.knob, now, now, why, []) | about
         return replace(action, pilot=pilot, lines=(*action.lines, line))
-    why = f"{last.check} still holds since step {last.step}"
+    why = f"{last.check} is still found since step {last.step}"
     line = action_line(context, "undo", last.knob, now, last.before, why, same[0].evidence) | about
     pilot, changed = set_knob(pilot, context.numbers, last.knob, last.before)
     failed = (*pilot.failed_moves, (last.check, last.cause, last.move))

@@ -76,7 +76,7 @@ def _warmer(now: float, start: float, rows: Rows) -> float:
 
 
 def _limited(now: float, start: float, rows: Rows) -> float:
-    """Return a limit for rewards from their usual spread; the median is blind to the outliers."""
+    """Return a limit for rewards from their median spread, on which outliers have little effect."""
     spreads = [float(row["reward/std"]) for row in rows if isinstance(row.get("reward/std"), int | float)]
     usual = float(np.median(spreads)) if spreads else 0.0
     return now if now > 0 or usual <= 0 else MANY_DEVIATIONS * usual
@@ -92,8 +92,8 @@ MOVES: Mapping[str, Move] = {
     "temperature": Move("sampling.temperature", _warmer, "x 1.2, up to 1.5 x and 2"),
     "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
 }
-# (check, cause) -> moves, tried in this order. What is not here the autopilot cannot fix: faults of the reward, of the
-# data, of units and logs, of sampler and reference.
+# (check, cause) -> moves, tried in this order. The autopilot cannot fix what is not here: faults of the reward, the
+# data, the units, the log, the sampler and the reference.
 FIXES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("learning_rate_too_high", "learning_rate"): ("learning_rate",),
     ("learning_rate_too_high", "epochs"): ("epochs", "learning_rate"),
@@ -128,7 +128,7 @@ FIXES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def adjust(config: Config, pilot: PilotState) -> Config:
-    """Return a config as the autopilot has changed it; the same object where it has not."""
+    """Return the config with the autopilot's changes; the same object if there are none."""
     for name, value in pilot.settings.items():
         config = _put(config, name.split("."), value)
     rate = pilot.scale * pilot.rate_multiplier
@@ -142,8 +142,8 @@ def read_knob(config: Config, pilot: PilotState, numbers: Numbers, knob: str) ->
 
     Args:
         config: As configured.
-        pilot: What was changed.
-        numbers: The algorithm's; where these have a KL coefficient, it is the one that counts.
+        pilot: The autopilot's state, with its changes.
+        numbers: The algorithm's numbers; if they have a KL coefficient, it is the one in force.
         knob: "rate_multiplier", or a setting's name.
     """
     if knob == RATE_MULTIPLIER:
@@ -175,12 +175,12 @@ def set_knob(pilot: PilotState, numbers: Numbers, knob: str, value: float) -> tu
 def choose(
     config: Config, pilot: PilotState, numbers: Numbers, findings: Sequence[Finding], rows: Rows
 ) -> Adjustment | None:
-    """Return what to do about the first finding that something can be done about, or None.
+    """Return the adjustment for the first finding that a move can answer, or None.
 
     Args:
         config: As configured.
-        pilot: What was changed; moves that did not help for a cause are not made for it again.
-        numbers: The algorithm's.
+        pilot: The autopilot's state; a move that did not help against a cause is not made against it again.
+        numbers: The algorithm's numbers.
         findings: Causes before consequences, as ``doctor.examine`` orders them.
         rows: Lines of metrics.
     """
@@ -201,6 +201,6 @@ def choose(
 
 
 def _put(section: SectionType, path: Sequence[str], value: float) -> SectionType:
-    """Return a section with one setting changed; what is written here was bounded by a move."""
+    """Return a section with one setting changed; the move has already bounded the value."""
     inner = value if len(path) == 1 else _put(getattr(section, path[0]), path[1:], value)
     return section.model_copy(update={path[0]: inner})

@@ -1,7 +1,8 @@
-"""Acts on a run that goes on: writes what ``decide`` says, changes the run's state, goes back to checkpoints.
+"""The autopilot acts on a run: it changes the run's state, goes back to checkpoints, and writes what it did.
 
-A decision follows from the metrics on disk and from ``State.autopilot``, so that a resumed run decides the same. In
-mode "advise" the autopilot writes what it would do and changes nothing; in mode "off" it does nothing.
+``decide`` says what to do. A decision rests on the metrics on disk and on ``State.autopilot``, so that a resumed run
+decides the same. In mode "advise" the autopilot writes what it would do and changes nothing; in mode "off" it does
+nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from steadyrl.protocols import Backend
 from steadyrl.rundir import RunDir, append_line
 from steadyrl.types import Batch, Finding, Sampling
 
-MEASURED_ROWS = 64  # rollouts on which the KL of a step is measured: some hundred tokens tell it to a fifth
+MEASURED_ROWS = 64  # rollouts on which the KL of a step is measured: some hundred tokens give it to within a fifth
 
 
 def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
-    """Return the KL of the policy before a step's updates to that after them, k3, nats per token.
+    """Return the KL from the policy before a step's updates to the policy after them, k3, nats per token.
 
-    It is measured after the last update, so that a step of a single update has one too.
+    It is measured after the last update, so that a step with a single update has one too.
 
     Args:
         backend: After the updates.
         batch: What trained, with ``old`` scores; evenly spaced rows of it are measured again.
-        sampling: As it was drawn.
+        sampling: The settings with which the batch was sampled.
     """
     written = np.flatnonzero(batch.completion_mask.any(axis=1))  # an episode may have ended before its first turn
     if not written.size:
@@ -48,14 +49,14 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
     mask = part.completion_mask if after.audited is None else part.completion_mask & after.audited[:, None]
     if not mask.any():
         return None
-    with np.errstate(over="ignore", invalid="ignore"):  # a policy that is gone: infinite says so
+    with np.errstate(over="ignore", invalid="ignore"):  # the KL of a collapsed policy may be infinite
         return float(kl.k3(np, part.old.logprobs, after.logprobs)[mask].mean())
 
 
 def pilot_metrics(
     backend: Backend, batch: Batch, sampling: Sampling, config: Config, state: State
 ) -> dict[str, float | None]:
-    """Return what the autopilot measures of a step's updates, and its factors of the learning rate where it acts."""
+    """Return the KL of a step's updates and, in mode "act", the autopilot's factors of the learning rate."""
     if config.autopilot.mode == "off":
         return {}
     found = {KL_STEP: step_kl(backend, batch, sampling)}
@@ -67,12 +68,12 @@ def pilot_metrics(
 
 @dataclass
 class Autopilot:
-    """Follows the steps of a run and does what was decided.
+    """Follows the steps of a run and does what ``decide`` says.
 
     Attributes:
         config: As configured; what was changed is in ``State.autopilot``.
-        run: Where checkpoints and actions are.
-        backend: Of the run.
+        run: The run directory, with the checkpoints and actions.jsonl.
+        backend: The run's backend.
         tell: Called with every line of actions.jsonl.
     """
 
@@ -83,16 +84,16 @@ class Autopilot:
     _rewards: dict[int, float] | None = None  # mean rewards of the last steps; None until they are read
 
     def secure(self, state: State) -> None:
-        """Before a step: while the rate is searched for, make sure that this step can be taken back."""
+        """Save a checkpoint before a step of the search for a rate, so that the step can be taken back."""
         searching = self.config.autopilot.mode == "act" and state.autopilot.found_scale is None
         if searching and state.step not in self.run.checkpoints():
             checkpoint.save(self.run, self.backend, state, self.config.run.keep_checkpoints)
 
     def steer(self, state: State, record: Mapping[str, Any], findings: Sequence[Finding] | None) -> State:
-        """After a step: decide and act.
+        """Decide and act after a step.
 
         Args:
-            state: After the step; it changes in place.
+            state: The state after the step; it changes in place.
             record: The step's line of metrics.
             findings: What the doctor found at this step, causes first; None where it did not look.
 
@@ -117,7 +118,7 @@ class Autopilot:
         """Return an earlier state to go on from, at a lower rate, after a gradient that is not finite.
 
         Raises:
-            DivergedError: It may not act, has gone back often enough, or has no checkpoint.
+            DivergedError: The autopilot may not act, has gone back often enough, or has no checkpoint.
         """
         if self.config.autopilot.mode != "act":
             raise error
@@ -128,7 +129,7 @@ class Autopilot:
         return self._do(action, state)
 
     def _do(self, action: Action, state: State) -> State:
-        """Act: the state that the run goes on from is changed, and what was done is written."""
+        """Change the state that the run continues from, and write what was done."""
         if action.back_to is not None:
             state = self._earlier(state, action.back_to, action.skips_problems)
         state.autopilot = action.pilot
@@ -142,7 +143,7 @@ class Autopilot:
         return state
 
     def _earlier(self, state: State, step: int, skips_problems: bool) -> State:
-        """Load a checkpoint; the problems drawn since may be skipped, where the run went wrong on them."""
+        """Return the state of a checkpoint, with the problems drawn since then counted as drawn if they are skipped."""
         self._rewards = None
         earlier = checkpoint.load(self.run, self.backend, step)
         assert earlier is not None, f"checkpoint {step} is complete"

@@ -23,9 +23,9 @@ from steadyrl.checkpoint import PilotState
 from steadyrl.config import Config
 from steadyrl.errors import DivergedError
 
-SEARCH_STEPS, INSIDE = 20, 3  # the search for a rate ends after so many steps, or so many in a row inside the band
-TAKEN_BACK_AT_MOST = 6  # steps of the search: each divides the rate by up to 10
-WORTH_SAYING = 1.5  # a factor since the last line: smaller moves of the rate are in the metrics only
+SEARCH_STEPS, INSIDE = 20, 3  # the search for a rate ends after 20 steps, or after 3 in a row inside the band
+TAKEN_BACK_AT_MOST = 6  # steps during the search; each time the rate is divided by up to 10
+WORTH_SAYING = 1.5  # factor since the last line about the rate; smaller changes are in the metrics only
 
 
 def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action | None:
@@ -33,7 +33,10 @@ def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Contex
     measured = record.get(KL_STEP)
     if measured is None or measured <= LEAP * band_of(context.config).high:  # NaN is a leap
         return None
-    evidence = [f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, {LEAP:g} times what may be"]
+    evidence = [
+        f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, more than {LEAP:g} times the upper "
+        "end of its band"
+    ]
     before = [step for step in context.checkpoints if step < context.step]
     band = band_of(context.config).at(share_of_rate(pilot, record, context.config), pilot.rate_multiplier)
     return _back_and_slower(pilot, context, before, measured, band, "KL of a step", evidence)
@@ -59,9 +62,9 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
         rising = False  # longer steps would leave the target for the KL to the reference
     aim = None if rising is None else base.aim(share, pilot.rate_multiplier, rising)
     factor = search_factor(measured, band) if searching else hold_factor(measured, band, aim)
-    # Without a difference in reward a small step says nothing of the rate, and a larger one leads nowhere.
-    dull = factor > 1.0 and not record.get("reward/std")
-    if dull or share < LEAST_SHARE:
+    # If all rewards are equal, a small step says nothing about the rate, and a larger step would not help.
+    no_signal = factor > 1.0 and not record.get("reward/std")
+    if no_signal or share < LEAST_SHARE:
         factor = 1.0
     after = scale_after(pilot.scale, factor, pilot.found_scale, bool(rising))
     inside = pilot.steps_inside + 1 if band.low <= measured <= band.high else 0
@@ -93,7 +96,7 @@ def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> 
 
 
 def may_roll_back(pilot: PilotState) -> bool:
-    """Return whether the run may go back once more for something else than the search for a rate."""
+    """Return whether the run may go back once more; steps of the search that are taken back do not count."""
     return pilot.rollbacks < ROLLBACKS_AT_MOST
 
 
@@ -103,7 +106,7 @@ def band_of(config: Config) -> Band:
 
 
 def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) -> float:
-    """Return which share of the learning rate warm-up and schedule left to a step, (0, 1]."""
+    """Return the share of the learning rate that warm-up and schedule left at a step, (0, 1]."""
     share: float = record["learning_rate"] / (config.update.learning_rate * pilot.scale * pilot.rate_multiplier)
     return share
 
@@ -111,23 +114,23 @@ def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) 
 def rate_line(
     pilot: PilotState, context: Context, kind: str, before: float, after: float, why: str, evidence: Sequence[str]
 ) -> Line:
-    """Return a line about the learning rate, which it gives as it is at the end of the warm-up.
+    """Return a line of actions.jsonl about the learning rate; it gives the rates that hold after the warm-up.
 
     Args:
         pilot: For its rate multiplier.
-        context: Of the decision.
+        context: What the decision rests on.
         kind: "rate" or "rollback".
         before: The scale before.
         after: The scale after.
-        why: For the line.
-        evidence: For the line.
+        why: As in the line.
+        evidence: As in the line.
     """
     full = context.config.update.learning_rate * pilot.rate_multiplier
     return action_line(context, kind, "update.learning_rate", full * before, full * after, why, evidence)
 
 
 def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
-    """Return what was measured, as evidence."""
+    """Return the measured KL of a step as a sentence of evidence."""
     return (
         f"the step moved the policy by {record[KL_STEP]:.3g} nats/token at a learning rate of "
         f"{record['learning_rate']:.3g}; the band is {band.low:.3g} to {band.high:.3g}"

@@ -13,7 +13,7 @@ from steadyrl.errors import DataError
 from steadyrl.sections import Section
 from steadyrl.types import Problem
 
-MOST_ARMS = 100  # more are no categories but a number that should have been rounded
+MOST_ARMS = 100  # a column with more values is not a category but a number that should be rounded
 
 
 class Settings(Section):

@@ -24,11 +24,11 @@ class Request:
     """What a step asks of a curriculum.
 
     Attributes:
-        problems: The task's.
+        problems: The task's problems.
         count: How many to choose.
         drawn: How many were chosen so far in the run.
         step: Steps that are finished.
-        seed: The run's.
+        seed: The run's seed.
         mutate: Makes a problem into one like it; None where the task offers none.
     """
 
@@ -50,9 +50,9 @@ class Choice:
 
     Attributes:
         problems: In the order of the step.
-        why: A line for each of them.
-        entropy: Of the distribution drawn from, nats; None where nothing was weighed.
-        memory: With the problems that were made for this choice.
+        why: The reason for each of them, one line.
+        entropy: Entropy of the distribution drawn from, nats; None where nothing was weighed.
+        memory: The memory, with the problems that were made for this choice.
     """
 
     problems: list[Problem]
@@ -77,10 +77,10 @@ class Curriculum:
 
 
 def require_choice(curriculum: Curriculum, config: Config, task: Task, problems: Sequence[Problem]) -> None:
-    """Ask a curriculum once for what the first step will, so that what it lacks is said before anything runs.
+    """Ask a curriculum for the first step's problems, so that it reports what it lacks before anything runs.
 
     Raises:
-        SteadyError: It edits problems and the task cannot, or the problems lack what it chooses by.
+        SteadyError: It edits problems and the task cannot, or the problems lack the column that it chooses by.
     """
     mutate = task.mutate if isinstance(task, Editable) else None
     if curriculum.edits and mutate is None:
@@ -92,7 +92,7 @@ def require_choice(curriculum: Curriculum, config: Config, task: Task, problems:
 
 
 def shares(weights: np.ndarray) -> np.ndarray:
-    """Return weights [N] >= 0 as probabilities; equal ones where all weights are 0."""
+    """Return weights [N] >= 0 as probabilities; they are equal where all weights are 0."""
     total = float(weights.sum())
     return weights / total if total > 0 else np.full(len(weights), 1.0 / len(weights))
 
@@ -106,13 +106,13 @@ def entropy(probabilities: np.ndarray) -> float:
 def draw(probabilities: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
     """Draw ``count`` different indices with these probabilities [N]; where count > N, each count // N times first."""
     size = len(probabilities)
-    turns, rest = divmod(count, size)
+    whole, rest = divmod(count, size)
     never_zero = shares(probabilities + _LEAST_SHARE)
-    return [*range(size)] * turns + [int(i) for i in generator.choice(size, rest, replace=False, p=never_zero)]
+    return [*range(size)] * whole + [int(i) for i in generator.choice(size, rest, replace=False, p=never_zero)]
 
 
 def reason(what: str, score: np.ndarray, known: Known, probabilities: np.ndarray, i: int) -> str:
-    """Return why a problem was drawn, in a line with its numbers."""
+    """Return the reason why a problem was drawn: one line with its numbers."""
     chance = f"probability {probabilities[i]:.3g} of {len(score)} problems"
     if not known.seen[i]:
         return f"not drawn yet; {chance}"

@@ -9,15 +9,15 @@ from steadyrl.curriculum.choice import Choice, Curriculum, Request, draw, entrop
 from steadyrl.curriculum.memory import Known, Memory, look_up, record_outcomes
 from steadyrl.sections import Section
 
-PRIOR_ROLLOUTS = 2.0  # what is known before the first rollout weighs as much as two: a uniform prior of a success rate
+PRIOR_ROLLOUTS = 2.0  # weight of the prior, as much as two rollouts: a uniform prior of a success rate
 
 
 def learnability(known: Known) -> np.ndarray:
     """Return the variance of a problem's reward, which is p(1 - p) for a success rate p, [N].
 
-    It is largest at p = 1/2, and 0 for problems that are always or never solved, from which nothing is to be
-    learned. For rewards between failure and success it is the part of p(1 - p) that rollouts really differ by.
-    Unseen problems are taken for average ones, and every estimate is drawn towards that by two rollouts.
+    It is largest at p = 1/2, and 0 for problems that are always or never solved, from which nothing can be learned. For
+    graded rewards it is the variance that the rollouts really have. Unseen problems count as average, and every
+    estimate is drawn towards the average by the weight of two rollouts.
 
     Source:
         Rutherford et al., "No Regrets" (arXiv 2408.15099): sampling for learnability, from each level's success rate.

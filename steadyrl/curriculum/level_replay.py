@@ -62,11 +62,11 @@ class Settings(Section):
 
 
 def replay_probabilities(score: np.ndarray, known: Known, settings: Settings) -> np.ndarray:
-    """Return with which probability each problem comes next, [N].
+    """Return the probability with which each problem comes next, [N].
 
-    Of the seen ones P = (1 - stale_share) * P_score + stale_share * P_stale, with P_score ~ (1 / rank) ** (1 /
-    temperature) and P_stale ~ steps since the last draw; together they share what ``new_share`` leaves. Unseen ones
-    are alike.
+    For seen problems P = (1 - stale_share) * P_score + stale_share * P_stale, with P_score ~ (1 / rank) ** (1 /
+    temperature) and P_stale ~ steps since the last draw; together they share what ``new_share`` leaves. Unseen
+    problems have equal probabilities.
 
     Source:
         Jiang et al., "Prioritized Level Replay" (arXiv 2010.03934), section 3, and level-replay's ``level_sampler.py``.

@@ -13,7 +13,7 @@ import numpy as np
 
 from steadyrl.types import Group, Problem
 
-MOST_KNOWN = 20_000  # problems remembered, some 3 MB of a checkpoint; those not drawn for longest are forgotten
+MOST_KNOWN = 20_000  # problems remembered, about 3 MB of a checkpoint; those not drawn for longest are forgotten
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Memory:
     made: Mapping[str, Problem] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """Return data for JSON; ``recall(memory.plain()) == memory``."""
+        """Return plain data for JSON; ``recall(memory.plain()) == memory``."""
         made = [{"id": p.id, "prompt": p.prompt, "columns": dict(p.columns)} for p in self.made.values()]
         return {"seen": {name: dict(numbers) for name, numbers in self.seen.items()}, "made": made}
 
 
 def recall(data: Mapping[str, Any]) -> Memory:
-    """Return the memory that ``plain`` wrote; an empty one of nothing."""
+    """Return the memory that ``plain`` wrote; an empty memory for empty data."""
     return Memory(data.get("seen", {}), {made["id"]: Problem(**made) for made in data.get("made", ())})
 
 
@@ -68,17 +68,17 @@ def record_outcomes(
     decay: float,
     name: Callable[[Problem], str] = lambda problem: problem.id,
 ) -> Memory:
-    """Take the rewards of a step's groups into the memory; what was known counts for ``decay`` of itself.
+    """Return the memory with the rewards of a step's groups; earlier rollouts count by the factor ``decay``.
 
-    Groups without any signal count like the others: that a problem is solved, or never, is what they tell. A problem
-    none of whose rollouts could be scored is remembered as drawn, with nothing known.
+    Groups of equal rewards count like the others: they show that a problem is always or never solved. A problem
+    without any scored rollout is remembered as drawn, and nothing else is known of it.
 
     Args:
-        memory: Is left alone.
-        groups: Scored; unscored rollouts are passed over.
-        step: Steps finished before.
+        memory: The memory before; it does not change.
+        groups: The scored groups; unscored rollouts are skipped.
+        step: Steps that were finished before.
         decay: In [0, 1).
-        name: What numbers are kept by.
+        name: Returns the name under which a problem's numbers are kept.
     """
     rewards: dict[str, list[np.ndarray]] = {}
     for group in groups:
@@ -113,7 +113,7 @@ def _with_rewards(
 
 
 def look_up(names: Sequence[str], memory: Memory, step: int) -> Known:
-    """Return what is remembered under some names, in their order."""
+    """Return what is remembered under these names, in their order."""
     found = [memory.seen.get(name) for name in names]
 
     def column(key: str) -> np.ndarray:

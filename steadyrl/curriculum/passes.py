@@ -12,21 +12,21 @@ from steadyrl.sections import Section
 def uniform(problems: int, drawn: int, count: int, seed: int) -> list[int]:
     """Return the next problems of an endless series of shuffled passes over all of them.
 
-    A pure function of how many were drawn before, so that nothing but that number has to be saved.
+    It depends only on how many were drawn before, so that nothing but that number has to be saved.
 
     Args:
         problems: How many there are, at least one.
         drawn: How many were drawn so far.
         count: How many to draw.
-        seed: Of the shuffles; every pass has its own.
+        seed: The run's; every pass has a shuffle of its own.
 
     Returns:
         ``count`` indices below ``problems``.
     """
     indices: list[int] = []
     while len(indices) < count:
-        turn, start = divmod(drawn + len(indices), problems)
-        order = np.random.default_rng([seed, turn]).permutation(problems)
+        number, start = divmod(drawn + len(indices), problems)
+        order = np.random.default_rng([seed, number]).permutation(problems)
         indices += order[start : start + count - len(indices)].tolist()
     return indices
 
