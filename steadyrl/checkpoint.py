@@ -202,7 +202,8 @@ def _read_state(run: RunDir, step: int) -> State:
         missing = [name for name in _REQUIRED if name not in json.loads(text)]
     except ValidationError as error:
         problems = error.errors()
-        if old := sorted(str(p["loc"][1]) for p in problems if p["loc"][:1] == ("autopilot",) and _is_unexpected(p)):
+        unexpected = [p["loc"] for p in problems if p["type"] == "unexpected_keyword_argument"]
+        if old := sorted(str(place[1]) for place in unexpected if place[0] == "autopilot"):
             raise CheckpointError(
                 f"the checkpoint '{folder}' holds numbers of the autopilot in the form of an earlier version "
                 f"({', '.join(old)}); finish the run with that version, or start a new run from its weights: "
@@ -217,10 +218,6 @@ def _read_state(run: RunDir, step: int) -> State:
     if state.step != step:
         raise _damaged(run, step, f"it is the state after {state.step} steps, expected {step}")
     return state
-
-
-def _is_unexpected(problem: Mapping[str, Any]) -> bool:
-    return len(problem["loc"]) > 1 and problem["type"] == "unexpected_keyword_argument"
 
 
 def _damaged(run: RunDir, step: int, what: str) -> CheckpointError:

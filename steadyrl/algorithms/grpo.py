@@ -26,6 +26,13 @@ SCALES = {"group": advantages.group_scale, "batch": advantages.batch_scale, "non
 RATIOS = {"token": losses.token_log_ratio, "sequence": losses.sequence_log_ratio}
 SURROGATES = {"clip": losses.clipped_policy, "weight": losses.clipped_weight}
 WEIGHTS = {"sequence": mean_of_tokens, "constant": sum_of_tokens}
+KL_FORMS: Mapping[str, Callable[[Any, Array, Mapping[str, Array]], Array]] = {
+    "k3": lambda xp, logprobs, arrays: kl.k3(xp, logprobs, arrays["ref_logprobs"]),
+    "k2": lambda xp, logprobs, arrays: kl.k2(xp, logprobs, arrays["ref_logprobs"]),
+    "weighted_k3": lambda xp, logprobs, arrays: kl.weighted_k3(
+        xp, logprobs, arrays["ref_logprobs"], arrays["old_logprobs"]
+    ),
+}
 
 
 class Settings(Section):
@@ -143,22 +150,3 @@ def _loss(
         per_token = per_token + settings.kl_coef * penalty
         sums["loss/kl"] = (penalty * mask).sum()
     return losses.reduce(xp, per_token, arrays.get("weights", mask), count), sums
-
-
-def _k3(xp: Any, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
-    return kl.k3(xp, logprobs, arrays["ref_logprobs"])
-
-
-def _k2(xp: Any, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
-    return kl.k2(xp, logprobs, arrays["ref_logprobs"])
-
-
-def _weighted_k3(xp: Any, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
-    return kl.weighted_k3(xp, logprobs, arrays["ref_logprobs"], arrays["old_logprobs"])
-
-
-KL_FORMS: Mapping[str, Callable[[Any, Array, Mapping[str, Array]], Array]] = {
-    "k3": _k3,
-    "k2": _k2,
-    "weighted_k3": _weighted_k3,
-}
