@@ -40,7 +40,7 @@ def main() -> None:
                 for least in best:
                     shared.LEAST_SPARED = least
                     began = time.process_time()
-                    sample(model, plan, rows, Sampling(TOKENS), range(len(rows)), eos_id=-5, pad_id=0)
+                    sample(model, plan, rows, Sampling(TOKENS), range(len(rows)), end_ids=(-5,), pad_id=0)
                     best[least] = min(best[least], time.process_time() - began)
             copied, once = best[NEVER], best[ALWAYS]
             print(f"{length} | {prompts} x {samples} | {copied:.3f} | {once:.3f} | {copied / once:.2f}", flush=True)

@@ -50,14 +50,17 @@ class Algorithm:
 class Tokenizer(Protocol):
     """What rollouts need of a tokenizer."""
 
-    eos_id: int
+    end_ids: tuple[int, ...]
+    """Every id that ends what the policy writes; sampling stops at the first of them."""
+    end_id: int
+    """The one of them that ends a demonstration."""
     pad_id: int
 
     def encode_prompt(self, text: str) -> np.ndarray:
         """Return the [P] int32 ids of a prompt, chat template and special tokens included."""
 
     def encode_answer(self, text: str, after: str) -> np.ndarray:
-        """Return the [T] int32 ids of an answer as the policy would write it, end-of-sequence token included.
+        """Return the [T] int32 ids of an answer as the policy would write it, ``end_id`` included.
 
         Args:
             text: The answer.
@@ -69,7 +72,7 @@ class Tokenizer(Protocol):
 
         Args:
             observation: What the environment answered.
-            ended: Whether the turn before it has its end-of-sequence token.
+            ended: Whether the turn before it has its end token.
         """
 
     def decode(self, ids: np.ndarray) -> str:

@@ -39,7 +39,7 @@ class Sampling:
     """How completions are drawn.
 
     Attributes:
-        max_new_tokens: Upper bound of a completion, in tokens, the end-of-sequence token included.
+        max_new_tokens: Upper bound of a completion, in tokens, the end token included.
         temperature: > 0. Logits are divided by it before anything else.
         top_p: (0, 1]. Keep the smallest set of tokens whose probability reaches it (after temperature).
         top_k: >= 0. Keep the k likeliest tokens; 0 keeps all.
@@ -64,7 +64,7 @@ class Completion:
     """What a backend's sampler returns for one prompt.
 
     Attributes:
-        ids: [T] int32 token ids, with the end-of-sequence token when ``stop_reason`` is "stop".
+        ids: [T] int32 token ids, with the end token when ``stop_reason`` is "stop".
         logprobs: [T] float32, log-probability of each id under the distribution it was drawn from, nats.
         stop_reason: "stop" if the policy ended the text, "length" if ``max_new_tokens`` did.
         kept_ids: For each position the token ids that truncation left, or None without truncation.

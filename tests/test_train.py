@@ -253,7 +253,7 @@ def test_greedy_answers_take_the_likeliest_letter(toy, tmp_path):
     train(session, run)
     for line in read_lines(run.evaluation_file("before")):
         token, ids = tokenizer.encode_prompt(line["prompt"])[-1], []
-        while len(ids) < 6 and token != tokenizer.eos_id:
+        while len(ids) < 6 and token != tokenizer.end_id:
             token = int(table[token].argmax())
             ids.append(token)
         assert line["answers"]["greedy"]["text"] == tokenizer.decode(np.array(ids)).strip()

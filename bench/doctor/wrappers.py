@@ -35,7 +35,8 @@ class Stripping:
 
     def __init__(self, inner: Any, lost: Callable[[np.ndarray], bool]):
         self._inner, self._lost = inner, lost
-        self.eos_id, self.pad_id, self.encode_prompt = inner.eos_id, inner.pad_id, inner.encode_prompt
+        self.end_ids, self.end_id, self.pad_id = inner.end_ids, inner.end_id, inner.pad_id
+        self.encode_prompt = inner.encode_prompt
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the text, or nothing."""

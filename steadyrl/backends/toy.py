@@ -32,9 +32,10 @@ class CharTokenizer:
     characters = string.ascii_lowercase + string.digits + " .,:?()\n"
 
     def __init__(self) -> None:
-        self.eos_id = len(self.characters)
-        self.pad_id = self.eos_id + 1
-        self.size = self.eos_id + 2
+        self.end_id = len(self.characters)
+        self.end_ids = (self.end_id,)
+        self.pad_id = self.end_id + 1
+        self.size = self.end_id + 2
         self._ids = {c: i for i, c in enumerate(self.characters)}
 
     def encode_prompt(self, text: str) -> np.ndarray:
@@ -43,12 +44,12 @@ class CharTokenizer:
 
     def encode_answer(self, text: str, after: str) -> np.ndarray:
         """See Tokenizer."""
-        return np.append(self.encode_prompt(text) if text else np.zeros(0, np.int32), self.eos_id).astype(np.int32)
+        return np.append(self.encode_prompt(text) if text else np.zeros(0, np.int32), self.end_id).astype(np.int32)
 
     def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
         """See Tokenizer: the observation on lines of its own."""
         ids = self.encode_prompt(f"\n{observation}\n")
-        return ids if ended else np.append(self.eos_id, ids).astype(np.int32)
+        return ids if ended else np.append(self.end_id, ids).astype(np.int32)
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the characters of ids, end and padding left out."""
@@ -93,12 +94,12 @@ class ToyBackend:
             ids.append(previous)
             logprobs.append(self._logp(table, before, sampling, keep[None])[0, previous])
             kept.append(np.flatnonzero(keep).astype(np.int32))
-            if previous == self.tokenizer.eos_id:
+            if previous == self.tokenizer.end_id:
                 break
         return Completion(
             np.array(ids, np.int32),
             np.array(logprobs, np.float32),
-            "stop" if ids[-1] == self.tokenizer.eos_id else "length",
+            "stop" if ids[-1] == self.tokenizer.end_id else "length",
             tuple(kept) if sampling.truncates else None,
         )
 

@@ -70,18 +70,18 @@ def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
 
 def completions(trial: Trial) -> Verdict:
     """Judge how completions end, and whether they say anything."""
-    name, eos = "completions", trial.session.backend.tokenizer.eos_id
+    name, ends_with = "completions", trial.session.backend.tokenizer.end_ids
     rollouts = _rollouts(trial)
-    ends = {id(r): _ends(r, eos) for r in rollouts}
+    ends = {id(r): _ends(r, ends_with) for r in rollouts}
     # An episode that ran out of turns has stop_reason "length", though each of its turns may have ended as it should.
     truncated = _share(r.stop_reason == "length" and not ends[id(r)] for r in rollouts)
     empty = _share(not r.text for r in rollouts)
     ended = _share(ends.values())
-    beyond = _share(_goes_on(r, eos) for r in rollouts)
+    beyond = _share(_goes_on(r, ends_with) for r in rollouts)
     tokens = float(np.mean([len(r.completion_ids) for r in rollouts]))
     message = (
-        f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by the "
-        f"end-of-sequence token, {empty:.0%} empty"
+        f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by an "
+        f"end token, {empty:.0%} empty"
     )
     limit = trial.session.sampling.max_new_tokens
     if beyond:
@@ -90,7 +90,7 @@ def completions(trial: Trial) -> Verdict:
             False,
             f"{message}; {beyond:.0%} go on after it: text that nobody reads is trained",
             "text_after_end",
-            "stop each completion at the tokenizer's end-of-sequence token, and give the model the same one",
+            "stop each completion at the first of the tokenizer's end tokens",
         )
     if any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
         return Verdict(
@@ -98,7 +98,7 @@ def completions(trial: Trial) -> Verdict:
             False,
             f"{message}; some stopped without it: the end of the text is not trained",
             "end_token_missing",
-            "leave the end-of-sequence token in the completion",
+            "leave the end token in the completion",
         )
     if truncated > TRUNCATED_AT_MOST:
         return Verdict(
@@ -115,21 +115,21 @@ def completions(trial: Trial) -> Verdict:
             False,
             message,
             "empty",
-            "see that prompts end where an answer begins: an end-of-sequence token or a missing template closes them",
+            "see that prompts end where an answer begins: an end token or a missing template closes them",
             ("model.chat_template=auto",),
         )
     return Verdict(name, True, message)
 
 
-def _ends(rollout: Rollout, eos: int) -> bool:
+def _ends(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
     """Return whether the policy's last token ends its text."""
-    return bool((rollout.completion_ids[rollout.completion_mask][-1:] == eos).any())
+    return bool(np.isin(rollout.completion_ids[rollout.completion_mask][-1:], end_ids).any())
 
 
-def _goes_on(rollout: Rollout, eos: int) -> bool:
+def _goes_on(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
     """Return whether the policy's own tokens stand behind an end of its text; what the environment answers may."""
     ids, mask = rollout.completion_ids, rollout.completion_mask
-    return bool(((ids[:-1] == eos) & mask[:-1] & mask[1:]).any())
+    return bool((np.isin(ids[:-1], end_ids) & mask[:-1] & mask[1:]).any())
 
 
 def rewards(trial: Trial) -> Verdict:

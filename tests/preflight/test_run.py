@@ -220,7 +220,7 @@ def test_good_answers_that_cannot_be_scored_leave_it_open(with_gold):
 def favouring(token, logit):
     """Return a toy backend that likes, or avoids, one token after every other."""
     backend = ToyBackend(0)
-    index = backend.tokenizer.eos_id if token == "eos" else backend.tokenizer.characters.index(token)
+    index = backend.tokenizer.end_id if token == "eos" else backend.tokenizer.characters.index(token)
     backend.parameters["logits"][:, index] = logit
     return backend
 
@@ -233,7 +233,7 @@ def test_completions_that_never_end_or_say_nothing_are_told(toy, token, logit, c
 def test_the_shares_of_completions_are_counted(toy):
     """Six of thirty-two end at once, which is empty; the others are cut at the limit."""
     trial = begin_trial(toy())
-    eos = trial.session.backend.tokenizer.eos_id
+    eos = trial.session.backend.tokenizer.end_id
     rollouts = [rollout for group in trial.groups for rollout in group.rollouts]
     short = [
         replace(r, completion_ids=np.array([eos]), completion_mask=np.ones(1, bool), text="", stop_reason="stop")
@@ -246,12 +246,12 @@ def test_the_shares_of_completions_are_counted(toy):
     group = replace(trial.groups[0], rollouts=(*short, *cut))
     verdict = completions(replace(trial, groups=[group]))
     assert verdict.passed
-    assert "81% truncated, 19% ended by the end-of-sequence token, 19% empty" in verdict.message
+    assert "81% truncated, 19% ended by an end token, 19% empty" in verdict.message
 
 
 def test_text_after_the_end_and_a_missing_end_are_told(toy):
     trial = begin_trial(toy())
-    eos = trial.session.backend.tokenizer.eos_id
+    eos = trial.session.backend.tokenizer.end_id
 
     def judged(ids, reason, environment=()):
         """Return the cause for completions of these ids; the environment answered those at the places named."""

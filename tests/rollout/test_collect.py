@@ -69,7 +69,7 @@ def test_rollouts_are_unscored_and_carry_the_policy_s_version():
 def test_the_text_has_neither_end_token_nor_surrounding_space():
     backend = ToyBackend()
     x, space, a = backend.tokenizer.encode_prompt("x a").tolist()
-    end = backend.tokenizer.eos_id
+    end = backend.tokenizer.end_id
     backend.parameters["logits"] = np.full_like(backend.parameters["logits"], -1e9)
     for before, after in ((x, space), (space, a), (a, end)):
         backend.parameters["logits"][before, after] = 0.0

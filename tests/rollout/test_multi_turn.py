@@ -78,7 +78,7 @@ def test_only_the_policys_tokens_stand_under_the_mask_and_no_id_is_encoded_again
     assert rollout.prompt_ids.tolist() == tokenizer.encode_prompt("go\ndoor 1").tolist()
     chosen = rollout.completion_ids[rollout.completion_mask]
     environment = rollout.completion_ids[~rollout.completion_mask]
-    end = [] if tokenizer.eos_id in rollout.completion_ids[:4] else [tokenizer.eos_id]
+    end = [] if tokenizer.end_id in rollout.completion_ids[:4] else [tokenizer.end_id]
     assert environment.tolist() == end + tokenizer.encode_prompt("\ndoor 2\n").tolist()
     assert "".join(tokenizer.decode(chosen).split()) == "".join("".join(rollout.turns).split())
     assert task.made[0].told == list(rollout.turns)
@@ -186,7 +186,7 @@ def test_an_expert_shows_the_way_and_nobody_drew_its_tokens():
     (group,) = demonstrate(backend, [PROBLEM], task, (0, 0), Environment(task, 4))
     (rollout,) = group.rollouts
     tokenizer = backend.tokenizer
-    said = [*tokenizer.encode_prompt("open").tolist(), tokenizer.eos_id]
+    said = [*tokenizer.encode_prompt("open").tolist(), tokenizer.end_id]
     between = tokenizer.encode_prompt("\ndoor 2\n").tolist()
     assert rollout.completion_ids.tolist() == [*said, *between, *said]
     assert rollout.completion_mask.tolist() == [True] * 5 + [False] * len(between) + [True] * 5
@@ -268,7 +268,7 @@ def test_cut_observations_are_counted_and_only_what_was_shown_is_in_the_rollout(
     tokenizer = CharTokenizer()
     task, groups = play_wordy(26)
     (rollout,) = groups[0].rollouts
-    environment = [int(i) for i in rollout.completion_ids[~rollout.completion_mask] if i != tokenizer.eos_id]
+    environment = [int(i) for i in rollout.completion_ids[~rollout.completion_mask] if i != tokenizer.end_id]
     shown = "".join(f"\ndoor {door} {'x' * 7} ...\naction:\n" for door in (2, 3))
     assert environment == tokenizer.encode_prompt(shown).tolist()
     assert (rollout.observations, rollout.observations_cut) == (3, 2)  # the first is short

@@ -122,7 +122,7 @@ class TorchBackend:
                         [prompts[i] for i in rows],
                         sampling,
                         [seeds[i] for i in rows],
-                        self.tokenizer.eos_id,
+                        self.tokenizer.end_ids,
                         self.tokenizer.pad_id,
                         self._lower,
                     )

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from steadyrl.backends.torch.head import chosen_logprobs
-from steadyrl.backends.torch.model import HFTokenizer, load_model, split_head
+from steadyrl.backends.torch.model import load_model, split_head
+from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.sections import ModelSection
 
 _BATCH_TOKENS = 4096  # in one forward pass, padding included

@@ -7,76 +7,18 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
 from steadyrl.sections import ModelSection
 
 log = logging.getLogger(__name__)
 
-_MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
 BASE_MODEL = Path(__file__).parents[2] / "assets" / "base-model"
-
-
-class HFTokenizer:
-    """See Tokenizer: chat template, end-of-sequence and padding handled."""
-
-    def __init__(self, tokenizer: Any, chat_template: str):
-        self.hf = tokenizer
-        self._chat = chat_template == "auto" and bool(tokenizer.chat_template)
-        if tokenizer.eos_token_id is None:
-            raise ModelError(
-                "the model's tokenizer names no end-of-sequence token, so that no completion could end; set "
-                "eos_token in its tokenizer_config.json"
-            )
-        self.eos_id = int(tokenizer.eos_token_id)
-        # Padding is masked everywhere; without a pad token of its own any id serves.
-        self.pad_id = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.eos_id)
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        """Return [P] int32 ids; with a chat template the text is one user message."""
-        if self._chat:
-            message = [{"role": "user", "content": text}]
-            # Text first, then ids: the template writes its own special tokens, a second set must not be added.
-            templated = self.hf.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-            ids = self.hf(templated, add_special_tokens=False)["input_ids"]
-        else:
-            ids = self.hf(text)["input_ids"]
-            if ids and ids[-1] == self.eos_id:
-                ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
-        return np.array(ids or [self.eos_id], np.int32)
-
-    def encode_answer(self, text: str, after: str) -> np.ndarray:
-        """See Tokenizer. Without a chat template a space parts the answer from what it follows."""
-        lead = "" if self._chat or after[-1:].isspace() else " "
-        ids = self.hf(lead + text, add_special_tokens=False)["input_ids"]
-        return np.array([*ids, self.eos_id], np.int32)
-
-    def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
-        """See Tokenizer. With a chat template the observation is a user message, else a paragraph."""
-        text = self._between(observation) if self._chat else "\n" + observation
-        ids = self.hf(text, add_special_tokens=False)["input_ids"]
-        if ended and ids[:1] == [self.eos_id]:
-            ids = ids[1:]
-        elif not ended and ids[:1] != [self.eos_id]:
-            ids = [self.eos_id, *ids]
-        return np.array(ids, np.int32)
-
-    def _between(self, observation: str) -> str:
-        """Return what the chat template writes between an assistant's words and its next ones."""
-        talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        talk.append({"role": "user", "content": observation})
-        templated: str = self.hf.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
-        return templated.rpartition(_MARK)[2]
-
-    def decode(self, ids: np.ndarray) -> str:
-        """Return the text without special tokens."""
-        text: str = self.hf.decode(ids.tolist(), skip_special_tokens=True)
-        return text
 
 
 def load_model(
@@ -104,10 +46,11 @@ def load_model(
             f"model.path = '{section.path}' lacks weights: {', '.join(sorted(found['missing_keys'])[:3])}; expected a "
             "whole causal language model"
         )
+    ends = _stated_ends(model)
     model = model.to(device).eval()
     if section.lora_rank:
         model = add_lora(model, section)
-    return model, HFTokenizer(tokenizer, section.chat_template)
+    return model, HFTokenizer(tokenizer, section.chat_template, ends)
 
 
 def add_lora(model: Any, section: ModelSection) -> Any:
@@ -124,6 +67,14 @@ def add_lora(model: Any, section: ModelSection) -> Any:
         return peft.get_peft_model(model, config).eval()
     except ValueError as error:
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
+
+
+def _stated_ends(model: Any) -> list[int]:
+    """Return the end tokens of a model's generation config: a number, a list, or none."""
+    stated = model.generation_config.eos_token_id
+    if stated is None:
+        return []
+    return [int(id) for id in (stated if isinstance(stated, list) else [stated])]
 
 
 def split_head(model: Any) -> tuple[nn.Module, Any]:

@@ -42,7 +42,7 @@ def sample(
     prompts: Sequence[np.ndarray],
     sampling: Sampling,
     seeds: Sequence[int],
-    eos_id: int,
+    end_ids: Sequence[int],
     pad_id: int,
     lower: torch.dtype | None = None,
 ) -> list[Completion]:
@@ -54,7 +54,7 @@ def sample(
         prompts: Token ids, at least one each.
         sampling: How to draw.
         seeds: One per prompt.
-        eos_id: Ends a completion.
+        end_ids: Each ends a completion.
         pad_id: Fills the left of short prompts.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
     """
@@ -69,11 +69,16 @@ def sample(
         chosen = torch.tensor(which, device=model.device)
         logits = logits[chosen]
         cache.spread(chosen)
-    return _decode(engine, cache, logits, sampling, _uniforms(seeds, sampling.max_new_tokens, model.device), eos_id)
+    return _decode(engine, cache, logits, sampling, _uniforms(seeds, sampling.max_new_tokens, model.device), end_ids)
 
 
 def _decode(
-    engine: Engine, cache: Any, logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor, eos_id: int
+    engine: Engine,
+    cache: Any,
+    logits: torch.Tensor,
+    sampling: Sampling,
+    uniforms: torch.Tensor,
+    end_ids: Sequence[int],
 ) -> list[Completion]:
     """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens]."""
     drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
@@ -81,6 +86,7 @@ def _decode(
     kept: list[list[np.ndarray]] = [[] for _ in uniforms]
     rows = torch.arange(len(uniforms), device=uniforms.device)  # of the batch as it was, one per row that is left
     going = torch.ones_like(rows, dtype=torch.bool)
+    ends = torch.tensor(list(end_ids), device=uniforms.device)
     look_every, leave_share = LOOK_EVERY.get(rows.device.type, 1), LEAVE_SHARE.get(rows.device.type, 0.1)
     for t in range(sampling.max_new_tokens):
         warped = warp(logits, sampling)
@@ -91,7 +97,7 @@ def _decode(
         logprobs[rows, t] = found
         if sampling.truncates:
             _keep(kept, rows[going], warped[going])
-        going = going & (tokens != eos_id)
+        going = going & ~torch.isin(tokens, ends)
         if t + 1 == sampling.max_new_tokens:
             break
         if (t + 1) % look_every == 0:
@@ -103,7 +109,7 @@ def _decode(
                 cache.take(stay)
                 rows, tokens, going = rows[stay], tokens[stay], going[stay]
         logits = engine.step(tokens, cache)
-    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), kept if sampling.truncates else None, eos_id)
+    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), kept if sampling.truncates else None, end_ids)
 
 
 def _keep(kept: list[list[np.ndarray]], rows: torch.Tensor, warped: torch.Tensor) -> None:
@@ -113,12 +119,12 @@ def _keep(kept: list[list[np.ndarray]], rows: torch.Tensor, warped: torch.Tensor
 
 
 def _completions(
-    drawn: np.ndarray, logprobs: np.ndarray, kept: list[list[np.ndarray]] | None, eos_id: int
+    drawn: np.ndarray, logprobs: np.ndarray, kept: list[list[np.ndarray]] | None, end_ids: Sequence[int]
 ) -> list[Completion]:
     completions = []
     for row, length in enumerate((drawn >= 0).sum(axis=1).tolist()):
         ids = drawn[row, :length].astype(np.int32)
-        stopped = ids[-1] == eos_id
+        stopped = ids[-1] in end_ids
         kept_ids = None if kept is None else tuple(kept[row])
         completions.append(Completion(ids, logprobs[row, :length].copy(), "stop" if stopped else "length", kept_ids))
     return completions

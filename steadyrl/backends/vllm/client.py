@@ -24,7 +24,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,9 @@ class VllmClient:
             raise EngineError(f"the server at {self.url} serves no model; start it with `{self._start_command}`")
         return names
 
-    def complete(self, model: str, prompt: np.ndarray, sampling: Sampling, seed: int, eos_id: int) -> Completion:
+    def complete(
+        self, model: str, prompt: np.ndarray, sampling: Sampling, seed: int, end_ids: Sequence[int]
+    ) -> Completion:
         """Sample one completion.
 
         Args:
@@ -65,7 +67,7 @@ class VllmClient:
             prompt: [P] token ids.
             sampling: How to draw.
             seed: Any number >= 0.
-            eos_id: Ends the completion, and is its last id then.
+            end_ids: Each ends the completion, and is its last id then.
 
         Raises:
             EngineError: The server does not answer, or answers what is no completion with token ids and log-probs.
@@ -84,7 +86,7 @@ class VllmClient:
                 "presence_penalty": 0.0,
                 "frequency_penalty": 0.0,
                 "seed": seed % _SEEDS,
-                "stop_token_ids": [eos_id],
+                "stop_token_ids": list(end_ids),
                 "ignore_eos": True,
                 "logprobs": 0,
                 "return_token_ids": True,
@@ -97,7 +99,7 @@ class VllmClient:
             logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineError(f"{self.url}/v1/completions answers {_short(answer)}; expected a completion") from error
-        return self._checked(ids, logprobs, reason, sampling, eos_id)
+        return self._checked(ids, logprobs, reason, sampling, end_ids)
 
     def reload(self, folder: str) -> None:
         """Make the server read a model folder's weights, and forget the prompts it has cached."""
@@ -115,7 +117,7 @@ class VllmClient:
         """Make the server forget an adapter."""
         self._ask("/v1/unload_lora_adapter", {"lora_name": name})
 
-    def _checked(self, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, eos_id: int) -> Completion:
+    def _checked(self, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
         where = f"{self.url}/v1/completions"
         if not isinstance(ids, list) or not ids:
             raise EngineError(
@@ -124,14 +126,14 @@ class VllmClient:
             )
         if not isinstance(logprobs, list) or len(logprobs) != len(ids) or not all(_finite(x) for x in logprobs):
             raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {_short(logprobs)}")
-        if reason == "stop" and ids[-1] == eos_id:
+        if reason == "stop" and ids[-1] in end_ids:
             return _completion(ids, logprobs, "stop", sampling)
         if reason == "length" and len(ids) == sampling.max_new_tokens:
             return _completion(ids, logprobs, "length", sampling)
         raise EngineError(
             f"{where} ended a completion after {len(ids)} tokens with '{reason}' at token {ids[-1]}; expected the "
-            f"tokenizer's end token {eos_id}, or {sampling.max_new_tokens} tokens: look for a larger --max-model-len, "
-            "--generation-config vllm, and the same tokenizer on both sides"
+            f"tokenizer's end token {' or '.join(map(str, end_ids))}, or {sampling.max_new_tokens} tokens: look for a "
+            "larger --max-model-len, --generation-config vllm, and the same tokenizer on both sides"
         )
 
     def _parsed(self, path: str, body: Mapping[str, Any] | None) -> Any:

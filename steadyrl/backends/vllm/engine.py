@@ -41,7 +41,7 @@ class Policy(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Encodes prompts, and names the end token."""
+        """Encodes prompts, and names the end tokens."""
 
     def save_policy(self, folder: Path) -> None:
         """Write the weights, or the adapter, in Hugging Face layout into an existing folder."""
@@ -77,7 +77,7 @@ class VllmEngine:
         """
         if self.stale:
             self._push(policy)
-        completions = self._draw(prompts, sampling, seeds, policy.tokenizer.eos_id)
+        completions = self._draw(prompts, sampling, seeds, policy.tokenizer.end_ids)
         if not self._compared and not sampling.truncates:  # the one token that greedy sampling keeps tells nothing
             self._compare(policy, prompts, completions, sampling)
             self._compared = True
@@ -93,13 +93,13 @@ class VllmEngine:
         return wanted or names[0]
 
     def _draw(
-        self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int], eos_id: int
+        self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int], end_ids: Sequence[int]
     ) -> list[Completion]:
         """Ask for every row with its own seed; the server reads a prompt that it has cached only once."""
         pool = ThreadPoolExecutor(min(self._settings.requests, max(1, len(prompts))))
         try:
             rows = [
-                pool.submit(self._client.complete, self._model, prompt, sampling, seed, eos_id)
+                pool.submit(self._client.complete, self._model, prompt, sampling, seed, end_ids)
                 for prompt, seed in zip(prompts, seeds, strict=True)
             ]
             return [row.result() for row in rows]

@@ -22,7 +22,7 @@ transformers = needs.package("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
-from steadyrl.backends.torch.sampler import draw, warp  # noqa: E402
+from steadyrl.backends.torch.sampler import draw, sample, warp  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -192,9 +192,22 @@ def test_rows_that_finish_leave_the_others_as_they_would_be_alone(backends, fami
         alone = backend.generate([prompts[i]], sampling, [i])[0]
         assert completion.ids.tolist() == alone.ids.tolist()
         np.testing.assert_allclose(completion.logprobs, alone.logprobs, atol=5e-5)
-        ended = completion.ids[-1] == backend.tokenizer.eos_id
+        ended = completion.ids[-1] == backend.tokenizer.end_id
         assert completion.stop_reason == ("stop" if ended else "length")
-        assert backend.tokenizer.eos_id not in completion.ids[:-1]
+        assert backend.tokenizer.end_id not in completion.ids[:-1]
+
+
+@pytest.mark.parametrize("way", ["plan", "transformers"])
+def test_sampling_stops_at_the_first_of_several_ends(backends, way):
+    backend = backends["llama"]
+    plan = backend._plan if way == "plan" else None
+    prompts, plain = prompts_of(backend), Sampling(max_new_tokens=24, temperature=1.5)
+    for ends in ((1,), (1, 9, 20)):
+        drawn = sample(backend.model, plan, prompts, plain, range(6), ends, 0)
+        for completion in drawn:
+            assert not np.isin(completion.ids[:-1], ends).any()
+            assert (completion.stop_reason == "stop") == (completion.ids[-1] in ends)
+    assert any(completion.ids[-1] in (9, 20) for completion in drawn)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -30,6 +30,12 @@ def tokenizers(tiny_models):
     return {name: loaded(folder)[1] for name, folder in tiny_models.items()}
 
 
+@pytest.fixture
+def copied(tiny_models, tmp_path):
+    """A copy of a model folder to spoil."""
+    return shutil.copytree(tiny_models["llama"], tmp_path / "model")
+
+
 def test_a_chat_template_makes_the_prompt_a_message(tokenizers):
     ids = tokenizers["llama"].encode_prompt("the cat")
     assert tokenizers["llama"].hf.decode(ids) == "<user>the cat<eos><bot>"
@@ -54,8 +60,50 @@ def test_decoded_text_has_no_special_tokens(tokenizers):
 def test_an_answer_ends_with_the_end_token_and_decodes_to_itself(tokenizers, family):
     tokenizer = tokenizers[family]
     ids = tokenizer.encode_answer("the cat", "the")
-    assert ids[-1] == tokenizer.eos_id != ids[-2]
+    assert ids[-1] == tokenizer.end_id != ids[-2]
     assert tokenizer.decode(ids).strip() == "the cat"
+
+
+def test_every_end_that_the_folder_states_ends_a_completion(copied):
+    """The generation config names two; the template closes a turn by a third, which demonstrations end with."""
+    settings = json.loads((copied / "generation_config.json").read_text())
+    (copied / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [1, 9]}))
+    (copied / "chat_template.jinja").write_text(
+        "{% for m in messages %}<user>{{ m['content'] }}{% if m['role'] == 'assistant' %}\n<bot>\n{% endif %}"
+        "{% endfor %}"
+    )
+    _, tokenizer = loaded(copied)
+    assert sorted(tokenizer.end_ids) == [1, 3, 9]
+    assert (tokenizer.end_id, tokenizer.encode_answer("the cat", "the")[-1]) == (3, 3)
+    assert tokenizer.encode_turn("the dog", ended=True)[0] != 3 == tokenizer.encode_turn("the dog", ended=False)[0]
+    _, plain = loaded(copied, chat_template="never")
+    assert sorted(plain.end_ids) == [1, 9]
+    assert plain.end_id == 1
+
+
+def test_a_template_that_closes_no_turn_leaves_the_end_to_the_tokenizer(copied):
+    (copied / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
+    _, tokenizer = loaded(copied)
+    assert tokenizer.end_ids == (tokenizer.end_id,) == (1,)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ raise_exception('Only text is known') }}", "{% for m in %}", "{{ messages[7]['content'] }}", "{{ 'a' + 1 }}"],
+)
+def test_a_chat_template_that_fails_is_refused_in_one_line(copied, template):
+    (copied / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match=r"chat template fails.*model\.chat_template = 'never'"):
+        loaded(copied)
+    assert loaded(copied, chat_template="never")[1].encode_prompt("the cat").size
+
+
+def test_a_template_for_questions_only_serves_no_second_turn(copied):
+    (copied / "chat_template.jinja").write_text("<user>{{ messages[-1]['content'] }}<bot>")
+    _, tokenizer = loaded(copied)
+    assert tokenizer.hf.decode(tokenizer.encode_prompt("the cat")) == "<user>the cat<bot>"
+    with pytest.raises(ModelError, match="leaves out what the assistant said"):
+        tokenizer.encode_turn("the dog", ended=True)
 
 
 def test_between_two_turns_stands_what_the_chat_template_writes_there(tokenizers):
@@ -68,24 +116,24 @@ def test_without_a_chat_template_the_next_observation_is_a_paragraph(tokenizers)
     tokenizer = tokenizers["qwen2"]
     ended, cut = tokenizer.encode_turn("the dog", True), tokenizer.encode_turn("the dog", False)
     assert tokenizer.hf.decode(ended).strip() == "the dog"
-    assert cut.tolist() == [tokenizer.eos_id, *ended.tolist()]
+    assert cut.tolist() == [tokenizer.end_id, *ended.tolist()]
 
 
 def test_an_end_token_after_the_prompt_is_dropped(tokenizers):
     tokenizer = tokenizers["gpt2"]
     whole = tokenizer.hf("the cat")["input_ids"]
-    assert whole[-1] == tokenizer.eos_id
+    assert whole[-1] == tokenizer.end_id
     assert tokenizer.encode_prompt("the cat").tolist() == whole[:-1]
 
 
 def test_an_empty_prompt_is_the_end_token(tokenizers):
-    assert tokenizers["gpt2"].encode_prompt("").tolist() == [tokenizers["gpt2"].eos_id]
+    assert tokenizers["gpt2"].encode_prompt("").tolist() == [tokenizers["gpt2"].end_id]
 
 
 def test_without_a_pad_token_the_end_token_pads(tokenizers):
     assert tokenizers["qwen2"].hf.pad_token is None
-    assert tokenizers["qwen2"].pad_id == tokenizers["qwen2"].eos_id
-    assert tokenizers["llama"].pad_id != tokenizers["llama"].eos_id
+    assert tokenizers["qwen2"].pad_id == tokenizers["qwen2"].end_id
+    assert tokenizers["llama"].pad_id != tokenizers["llama"].end_id
 
 
 def test_models_are_loaded_for_scoring_without_dropout(tiny_models):
@@ -117,18 +165,12 @@ def test_a_model_that_changes_its_logits_after_the_output_layer_is_refused():
         split_head(transformers.AutoModelForCausalLM.from_config(settings).eval())
 
 
-@pytest.fixture
-def copied(tiny_models, tmp_path):
-    """A copy of a model folder to spoil."""
-    return shutil.copytree(tiny_models["llama"], tmp_path / "model")
-
-
 def test_a_tokenizer_without_end_token_is_refused(copied):
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (copied / name).is_file():
-            settings = json.loads((copied / name).read_text())
-            settings.pop("eos_token", None)
-            (copied / name).write_text(json.dumps(settings))
+    (copied / "chat_template.jinja").unlink()
+    lacking = {"tokenizer_config.json": "eos_token", "generation_config.json": "eos_token_id"}
+    for name, key in {**lacking, "config.json": "eos_token_id"}.items():
+        settings = json.loads((copied / name).read_text())
+        (copied / name).write_text(json.dumps(settings | {key: None}))
     with pytest.raises(ModelError, match="end-of-sequence"):
         loaded(copied)
 

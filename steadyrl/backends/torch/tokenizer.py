@@ -1,0 +1,120 @@
+"""The tokenizer of a model folder: prompts through its chat template, and every token that ends a completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from steadyrl.errors import ModelError
+
+_MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
+# What templates raise: their own errors, and those of the Python methods that they call.
+_TEMPLATE_ERRORS = (
+    jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+
+
+class HFTokenizer:
+    """See Tokenizer.
+
+    Args:
+        tokenizer: Of transformers.
+        chat_template: "auto" uses the tokenizer's template where it has one, "never" does not.
+        stated_ends: End tokens that the model's generation config states.
+
+    Raises:
+        ModelError: The chat template fails, or nothing names an end token.
+    """
+
+    def __init__(self, tokenizer: Any, chat_template: str, stated_ends: Iterable[int] = ()):
+        self.hf = tokenizer
+        self._chat = chat_template == "auto" and bool(tokenizer.chat_template)
+        own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+        if self._chat:
+            self._prompt_text("?")  # a template that fails is reported before anything is paid
+            turn_end = self._end_of_turn()
+            own = own if turn_end is None else [turn_end, *own]
+        ends = list(dict.fromkeys([*own, *stated_ends]))
+        if not ends:
+            raise ModelError(
+                "the model's tokenizer names no end-of-sequence token, so that no completion could end; set "
+                "eos_token in its tokenizer_config.json"
+            )
+        self.end_id, self.end_ids = ends[0], tuple(ends)
+        # Padding is masked everywhere; without a pad token of its own any id serves.
+        self.pad_id = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.end_id)
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """Return [P] int32 ids; with a chat template the text is one user message."""
+        if self._chat:
+            # Text first, then ids: the template writes its own special tokens, a second set must not be added.
+            ids = self._ids(self._prompt_text(text))
+        else:
+            ids = self.hf(text)["input_ids"]
+            if ids and ids[-1] in self.end_ids:
+                ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
+        return np.array(ids or [self.end_id], np.int32)
+
+    def encode_answer(self, text: str, after: str) -> np.ndarray:
+        """See Tokenizer. Without a chat template a space parts the answer from what it follows."""
+        lead = "" if self._chat or after[-1:].isspace() else " "
+        return np.array([*self._ids(lead + text), self.end_id], np.int32)
+
+    def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
+        """See Tokenizer. With a chat template the observation is a user message, else a paragraph."""
+        ids = self._ids(self._between(observation) if self._chat else "\n" + observation)
+        closed = bool(ids) and ids[0] in self.end_ids
+        if ended and closed:
+            ids = ids[1:]
+        elif not ended and not closed:
+            ids = [self.end_id, *ids]
+        return np.array(ids, np.int32)
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Return the text without special tokens."""
+        text: str = self.hf.decode(ids.tolist(), skip_special_tokens=True)
+        return text
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.hf(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _prompt_text(self, text: str) -> str:
+        return self._templated([{"role": "user", "content": text}], add_generation_prompt=True)
+
+    def _between(self, observation: str) -> str:
+        """Return what the chat template writes between an assistant's words and its next ones."""
+        talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        talk.append({"role": "user", "content": observation})
+        _, mark, rest = self._templated(talk, add_generation_prompt=True).rpartition(_MARK)
+        if not mark:
+            raise ModelError(
+                "the model's chat template leaves out what the assistant said in earlier turns; set "
+                "model.chat_template = 'never', or choose a task of one turn"
+            )
+        return rest
+
+    def _end_of_turn(self) -> int | None:
+        """Return the special token that the chat template writes behind an assistant's words, if there is one."""
+        talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        try:
+            _, mark, rest = self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
+        except ModelError:  # a template for questions only serves tasks of one turn
+            return None
+        ids = self._ids(rest.lstrip())
+        special = {id for id, token in self.hf.added_tokens_decoder.items() if token.special}
+        special |= set(self.hf.all_special_ids)
+        return int(ids[0]) if mark and ids and ids[0] in special else None
+
+    def _templated(self, talk: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
+        try:
+            text: str = self.hf.apply_chat_template(talk, add_generation_prompt=add_generation_prompt, tokenize=False)
+        except _TEMPLATE_ERRORS as error:
+            raise ModelError(
+                f"the model's chat template fails on the roles {', '.join(turn['role'] for turn in talk)}: {error}; "
+                "correct its chat_template.jinja, or set model.chat_template = 'never'"
+            ) from error
+        return text
