@@ -64,6 +64,9 @@ class ModelSection(Section):
         "auto",
         description="'auto' applies the tokenizer's chat template if it has one. 'never' leaves prompts as they are.",
     )
+    trust_remote_code: bool = Field(
+        False, description="run Python code that the model folder brings along; only for code that you have read"
+    )
 
 
 class BackendSection(Section):

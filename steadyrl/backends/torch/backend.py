@@ -21,7 +21,10 @@ from torch import nn
 from steadyrl import plugins
 from steadyrl.backends.torch import memory, state
 from steadyrl.backends.torch.decoder import checked_plan
+from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.families import plan_of
+from steadyrl.backends.torch.folder import context_length
+from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
 from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
@@ -30,7 +33,7 @@ from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
-from steadyrl.errors import ConfigError
+from steadyrl.errors import ModelError
 from steadyrl.protocols import Algorithm, LossFn
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
@@ -50,7 +53,7 @@ class TorchBackend:
     def __init__(self, config: Config, algorithm: Algorithm):
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
-        self.device = _device(config.backend.device)
+        self.device = chosen_device(config.backend.device)
         # First, for a server that is not there is quicker found out than a model is loaded.
         self._engine = (
             None
@@ -61,15 +64,19 @@ class TorchBackend:
             torch.manual_seed(config.run.seed)
             kept_in = torch.bfloat16 if config.backend.weights == "bf16" else torch.float32
             self.model, self.tokenizer = load_model(config.model, self.device, kept_in)
-        body, self._head = split_head(self.model)
-        self._plan = checked_plan(self.model)
         self._lora = config.model.lora_rank > 0
+        self._context = context_length(self._inner().config)
+        self._parts = split_head(self.model)
+        self._head = self._parts.head
+        self._plan = checked_plan(self.model) if self._parts.scale == 1.0 else None
+        # Where not, only prompts of one length are decoded together.
+        self._pads = self._plan is not None or pads(self._parts, self._inner().config.model_type)
         self._micro_batch_tokens = config.backend.micro_batch_tokens
         self._generate_rows = config.backend.generate_rows
-        self._lower = kept_in if kept_in == torch.bfloat16 else _lower_precision(config.backend.precision, self.device)
+        self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
-        self._read = Reader(self.model, body, self._plan, self._lower, config.backend.gradient_checkpointing)
+        self._read = Reader(self.model, self._parts, self._plan, self._lower, config.backend.gradient_checkpointing)
         # In bfloat16 one token at a time and whole rows are rounded apart by 0.01 nats: an audit would always fail.
         self._trusting = config.update.old_logprobs == "sampler" and self._lower is None
         self.value_head: ValueHead | None = None
@@ -78,8 +85,8 @@ class TorchBackend:
         self._reference: tuple[Reader, Any] | None = None
         if "ref_logprobs" in algorithm.needs and not self._lora:
             frozen = copy.deepcopy(self.model).requires_grad_(False)
-            ref_body, ref_head = split_head(frozen)
-            self._reference = Reader(frozen, ref_body, plan_of(frozen), self._lower, recompute=False), ref_head
+            parts, plan = split_head(frozen), None if self._plan is None else plan_of(frozen)
+            self._reference = Reader(frozen, parts, plan, self._lower, recompute=False), parts.head
         self._masters = Masters(self._trainable())
         self.optimizer = torch.optim.AdamW(
             list(self._masters.named.values()),
@@ -96,9 +103,11 @@ class TorchBackend:
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
-        inner = self.model.get_base_model() if self._lora else self.model
         return {
-            "type": inner.config.model_type,
+            "type": self._inner().config.model_type,
+            "decoder": "transformers" if self._plan is None else "fast",
+            "context": self._context,
+            "precision": "fp32" if self._lower is None else "bf16",
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "trained": sum(p.numel() for p in self._trainable().values()),
             "device": str(self.device),
@@ -111,13 +120,16 @@ class TorchBackend:
             completions: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return completions
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
         done: dict[int, Completion] = {}
         while len(done) < len(order):
             rows = order[len(done) : len(done) + self._generate_rows]
+            if not self._pads:
+                rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
             try:
                 with self._read.autocast():
                     drawn = sample(
-                        self.model,
+                        self._parts,
                         self._plan,
                         [prompts[i] for i in rows],
                         sampling,
@@ -332,6 +344,19 @@ class TorchBackend:
         self._masters.load(folder)
         self._changed()
 
+    def _require_room(self, prompt: int, new: int) -> None:
+        """Refuse a text that would go beyond the model's positions: some fail there, others write nonsense."""
+        if self._context is not None and prompt + new > self._context:
+            raise ModelError(
+                f"a prompt of {prompt} tokens and sampling.max_new_tokens = {new} go beyond the {self._context} tokens "
+                "that the model's positions reach; shorten the prompt or set sampling.max_new_tokens = "
+                f"{max(1, self._context - prompt)} or less"
+            )
+
+    def _inner(self) -> Any:
+        """Return the transformers model, without an adapter's wrapper."""
+        return self.model.get_base_model() if self._lora else self.model
+
     def _changed(self) -> None:
         if self._engine is not None:
             self._engine.stale = True
@@ -366,22 +391,3 @@ class TorchBackend:
 def _scale(sampling: Sampling) -> float:
     """Return what logits are multiplied by before log-probs are taken."""
     return 1.0 if sampling.logprobs == "raw" else 1.0 / sampling.temperature
-
-
-def _lower_precision(name: str, device: torch.device) -> torch.dtype | None:
-    """Return the type that matrices are multiplied in, or None for that of the weights."""
-    if name == "auto":
-        name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    return torch.bfloat16 if name == "bf16" else None
-
-
-def _device(name: str) -> torch.device:
-    if name != "auto":
-        try:
-            return torch.zeros(0, device=name).device
-        except (RuntimeError, AssertionError) as error:
-            first = str(error).splitlines()[0]
-            raise ConfigError(f"backend.device = '{name}' cannot be used: {first}; try 'auto' or 'cpu'") from error
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

@@ -9,6 +9,7 @@ devices the modules are used as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,7 @@ class Decoder:
         self._plan, self._length = plan, length
         self._layers = [_Layer(number, block, plan, rows, self.dtype) for number, block in enumerate(plan.blocks)]
         self._norm = norm(plan.norm)
-        self._head = product((plan.head,), rows, self.dtype)
+        self._head = product((plan.head,), rows, torch.float32)  # as the trainer's, whatever the layers are in
         self._turns: tuple[torch.Tensor, torch.Tensor] | None = None
         if plan.rotary is not None:
             places = torch.arange(length, device=self.device)
@@ -195,7 +196,9 @@ class Decoder:
         return x.view(rows, width, -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._head(self._norm(hidden.contiguous())).float()
+        hidden = self._norm(hidden.contiguous()).float()
+        with without_autocast(self.device):
+            logits: torch.Tensor = self._head(hidden)
         return logits
 
 
@@ -272,6 +275,11 @@ class _Layer:
             k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
         found = F.scaled_dot_product_attention(q.transpose(1, 2).to(k.dtype), k, v, mask)
         return found.transpose(1, 2).reshape(len(q) * q.shape[1], -1)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which matrices are multiplied in the type they have."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
 def _append(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from steadyrl.backends.torch.folder import context_length
 from steadyrl.backends.torch.head import chosen_logprobs
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.tokenizer import HFTokenizer
@@ -55,8 +56,8 @@ class _Reader:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model, self._tokenizer = load_model(ModelSection(path=path), self._device)
         model.requires_grad_(False)
-        self._body, self._head = split_head(model)
-        self._longest = int(getattr(model.config, "max_position_embeddings", 0)) or 1 << 30
+        self._parts = split_head(model)
+        self._longest = context_length(model.config) or 1 << 30
 
     def mean_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Return the mean log-prob of each text's tokens after its request."""
@@ -87,8 +88,9 @@ class _Reader:
             mask[i, row.prompt : len(row.ids)] = True
         tokens, chosen = torch.from_numpy(ids).to(self._device), torch.from_numpy(mask[:, 1:]).to(self._device)
         # Padded on the right: under causal attention padding cannot reach what stands before it.
-        hidden = self._body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state[chosen]
-        logprobs, _ = chosen_logprobs(hidden, self._head, tokens[:, 1:][chosen], 1.0, None, entropy=False)
+        hidden = self._parts.body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state[chosen]
+        hidden = hidden * self._parts.scale
+        logprobs, _ = chosen_logprobs(hidden, self._parts.head, tokens[:, 1:][chosen], 1.0, None, entropy=False)
         parts = np.split(logprobs.cpu().numpy().astype(np.float64), np.cumsum(mask.sum(axis=1))[:-1])
         return [float(part.mean()) for part in parts]
 

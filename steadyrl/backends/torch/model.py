@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from pathlib import Path
+import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
+from steadyrl.backends.torch.folder import READING_ERRORS, open_folder, reading
 from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
 from steadyrl.sections import ModelSection
 
-log = logging.getLogger(__name__)
 
-BASE_MODEL = Path(__file__).parents[2] / "assets" / "base-model"
+@dataclass(frozen=True)
+class Parts:
+    """A causal model in two parts.
+
+    Attributes:
+        body: Token ids to hidden states.
+        head: Linear, hidden states to logits.
+        scale: What the model multiplies the head's logits by (Granite, Cohere); 1 for most.
+    """
+
+    body: nn.Module
+    head: Any
+    scale: float = 1.0
 
 
 def load_model(
@@ -30,27 +40,25 @@ def load_model(
         ModelError: The folder is missing or incomplete, or nothing can be loaded from it.
     """
     transformers = require("transformers")
-    transformers.utils.logging.disable_progress_bar()  # its bars would run through ours at every checkpoint
-    path = str(BASE_MODEL) if section.path == "base" else section.path
-    _check_folder(path)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    path, config = open_folder(section)
+    trusted = section.trust_remote_code
+    with reading(section.path):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+        # Attention is torch's own where the model has it, else plain products; transformers chooses.
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            path, use_safetensors=True, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
+            path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"model.path = '{section.path}' cannot be loaded: {first}") from error
+        ends = _stated_ends(model)
     if found["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
             f"model.path = '{section.path}' lacks weights: {', '.join(sorted(found['missing_keys'])[:3])}; expected a "
             "whole causal language model"
         )
-    ends = _stated_ends(model)
+    rows = model.get_input_embeddings().weight.shape[0]
     model = model.to(device).eval()
     if section.lora_rank:
         model = add_lora(model, section)
-    return model, HFTokenizer(tokenizer, section.chat_template, ends)
+    return model, HFTokenizer(tokenizer, section.chat_template, ends, rows)
 
 
 def add_lora(model: Any, section: ModelSection) -> Any:
@@ -64,9 +72,50 @@ def add_lora(model: Any, section: ModelSection) -> Any:
         task_type="CAUSAL_LM", bias="none",
     )  # fmt: skip
     try:
-        return peft.get_peft_model(model, config).eval()
+        with warnings.catch_warnings():  # of a rank that peft itself sets for fused experts, whether adapted or not
+            warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
+            return peft.get_peft_model(model, config).eval()
     except ValueError as error:
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
+
+
+def split_head(model: Any) -> Parts:
+    """Return the part that gives hidden states and the part that gives logits of a causal model.
+
+    Raises:
+        ModelError: The model does more between the two than a linear layer; it cannot be scored token by token.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    body, head = inner.base_model, inner.get_output_embeddings()
+    kind = inner.config.model_type
+    if body is inner or head is None:
+        raise ModelError(
+            f"transformers gives no part of the model type '{kind}' that ends in hidden states, or none that makes "
+            "logits of them; expected both, as nearly all families have (see docs/models.md)"
+        )
+    ids = torch.arange(4, device=inner.device)[None] % inner.config.get_text_config().vocab_size
+    try:
+        with torch.no_grad():
+            whole = inner(input_ids=ids, use_cache=False).logits.float()
+            parts = head(body(input_ids=ids, use_cache=False).last_hidden_state).float()
+    except READING_ERRORS as error:
+        raise ModelError(
+            f"the model type '{kind}' cannot be read as hidden states and one linear layer: {str(error)[:200]}"
+        ) from error
+    scale = 1.0
+    if whole.shape == parts.shape and not _alike(whole, parts) and getattr(head, "bias", None) is None:
+        scale = float((whole * parts).sum() / (parts * parts).sum())
+    capped = getattr(inner.config.get_text_config(), "final_logit_softcapping", None)  # small logits would not show it
+    if capped or whole.shape != parts.shape or not _alike(whole, scale * parts):
+        raise ModelError(
+            f"the model type '{kind}' changes its logits after the output layer (a soft cap); expected hidden states, "
+            "then one linear layer, as nearly all families have (see docs/models.md)"
+        )
+    return Parts(body, head, scale)
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def _stated_ends(model: Any) -> list[int]:
@@ -75,44 +124,3 @@ def _stated_ends(model: Any) -> list[int]:
     if stated is None:
         return []
     return [int(id) for id in (stated if isinstance(stated, list) else [stated])]
-
-
-def split_head(model: Any) -> tuple[nn.Module, Any]:
-    """Return (the part that gives hidden states, the part that gives logits) of a causal model.
-
-    Raises:
-        ModelError: The model does more between the two than a linear layer; it cannot be scored token by token.
-    """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    body, head = inner.base_model, inner.get_output_embeddings()
-    ids = torch.arange(4, device=inner.device)[None] % inner.config.get_text_config().vocab_size
-    with torch.no_grad():
-        whole = inner(input_ids=ids).logits
-        parts = head(body(input_ids=ids).last_hidden_state)
-    if whole.shape != parts.shape or not torch.allclose(whole, parts, rtol=1e-3, atol=1e-4):
-        raise ModelError(
-            f"the model type '{inner.config.model_type}' changes its logits after the output layer (a soft cap or a "
-            "scale); expected hidden states, then one linear layer. Llama, Mistral, Qwen2, Qwen3, SmolLM and GPT-2 do"
-        )
-    return body, head
-
-
-def _check_folder(path: str) -> None:
-    folder = Path(path)
-    if not folder.exists():
-        if path.startswith((".", "/", "~")) or path.count("/") != 1:
-            raise ModelError(
-                f"there is no model folder '{path}'; give 'base', a folder in Hugging Face layout, or a hub name "
-                "such as 'Qwen/Qwen2.5-0.5B-Instruct'"
-            )
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # a line for every retry helps nobody
-        log.warning("model.path = '%s' is no folder here; looking it up on the Hugging Face hub", path)
-        return
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"'{path}' is not a model folder: it has no config.json")
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"'{path}' holds no weights: expected model.safetensors (other formats are not read)")
-    try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"'{path}/config.json' is not valid JSON: {error}") from error

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from steadyrl.backends.torch.families import Plan
+from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.packed import pack
 from steadyrl.backends.torch.trunk import fits, hidden_states
 from steadyrl.types import Batch
@@ -20,14 +21,15 @@ class Reader:
 
     Args:
         model: A transformers causal model, perhaps under an adapter.
-        body: The part of it that gives hidden states.
+        parts: Of the model.
         plan: How to read it packed, or None.
         lower: Type that matrices are multiplied in; None for that of the weights.
         recompute: Keep only each layer's input for the way back.
     """
 
-    def __init__(self, model: Any, body: nn.Module, plan: Plan | None, lower: torch.dtype | None, recompute: bool):
-        self._body, self._lower, self._recompute = body, lower, recompute
+    def __init__(self, model: Any, parts: Parts, plan: Plan | None, lower: torch.dtype | None, recompute: bool):
+        body = parts.body
+        self._body, self._scale, self._lower, self._recompute = body, parts.scale, lower, recompute
         self._plan = plan if fits(plan, body) else None
         self._device = next(body.parameters()).device
         self._checkpointed: list[nn.Module] = []
@@ -42,7 +44,7 @@ class Reader:
         with self.autocast():
             if self._plan is not None:
                 return hidden_states(self._plan, pack(part, self._device), self._recompute).float()
-            return self._plain(part).float()
+            return self._plain(part).float() * self._scale
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return a context in which matrices are multiplied in the lower precision."""
@@ -61,4 +63,5 @@ class Reader:
         hidden: torch.Tensor = self._body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         for module in self._checkpointed:
             module.training = False
-        return hidden[mask]
+        # Row by row, completion by completion; unlike indexing it adds gradients in one order.
+        return hidden.flatten(0, 1).index_select(0, mask.flatten().nonzero()[:, 0])

@@ -15,7 +15,9 @@ import torch
 
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.families import Plan
+from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
+from steadyrl.backends.torch.model import Parts
 from steadyrl.types import Completion, Sampling
 
 # Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures
@@ -37,7 +39,7 @@ class Engine(Protocol):
 
 @torch.inference_mode()
 def sample(
-    model: Any,
+    parts: Parts,
     plan: Plan | None,
     prompts: Sequence[np.ndarray],
     sampling: Sampling,
@@ -49,9 +51,9 @@ def sample(
     """Sample one completion per prompt.
 
     Args:
-        model: A transformers causal model in eval mode.
+        parts: Of a transformers causal model in eval mode.
         plan: How to decode it quickly, or None for transformers' own forward.
-        prompts: Token ids, at least one each.
+        prompts: Token ids, at least one each; all of one length where the model's own cache cannot be padded.
         sampling: How to draw.
         seeds: One per prompt.
         end_ids: Each ends a completion.
@@ -59,17 +61,20 @@ def sample(
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
     """
     distinct, which = _distinct(prompts)
-    ids, visible = _left_pad(distinct, pad_id, model.device)
-    engine: Engine = _Forward(model)
-    if plan is not None:
+    device = next(parts.body.parameters()).device
+    ids, visible = _left_pad(distinct, pad_id, device)
+    engine: Engine
+    if plan is None:
+        engine = ForwardDecoder(parts, len(prompts))
+    else:
         decoder = Decoder(plan, len(prompts), ids.shape[1] + sampling.max_new_tokens, lower)
-        engine = GraphDecoder(decoder) if model.device.type == "cuda" else decoder
+        engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
     logits, cache = engine.prefill(ids, visible)
     if len(distinct) < len(prompts):
-        chosen = torch.tensor(which, device=model.device)
+        chosen = torch.tensor(which, device=device)
         logits = logits[chosen]
         cache.spread(chosen)
-    return _decode(engine, cache, logits, sampling, _uniforms(seeds, sampling.max_new_tokens, model.device), end_ids)
+    return _decode(engine, cache, logits, sampling, _uniforms(seeds, sampling.max_new_tokens, device), end_ids)
 
 
 def _decode(
@@ -187,49 +192,6 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     place = torch.where(behind < BLOCK, behind, possible.amax(-1))
     tokens = block[:, 0] * BLOCK + place
     return tokens, (weights.gather(1, tokens[:, None])[:, 0] / ends[:, -1]).log().to(logits.dtype)
-
-
-class _ForwardCache:
-    """Transformers' own cache, and what its forward wants beside it."""
-
-    def __init__(self, past: Any, attention: torch.Tensor, places: torch.Tensor):
-        self.past, self.attention, self.places = past, attention, places
-
-    def spread(self, owner: torch.Tensor) -> None:
-        """Continue prompt ``owner[b]`` in row b."""
-        self.take(owner)
-
-    def take(self, rows: torch.Tensor) -> None:
-        """Keep these rows only; a row may be taken several times."""
-        self.past.batch_select_indices(rows)
-        self.attention, self.places = self.attention[rows], self.places[rows]
-
-
-class _Forward:
-    """The path for families without a plan: transformers' forward, one token at a time."""
-
-    def __init__(self, model: Any):
-        self._model = model
-
-    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, _ForwardCache]:
-        """See Engine."""
-        attention = visible.long()
-        places = (attention.cumsum(1) - 1).clamp(min=0)
-        out = self._model(
-            input_ids=ids, attention_mask=attention, position_ids=places, use_cache=True, logits_to_keep=1
-        )
-        return out.logits[:, -1].float(), _ForwardCache(out.past_key_values, attention, places[:, -1:] + 1)
-
-    def step(self, tokens: torch.Tensor, cache: _ForwardCache) -> torch.Tensor:
-        """See Engine."""
-        cache.attention = torch.cat([cache.attention, cache.attention.new_ones(len(tokens), 1)], dim=1)
-        out = self._model(
-            input_ids=tokens[:, None], attention_mask=cache.attention, position_ids=cache.places,
-            past_key_values=cache.past, use_cache=True, logits_to_keep=1,
-        )  # fmt: skip
-        cache.places = cache.places + 1
-        logits: torch.Tensor = out.logits[:, -1].float()
-        return logits
 
 
 def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:

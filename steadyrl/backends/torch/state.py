@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from steadyrl.errors import CheckpointError
+from steadyrl.backends.torch.folder import reading
+from steadyrl.errors import CheckpointError, ModelError
 
 POLICY, VALUE_HEAD, OPTIMIZER = "policy", "value_head.safetensors", "optimizer.safetensors"
 
@@ -31,9 +32,26 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"'{path}' is missing or damaged ({error}); delete that checkpoint's folder to resume from an earlier one"
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def check_readable(path: Path) -> None:
+    """Read a file's table of tensors.
+
+    Raises:
+        CheckpointError: The file is missing, cut short or damaged.
+    """
+    try:
+        with safe_open(path, "pt"):
+            return
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"'{path}' is missing or damaged ({error}); delete that checkpoint's folder to resume from an earlier one"
+    )
 
 
 def load_into(module: nn.Module, path: Path) -> None:
@@ -54,18 +72,35 @@ def load_policy(folder: Path, model: Any, lora: bool) -> None:
             raise CheckpointError(f"'{folder}' does not fit the model: other adapter matrices than this run trains")
         set_peft_model_state_dict(model, adapter)
         return
-    shards = sorted(folder.glob("model*.safetensors"))
-    tensors = {name: t for shard in shards or [folder / "model.safetensors"] for name, t in load_tensors(shard).items()}
+    saved = _read_policy(folder, model)
+    with torch.no_grad():
+        own = model.state_dict()
+        for name, tensor in saved.state_dict().items():
+            own[name].copy_(tensor)
+
+
+def _read_policy(folder: Path, model: Any) -> Any:
+    """Return a model like this one with the weights of a folder, read as transformers reads it.
+
+    The names in the file are those of the hub. For some families (mixtures of experts, GPT-NeoX) they are not those of
+    the modules, and only transformers knows how to turn one into the other.
+    """
+    for file in sorted(folder.glob("model*.safetensors")) or [folder / "model.safetensors"]:
+        check_readable(file)
     try:
-        result = model.load_state_dict(tensors, strict=False)
-    except RuntimeError as error:
+        with reading(str(folder)):
+            saved, found = type(model).from_pretrained(
+                folder, config=model.config, dtype=model.dtype, use_safetensors=True, output_loading_info=True
+            )
+    except ModelError as error:
         raise CheckpointError(f"'{folder}' does not fit the model: {error}") from error
-    own = model.state_dict()
-    filled = {own[name].data_ptr() for name in tensors if name in own}
-    # Tied weights are saved under one of their names: the others share its memory.
-    missing = [name for name in result.missing_keys if own[name].data_ptr() not in filled]
-    if missing or result.unexpected_keys:
-        raise CheckpointError(f"'{folder}' does not fit the model: {result}")
+    wrong = [*found["missing_keys"], *found["unexpected_keys"], *found["mismatched_keys"]]
+    if wrong:
+        raise CheckpointError(
+            f"'{folder}' does not fit the model: {len(wrong)} weights are missing, unknown or of another shape, such "
+            f"as {wrong[0]}; resume with the model that the run was started with"
+        )
+    return saved
 
 
 def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:

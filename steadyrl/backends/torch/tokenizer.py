@@ -24,14 +24,16 @@ class HFTokenizer:
         tokenizer: Of transformers.
         chat_template: "auto" uses the tokenizer's template where it has one, "never" does not.
         stated_ends: End tokens that the model's generation config states.
+        vocabulary: Rows of the model's embedding.
 
     Raises:
-        ModelError: The chat template fails, or nothing names an end token.
+        ModelError: The chat template fails, nothing names an end token, or words have no row in the embedding.
     """
 
-    def __init__(self, tokenizer: Any, chat_template: str, stated_ends: Iterable[int] = ()):
-        self.hf = tokenizer
+    def __init__(self, tokenizer: Any, chat_template: str, stated_ends: Iterable[int] = (), vocabulary: int = 1 << 31):
+        self.hf, self._vocabulary = tokenizer, vocabulary
         self._chat = chat_template == "auto" and bool(tokenizer.chat_template)
+        self._check_vocabulary()
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
             self._prompt_text("?")  # a template that fails is reported before anything is paid
@@ -56,12 +58,12 @@ class HFTokenizer:
             ids = self.hf(text)["input_ids"]
             if ids and ids[-1] in self.end_ids:
                 ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
-        return np.array(ids or [self.end_id], np.int32)
+        return self._array(ids or [self.end_id])
 
     def encode_answer(self, text: str, after: str) -> np.ndarray:
         """See Tokenizer. Without a chat template a space parts the answer from what it follows."""
         lead = "" if self._chat or after[-1:].isspace() else " "
-        return np.array([*self._ids(lead + text), self.end_id], np.int32)
+        return self._array([*self._ids(lead + text), self.end_id])
 
     def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
         """See Tokenizer. With a chat template the observation is a user message, else a paragraph."""
@@ -71,12 +73,30 @@ class HFTokenizer:
             ids = ids[1:]
         elif not ended and not closed:
             ids = [self.end_id, *ids]
-        return np.array(ids, np.int32)
+        return self._array(ids)
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the text without special tokens."""
         text: str = self.hf.decode(ids.tolist(), skip_special_tokens=True)
         return text
+
+    def _check_vocabulary(self) -> None:
+        """Refuse a tokenizer of another model; special tokens past the embedding are no words (Gemma 3 has one)."""
+        special = {id for id, token in self.hf.added_tokens_decoder.items() if token.special}
+        most = max((id for id in self.hf.get_vocab().values() if id not in special), default=0)
+        if most >= self._vocabulary:
+            raise ModelError(
+                f"the tokenizer knows words with ids up to {most}, and the model's embedding has {self._vocabulary} "
+                "rows; expected the tokenizer that the model was trained with"
+            )
+
+    def _array(self, ids: Sequence[int]) -> np.ndarray:
+        if max(ids, default=0) >= self._vocabulary:
+            raise ModelError(
+                f"a text holds the token {self.hf.convert_ids_to_tokens(max(ids))!r} (id {max(ids)}), and the model's "
+                f"embedding has {self._vocabulary} rows; leave the token out of the text"
+            )
+        return np.array(ids, np.int32)
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self.hf(text, add_special_tokens=False)["input_ids"]

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from steadyrl.backends.torch.model import BASE_MODEL
+from steadyrl.backends.torch.folder import BASE_MODEL
 from steadyrl.backends.vllm.client import VllmClient
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.batch import make_batch

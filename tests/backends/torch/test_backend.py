@@ -203,7 +203,7 @@ def test_sampling_stops_at_the_first_of_several_ends(backends, way):
     plan = backend._plan if way == "plan" else None
     prompts, plain = prompts_of(backend), Sampling(max_new_tokens=24, temperature=1.5)
     for ends in ((1,), (1, 9, 20)):
-        drawn = sample(backend.model, plan, prompts, plain, range(6), ends, 0)
+        drawn = sample(backend._parts, plan, prompts, plain, range(6), ends, 0)
         for completion in drawn:
             assert not np.isin(completion.ids[:-1], ends).any()
             assert (completion.stop_reason == "stop") == (completion.ids[-1] in ends)

@@ -13,6 +13,7 @@ from steadyrl.backends.torch import shared as torch_shared  # noqa: E402
 from steadyrl.backends.torch.decoder import Decoder, checked_plan  # noqa: E402
 from steadyrl.backends.torch.families import plan_of  # noqa: E402
 from steadyrl.backends.torch.graph import StepState  # noqa: E402
+from steadyrl.backends.torch.model import split_head  # noqa: E402
 from steadyrl.backends.torch.packed import pack  # noqa: E402
 from steadyrl.backends.torch.sampler import draw, sample  # noqa: E402
 from steadyrl.backends.torch.trunk import fits, hidden_states  # noqa: E402
@@ -171,8 +172,8 @@ def test_the_step_that_a_graph_captures_equals_the_plain_step(name):
 def test_on_a_gpu_graphs_draw_what_plain_steps_draw():
     model = random_model("qwen3").cuda()
     prompts = [np.array(row, np.int32) for row in ([5, 6, 7], [8], [9, 10], [5, 6, 7])]
-    graphs = sample(model, plan_of(model), prompts, Sampling(16), range(4), (1,), 0)
-    plain = sample(model, None, prompts, Sampling(16), range(4), (1,), 0)
+    graphs = sample(split_head(model), plan_of(model), prompts, Sampling(16), range(4), (1,), 0)
+    plain = sample(split_head(model), None, prompts, Sampling(16), range(4), (1,), 0)
     assert [c.ids.tolist() for c in graphs] == [c.ids.tolist() for c in plain]
 
 
@@ -261,7 +262,9 @@ def test_the_fast_and_the_plain_path_draw_the_same(name, shared, monkeypatch):
     ids, visible = padded()
     prompts = [ids[i, visible[i]].numpy().astype(np.int32) for i in (0, 1, 1, 2, 3, 1)]
     for sampling in (Sampling(12), Sampling(12, temperature=0.6, top_k=30, top_p=0.9)):
-        fast, plain = (sample(model, plan, prompts, sampling, range(6), (1,), 0) for plan in (plan_of(model), None))
+        fast, plain = (
+            sample(split_head(model), plan, prompts, sampling, range(6), (1,), 0) for plan in (plan_of(model), None)
+        )
         assert [c.ids.tolist() for c in fast] == [c.ids.tolist() for c in plain]
         assert len({tuple(c.ids.tolist()) for c in fast}) == 6, "one prompt, three seeds, three completions"
         for one, other in zip(fast, plain, strict=True):
@@ -276,7 +279,7 @@ def test_an_adapter_is_decoded_with_its_weights():
         settings = peft.LoraConfig(
             r=4, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2"
         )
-        before = sample(model, plan_of(model), [np.array([5, 6], np.int32)], Sampling(8), [0], (1,), 0)[0]
+        before = sample(split_head(model), plan_of(model), [np.array([5, 6], np.int32)], Sampling(8), [0], (1,), 0)[0]
         adapted = peft.get_peft_model(model, settings).eval()
         with torch.random.fork_rng():
             torch.manual_seed(5)
@@ -286,7 +289,7 @@ def test_an_adapter_is_decoded_with_its_weights():
         plan = checked_plan(adapted)
         assert plan is not None
         prompts = [np.array([5, 6], np.int32), np.array([7], np.int32)]
-        fast, plain = (sample(adapted, p, prompts, Sampling(8), range(2), (1,), 0) for p in (plan, None))
+        fast, plain = (sample(split_head(adapted), p, prompts, Sampling(8), range(2), (1,), 0) for p in (plan, None))
         assert [c.ids.tolist() for c in fast] == [c.ids.tolist() for c in plain]
         np.testing.assert_allclose(fast[0].logprobs, plain[0].logprobs, atol=5e-5)
         assert abs(fast[0].logprobs[0] - before.logprobs[0]) > 1e-3 or fast[0].ids[0] != before.ids[0]

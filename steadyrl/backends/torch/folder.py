@@ -1,0 +1,143 @@
+"""What a model folder says before anything of it is loaded: is it whole, can it be trained, how long may a text be?"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from safetensors import SafetensorError
+
+from steadyrl.errors import ModelError
+from steadyrl.plugins import require
+from steadyrl.sections import ModelSection
+
+log = logging.getLogger(__name__)
+
+BASE_MODEL = Path(__file__).parent.parent.parent / "assets" / "base-model"
+# A folder's files may hold anything, and transformers looks at few of them before it computes with them.
+READING_ERRORS = (
+    OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError,
+    RuntimeError, SafetensorError, jinja2.TemplateError,
+)  # fmt: skip
+_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
+
+
+def open_folder(section: ModelSection) -> tuple[str, Any]:
+    """Return (path or hub name, configuration) of a model; nothing of its own code is run unless the setting says so.
+
+    Raises:
+        ModelError: The folder is missing, damaged, or of a kind that cannot be trained.
+    """
+    path = str(BASE_MODEL) if section.path == "base" else section.path
+    _check_files(path)
+    with reading(section.path):
+        config = require("transformers").AutoConfig.from_pretrained(path, trust_remote_code=section.trust_remote_code)
+        text = config.get_text_config()
+        _check_numbers(text, section.path)
+    if getattr(config, "auto_map", None):
+        runs = "it is run, for model.trust_remote_code is true" if section.trust_remote_code else "it is not run"
+        log.warning("model.path = '%s' brings its own Python code (auto_map); %s", section.path, runs)
+    if getattr(config, "quantization_config", None) and not section.lora_rank:
+        raise ModelError(
+            f"model.path = '{section.path}' holds quantised weights, which cannot be trained; set model.lora_rank = 16 "
+            "to train an adapter, or use the folder with the full weights"
+        )
+    return path, config
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn whatever a damaged folder makes transformers raise into one line, without its own warnings."""
+    logging_of = require("transformers").utils.logging
+    before = logging_of.get_verbosity()
+    logging_of.disable_progress_bar()  # its bars would run through ours at every checkpoint
+    logging_of.set_verbosity_error()
+    try:
+        yield
+    except ModelError:
+        raise
+    except READING_ERRORS as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "trust_remote_code" in str(error):
+            first = (
+                "it needs Python code that the folder brings along (auto_map); if you trust that code as your own, set "
+                "model.trust_remote_code = true"
+            )
+        raise ModelError(f"model.path = '{path}' cannot be loaded: {first}") from error
+    finally:
+        logging_of.set_verbosity(before)
+
+
+def context_length(config: Any) -> int | None:
+    """Return the number of tokens that the model's positions reach, or None where it counts none.
+
+    Stretched rotations count: of "yarn" the original length times its factor, of "linear" and "dynamic" the stated
+    length times theirs. "llama3" and "longrope" state the stretched length themselves.
+    """
+    text = config.get_text_config()
+    stated = getattr(text, "max_position_embeddings", None)
+    if not stated:
+        return None
+    rope = getattr(text, "rope_parameters", None) or {}
+    if any(isinstance(value, dict) for value in rope.values()):  # one set for each type of layer
+        rope = rope.get("full_attention") or {}
+    kind, factor = rope.get("rope_type", "default"), float(rope.get("factor") or 1.0)
+    if kind == "yarn":
+        return max(int(stated), int((rope.get("original_max_position_embeddings") or stated) * factor))
+    return int(stated * factor) if kind in {"linear", "dynamic"} else int(stated)
+
+
+def _check_numbers(text: Any, path: str) -> None:
+    """Refuse shapes that no model has: transformers would fail on them anywhere, or not at all."""
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+        value = getattr(text, name, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ModelError(f"'{path}/config.json' has {name} = {value!r}; expected a whole number above 0")
+    heads, width = getattr(text, "num_attention_heads", 1), getattr(text, "hidden_size", 0)
+    if getattr(text, "head_dim", None) is None and width % heads:
+        raise ModelError(
+            f"'{path}/config.json' divides hidden_size = {width} among num_attention_heads = {heads}, which leaves a "
+            "rest; expected a multiple, or a head_dim"
+        )
+    keys = getattr(text, "num_key_value_heads", None)
+    if isinstance(keys, int) and (keys < 1 or heads % keys):
+        raise ModelError(
+            f"'{path}/config.json' shares num_key_value_heads = {keys} among num_attention_heads = {heads}, which "
+            "leaves a rest; expected a divisor"
+        )
+
+
+def _check_files(path: str) -> None:
+    folder = Path(path)
+    if not folder.exists():
+        if path.startswith((".", "/", "~")) or path.count("/") != 1:
+            raise ModelError(
+                f"there is no model folder '{path}'; give 'base', a folder in Hugging Face layout, or a hub name "
+                "such as 'Qwen/Qwen2.5-0.5B-Instruct'"
+            )
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # a line for every retry helps nobody
+        log.warning("model.path = '%s' is no folder here; looking it up on the Hugging Face hub", path)
+        return
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"'{path}' is not a model folder: it has no config.json")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"'{path}' holds no weights: expected model.safetensors (other formats are not read)")
+    for name in _FILES:
+        if (folder / name).is_file():
+            _check_object(folder / name)
+
+
+def _check_object(file: Path) -> None:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"'{file}' is not valid JSON: {error}") from error
+    except OSError as error:
+        raise ModelError(f"'{file}' cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"'{file}' holds a {type(found).__name__}; expected a JSON object")

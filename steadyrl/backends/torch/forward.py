@@ -1,0 +1,134 @@
+"""Decoding by transformers' own forward and the model's own cache: for every family that the fast decoder lacks.
+
+Keys and values are not all that such a cache holds: hybrids keep states of convolutions and recurrences in it. Whether
+it may be padded and its rows reordered is tried on the model itself, against a plain forward pass of each row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from steadyrl.backends.torch.decoder import product, without_autocast
+from steadyrl.backends.torch.folder import READING_ERRORS
+from steadyrl.backends.torch.model import Parts
+from steadyrl.errors import ModelError
+
+_CACHES = ("past_key_values", "cache_params")  # what transformers calls the cache in a model's forward
+# Nats: log-probs further from those of a plain forward pass are wrong, not rounded.
+_PARITY = {torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
+
+
+class OwnCache:
+    """Transformers' own cache, and what its forward wants beside it."""
+
+    def __init__(self, past: Any, attention: torch.Tensor, places: torch.Tensor):
+        self.past, self.attention, self.places = past, attention, places
+
+    def spread(self, owner: torch.Tensor) -> None:
+        """Continue prompt ``owner[b]`` in row b."""
+        self.take(owner)
+
+    def take(self, rows: torch.Tensor) -> None:
+        """Keep these rows only; a row may be taken several times."""
+        self.past.reorder_cache(rows)
+        self.attention, self.places = self.attention[rows], self.places[rows]
+
+
+class ForwardDecoder:
+    """See sampler.Engine."""
+
+    def __init__(self, parts: Parts, rows: int = 1):
+        self._body, self._scale = parts.body, parts.scale
+        self._head = product((parts.head,), rows, torch.float32)
+        known = inspect.signature(parts.body.forward).parameters
+        self._cache = next((name for name in _CACHES if name in known), None)
+        self._placed = "position_ids" in known
+
+    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, OwnCache]:
+        """See Engine."""
+        attention = visible.long()
+        places = (attention.cumsum(1) - 1).clamp(min=0)
+        hidden, past = self._through(ids, attention, places, None)
+        return self._logits(hidden), OwnCache(past, attention, places[:, -1:] + 1)
+
+    def step(self, tokens: torch.Tensor, cache: OwnCache) -> torch.Tensor:
+        """See Engine."""
+        cache.attention = torch.cat([cache.attention, cache.attention.new_ones(len(tokens), 1)], dim=1)
+        hidden, cache.past = self._through(tokens[:, None], cache.attention, cache.places, cache.past)
+        cache.places = cache.places + 1
+        return self._logits(hidden)
+
+    def _through(
+        self, ids: torch.Tensor, attention: torch.Tensor | None, places: torch.Tensor, past: Any
+    ) -> tuple[torch.Tensor, Any]:
+        assert self._cache is not None, "a model without a cache is refused when it is loaded"
+        more = {"position_ids": places} if self._placed else {}
+        if self._cache == "cache_params" and past is not None:
+            attention = None  # recurrences alone: the padding is behind, and some multiply by the whole mask
+        out = self._body(input_ids=ids, attention_mask=attention, use_cache=True, **{self._cache: past}, **more)
+        return out.last_hidden_state[:, -1], out[self._cache]
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [B, V] in float32, as the trainer computes them."""
+        with without_autocast(hidden.device):
+            logits: torch.Tensor = self._head(hidden.float() * self._scale)
+        return logits
+
+
+@torch.no_grad()
+def pads(parts: Parts, kind: str) -> bool:
+    """Return whether prompts of different lengths may be decoded together; if not, those of one length may.
+
+    Args:
+        parts: Of a model whose family the fast decoder lacks.
+        kind: Its model type, for the message.
+
+    Raises:
+        ModelError: The model's own cache gives other log-probs than its plain forward pass, or it has none.
+    """
+    if ForwardDecoder(parts)._cache is None:
+        raise ModelError(
+            f"the model type '{kind}' keeps its cache where steadyrl does not look for it; expected one of "
+            f"{', '.join(_CACHES)} in its forward (see docs/models.md for what is supported)"
+        )
+    problem = ""
+    for padding in (3, 0):
+        try:
+            far = _distance(parts, padding)
+        except READING_ERRORS as error:
+            problem = f"{type(error).__name__}: {str(error).strip()[:120]}"
+            continue
+        if far <= _PARITY.get(next(parts.body.parameters()).dtype, 0.0):
+            return padding > 0
+        problem = f"{far:.2g} nats apart"
+    raise ModelError(
+        f"the model type '{kind}' cannot be sampled by its own cache: its log-probs are not those of a plain forward "
+        f"pass ({problem}); see docs/models.md for what is supported"
+    )
+
+
+def _distance(parts: Parts, padding: int) -> float:
+    """Return the greatest difference of log-probs, with rows reordered in between, from plain passes of each row."""
+    device = next(parts.body.parameters()).device
+    vocabulary = parts.head.weight.shape[0]
+    ids = (torch.arange(2 * 9, device=device).view(2, 9) * 7919 + 3) % vocabulary
+    visible = torch.ones_like(ids, dtype=torch.bool)
+    visible[0, :padding] = False
+    decoder, order = ForwardDecoder(parts), torch.tensor([1, 0, 0], device=device)
+    first, cache = decoder.prefill(ids, visible)
+    cache.spread(order)
+    found = [first[order]]
+    rows = [ids[i][visible[i]] for i in order.tolist()]
+    for number in range(2):
+        tokens = (torch.arange(3, device=device) * 13 + number) % vocabulary
+        rows = [torch.cat([row, token[None]]) for row, token in zip(rows, tokens, strict=True)]
+        found.append(decoder.step(tokens, cache))
+    far = 0.0
+    for i, row in enumerate(rows):
+        hidden = parts.body(input_ids=row[None], use_cache=False).last_hidden_state[0, -3:]
+        expected = decoder._logits(hidden).log_softmax(-1)
+        far = max(far, (torch.stack([one[i] for one in found]).log_softmax(-1) - expected).abs().max().item())
+    return far
