@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from steadyrl.errors import ModelError
@@ -22,8 +23,9 @@ BASE_MODEL = Path(__file__).parent.parent.parent / "assets" / "base-model"
 # A folder's files may hold anything, and transformers looks at few of them before it computes with them.
 READING_ERRORS = (
     OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError,
-    RuntimeError, SafetensorError, jinja2.TemplateError,
+    RuntimeError, SafetensorError, StrictDataclassError, jinja2.TemplateError,
 )  # fmt: skip
+_LONGEST = 300  # characters of an error of transformers that are shown
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
 
 
@@ -61,8 +63,10 @@ def reading(path: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except READING_ERRORS as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:
+        if not isinstance(error, READING_ERRORS) and type(error) is not Exception:  # tokenizers raises bare ones
+            raise
+        first = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
         if "trust_remote_code" in str(error):
             first = (
                 "it needs Python code that the folder brings along (auto_map); if you trust that code as your own, set "

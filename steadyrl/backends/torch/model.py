@@ -44,6 +44,7 @@ def load_model(
     trusted = section.trust_remote_code
     with reading(section.path):
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+        tokenizer("?")  # its settings are looked at when it is used
         # Attention is torch's own where the model has it, else plain products; transformers chooses.
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
             path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted

@@ -197,6 +197,15 @@ def test_rows_that_finish_leave_the_others_as_they_would_be_alone(backends, fami
         assert backend.tokenizer.end_id not in completion.ids[:-1]
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_text_beyond_the_models_positions_is_refused(backends, family):
+    backend, prompt = backends[family], np.zeros(60, np.int32)
+    assert backend.describe()["context"] == 64
+    assert backend.generate([prompt], Sampling(max_new_tokens=4), [0])
+    with pytest.raises(ModelError, match=r"60 tokens and sampling\.max_new_tokens = 5 go beyond the 64 tokens.*= 4 or"):
+        backend.generate([prompt], Sampling(max_new_tokens=5), [0])
+
+
 @pytest.mark.parametrize("way", ["plan", "transformers"])
 def test_sampling_stops_at_the_first_of_several_ends(backends, way):
     backend = backends["llama"]

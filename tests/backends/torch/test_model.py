@@ -15,6 +15,7 @@ transformers = needs.package("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from steadyrl.backends.torch.folder import context_length  # noqa: E402
 from steadyrl.backends.torch.model import load_model, split_head  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
@@ -178,6 +179,135 @@ def test_a_tokenizer_without_end_token_is_refused(copied):
 def test_a_missing_model_folder_is_refused(tmp_path):
     with pytest.raises(ModelError, match="there is no model folder"):
         loaded(tmp_path / "nowhere")
+
+
+def edited(name, **changes):
+    """A function that changes keys of a JSON file in a folder."""
+
+    def spoil(folder):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(settings | changes))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.json").write_text("[]"), "config.json' holds a list; expected a JSON object"),
+        (lambda folder: (folder / "tokenizer.json").write_text("7"), "tokenizer.json' holds a int; expected"),
+        (lambda folder: (folder / "tokenizer_config.json").write_text("[]"), "tokenizer_config.json' holds a list"),
+        (lambda folder: (folder / "generation_config.json").write_text("{"), "generation_config.json' is not valid"),
+        (edited("config.json", hidden_size="many"), "cannot be loaded: .*hidden_size.*many"),
+        (edited("config.json", num_hidden_layers=-3), "has num_hidden_layers = -3; expected a whole number above 0"),
+        (edited("config.json", num_attention_heads=0), "cannot be loaded|has num_attention_heads = 0"),
+        (edited("config.json", num_key_value_heads=3), "num_key_value_heads = 3 among num_attention_heads = 4"),
+        (edited("config.json", rope_parameters={"rope_type": "nowhere"}), "cannot be loaded"),
+        (edited("config.json", hidden_act="nothing"), "cannot be loaded"),
+        (edited("tokenizer.json", version=3), "cannot be loaded: invalid type: integer `3`"),
+        (edited("tokenizer_config.json", model_max_length=[1]), "cannot be loaded: '>' not supported"),
+        (edited("generation_config.json", eos_token_id="end"), "cannot be loaded"),
+    ],
+)
+def test_a_damaged_model_folder_is_refused_in_one_line(copied, spoil, message):
+    spoil(copied)
+    with pytest.raises(ModelError, match=message) as refused:
+        loaded(copied)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+def test_a_tokenizer_with_more_words_than_the_model_is_refused(copied):
+    model, _ = loaded(copied)
+    model.resize_token_embeddings(20)
+    model.save_pretrained(copied)
+    with pytest.raises(ModelError, match="knows words with ids up to 59, and the model's embedding has 20 rows"):
+        loaded(copied)
+
+
+def test_a_special_token_without_a_row_is_refused_where_a_text_holds_it_and_not_before(copied):
+    """Gemma 3's tokenizer has one, for pictures, past the embedding of its text models."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(copied)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<picture>"]})
+    tokenizer.save_pretrained(copied)
+    _, tokenizer = loaded(copied)
+    assert tokenizer.encode_prompt("the cat").size
+    with pytest.raises(ModelError, match=r"holds the token '<picture>' \(id 60\)"):
+        tokenizer.encode_prompt("the <picture>")
+
+
+def bring_code(folder, model_type):
+    """Let a folder bring Python code of its own that leaves a file behind when it is run."""
+    (folder / "own.py").write_text(
+        "from pathlib import Path\nfrom transformers import LlamaConfig\n"
+        f"Path({str(folder / 'ran')!r}).touch()\nclass Own(LlamaConfig):\n    model_type = 'own'\n"
+    )
+    edited("config.json", auto_map={"AutoConfig": "own.Own"}, model_type=model_type)(folder)
+
+
+@pytest.fixture
+def module_cache(tmp_path, monkeypatch):
+    """Code that is run is copied first; not into the cache of whoever runs the tests."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+def test_code_of_a_model_folder_is_not_run(copied, monkeypatch, module_cache):
+    bring_code(copied, "own")
+    monkeypatch.setattr("builtins.input", lambda *asked: pytest.fail("asked whether to run code"))
+    with pytest.raises(ModelError, match=r"needs Python code that the folder brings.*model\.trust_remote_code = true"):
+        loaded(copied)
+    assert not (copied / "ran").exists()
+
+
+def test_a_folder_with_code_of_a_known_type_is_read_by_transformers_own_class(copied, caplog, module_cache):
+    bring_code(copied, "llama")
+    model, _ = loaded(copied)
+    assert type(model) is transformers.LlamaForCausalLM
+    assert "brings its own Python code (auto_map); it is not run" in caplog.text
+    assert not (copied / "ran").exists()
+
+
+def test_code_of_a_model_folder_is_run_where_the_setting_says_so(copied, caplog, module_cache):
+    bring_code(copied, "own")
+    with pytest.raises(ModelError, match="cannot be loaded"):  # a configuration alone makes no model
+        loaded(copied, trust_remote_code=True)
+    assert (copied / "ran").exists()
+
+
+def test_quantised_weights_are_refused_for_full_training(copied):
+    edited("config.json", quantization_config={"quant_method": "gptq", "bits": 4})(copied)
+    with pytest.raises(ModelError, match=r"quantised weights, which cannot be trained; set model\.lora_rank = 16"):
+        loaded(copied)
+
+
+ROPES = {
+    "none": (None, 100),
+    "default": ({"rope_type": "default", "rope_theta": 1e4}, 100),
+    "linear": ({"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}, 400),
+    "dynamic": ({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, 200),
+    "yarn": (
+        {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 100},
+        800,
+    ),
+    "llama3": (
+        {
+            "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+        100,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_the_context_reaches_as_far_as_the_rotations_do(name):
+    rope, expected = ROPES[name]
+    config = transformers.LlamaConfig(max_position_embeddings=100, rope_parameters=rope)
+    assert context_length(config) == expected
+
+
+def test_a_model_without_positions_has_no_longest_context():
+    assert context_length(transformers.BloomConfig()) is None
+    assert context_length(transformers.GPT2Config(n_positions=77)) == 77
 
 
 def lose_a_weight(folder):
