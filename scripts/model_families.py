@@ -19,13 +19,13 @@ import torch
 import transformers
 
 from steadyrl import config
-from steadyrl.algorithms.ppo import PPO
+from steadyrl.algorithms import ppo
 from steadyrl.backends.torch.backend import TorchBackend
 from steadyrl.errors import ModelError
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 BEGIN, END = "<!-- table: scripts/model_families.py -->", "<!-- end of the table -->"
-ALGORITHM = PPO.build(PPO.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
+ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
 
 TEXT = "the red cat sees a small dog and the old bird hears two or three big blue cats, one is new, not green."
 # Weights far larger than usual: a wrong position, mask or name has to show.

@@ -65,7 +65,8 @@ class ModelSection(Section):
         description="'auto' applies the tokenizer's chat template if it has one. 'never' leaves prompts as they are.",
     )
     trust_remote_code: bool = Field(
-        False, description="run Python code that the model folder brings along; only for code that you have read"
+        False,
+        description="Run Python code that the model folder brings along. Set it only for code that you have read.",
     )
 
 

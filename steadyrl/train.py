@@ -32,7 +32,7 @@ from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout.collect import collect, demonstrate
-from steadyrl.rollout.episode import Environment, environment_of, require_tokens
+from steadyrl.rollout.episode import Environment, context_of, environment_of, require_context, require_tokens
 from steadyrl.rollout.records import choice_records, rollout_records
 from steadyrl.rundir import RunDir, append_line, write_lines
 from steadyrl.sections import UpdateSection
@@ -61,7 +61,7 @@ class Session:
     @property
     def environment(self) -> Environment | None:
         """Where the task's problems answer back; None where they do not."""
-        return environment_of(self.task, self.sampling, self.config.rollout)
+        return environment_of(self.task, self.sampling, self.config.rollout, context_of(self.backend))
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,8 @@ def open_session(config: Config) -> Session:
     config = in_steps(config, len(problems))
     require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
+    heldout, sampling = pick_heldout(heldout, config.evaluate.problems), Sampling(**config.sampling.model_dump())
+    require_context([*problems, *heldout], backend, sampling)
     return Session(
         config=config,
         task=task,
@@ -112,8 +114,8 @@ def open_session(config: Config) -> Session:
         curriculum=curriculum,
         backend=backend,
         problems=problems,
-        heldout=pick_heldout(heldout, config.evaluate.problems),
-        sampling=Sampling(**config.sampling.model_dump()),
+        heldout=heldout,
+        sampling=sampling,
     )
 
 

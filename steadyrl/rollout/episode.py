@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.errors import DataError
-from steadyrl.protocols import Episode, Interactive, Task, Tokenizer
+from steadyrl.protocols import Backend, Episode, Interactive, Task, Tokenizer
 from steadyrl.sections import RolloutSection
 from steadyrl.types import Group, Problem, Rollout, Sampling, StopReason
 
@@ -30,23 +30,59 @@ class Environment:
         turn_tokens: A turn of the policy, at most.
         max_tokens: Prompt and turns together, at most; 0 for no limit.
         observation_tokens: An observation, at most; 0 for no limit.
+        context: Tokens that the model's positions reach; 0 for no limit.
     """
 
     task: Interactive
     turn_tokens: int
     max_tokens: int = 0
     observation_tokens: int = 0
+    context: int = 0
 
     def has_room(self, tokens: int) -> bool:
         """Return whether one more turn fits behind so many tokens."""
-        return not self.max_tokens or tokens + self.turn_tokens <= self.max_tokens
+        return all(not limit or tokens + self.turn_tokens <= limit for limit in (self.max_tokens, self.context))
 
 
-def environment_of(task: Task, sampling: Sampling, limits: RolloutSection) -> Environment | None:
+def environment_of(
+    task: Task, sampling: Sampling, limits: RolloutSection, context: int | None = None
+) -> Environment | None:
     """Return the environment of a task whose problems answer back, or None for one whose problems do not."""
     if not isinstance(task, Interactive):
         return None
-    return Environment(task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens)
+    return Environment(task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens, context or 0)
+
+
+def context_of(backend: Backend) -> int | None:
+    """Return the number of tokens that the model's positions reach, or None where there is no limit."""
+    context = backend.describe().get("context")
+    return context if isinstance(context, int) else None
+
+
+def require_context(problems: Sequence[Problem], backend: Backend, sampling: Sampling) -> None:
+    """Refuse problems whose prompts and completions go beyond the model's positions.
+
+    Raises:
+        DataError: With the longest of them.
+    """
+    context, encode = context_of(backend), backend.tokenizer.encode_prompt
+    if context is None:
+        return
+    room = context - sampling.max_new_tokens
+    around, lengths = len(encode("")), {}
+    for problem in problems:
+        # No tokenizer makes more tokens of a text than it has bytes: most prompts need not be encoded.
+        if len(problem.prompt.encode(errors="surrogatepass")) + around > room:
+            lengths[problem.id] = len(encode(problem.prompt))
+    long = {id: length for id, length in lengths.items() if length > room}
+    if long:
+        worst = max(long, key=lambda id: long[id])
+        raise DataError(
+            f"{len(long)} of {len(problems)} prompts and sampling.max_new_tokens = {sampling.max_new_tokens} go beyond "
+            f"the {context} tokens that the model's positions reach; the longest prompt, '{worst}', takes "
+            f"{long[worst]}: lower sampling.max_new_tokens, leave such prompts out, or choose a model with a longer "
+            "context"
+        )
 
 
 def require_tokens(groups: Sequence[Group], environment: Environment | None) -> None:
@@ -75,6 +111,12 @@ def require_room(rollouts: Sequence[Rollout], environment: Environment | None) -
     if not lengths or environment is None:
         return
     low, high = min(lengths), max(lengths)
+    if environment.context and low + environment.turn_tokens > environment.context:
+        raise DataError(
+            f"the model's positions reach {environment.context} tokens, which leaves no room for a turn: problem and "
+            f"first observation take {low} or more, and a turn may take sampling.max_new_tokens = "
+            f"{environment.turn_tokens}; set rollout.observation_tokens, or choose a model with a longer context"
+        )
     raise DataError(
         f"rollout.max_tokens = {environment.max_tokens} leaves no room for a turn: problem and first observation take "
         f"{low if low == high else f'{low} to {high}'} tokens, and a turn may take sampling.max_new_tokens = "

@@ -156,10 +156,10 @@ def test_equal_seeds_give_equal_tokens_whatever_else_is_in_the_batch():
 
 def test_a_completion_ends_with_the_end_token_or_at_its_limit():
     backend = varied()
-    backend.parameters["logits"][:, backend.tokenizer.eos_id] += 4.0
+    backend.parameters["logits"][:, backend.tokenizer.end_id] += 4.0
     prompts = [backend.tokenizer.encode_prompt("x")] * 50
     for completion in backend.generate(prompts, replace(PLAIN, max_new_tokens=3), range(50)):
-        ends = completion.ids == backend.tokenizer.eos_id
+        ends = completion.ids == backend.tokenizer.end_id
         assert not ends[:-1].any()
         assert completion.stop_reason == ("stop" if ends[-1] else "length")
         assert ends[-1] or len(completion.ids) == 3

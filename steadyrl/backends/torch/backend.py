@@ -116,11 +116,11 @@ class TorchBackend:
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
-        if self._engine is not None:
-            completions: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
-            return completions
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
+        if self._engine is not None:
+            drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
+            return drawn
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         done: dict[int, Completion] = {}
         while len(done) < len(order):
             rows = order[len(done) : len(done) + self._generate_rows]

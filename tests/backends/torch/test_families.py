@@ -12,9 +12,10 @@ from steadyrl.batch import make_batch
 from steadyrl.errors import ModelError
 from steadyrl.rollout.collect import collect
 from steadyrl.types import Problem, Sampling
+from tests import needs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = needs.package("torch")
+transformers = needs.package("transformers")
 
 from safetensors import safe_open  # noqa: E402
 
