@@ -1,14 +1,21 @@
-"""Execute a candidate and say what its calls returned; the last thing that runs before foreign code does.
+"""Execute a candidate and say what its steps gave; the last thing that runs before foreign code does.
 
-Lines of JSON on the pipe: ["ready"], then ["compiled"], then per call ["value", plain value] or ["raised", type, text],
-or instead of what is left ["failed", "syntax" | "exception" | "entry", type, text]. From the candidate's first
-statement on nothing here can be trusted, and nobody does: who reads the pipe takes the lines as claims about values.
+A job is the length of what follows, a line of JSON with ``code`` and ``entry``, and a line of JSON with the steps. A
+step is ["call", arguments, named] (of the entry point), ["global", name], ["apply", n, arguments, named], ["get", n,
+name] or ["set", n, name, value], where n is the number of the step whose value is meant, and arguments and values are
+plain values of ``values``.
+
+The answer is lines of JSON on a pipe: ["ready"], then ["compiled"], then per step ["value", plain value] or ["raised",
+type, text], or instead of what is left ["failed", "syntax" | "exception" | "entry", type, text]. From the candidate's
+first statement on nothing here can be trusted, and nobody does: whoever reads the pipe takes the lines as claims about
+values.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import types
 import warnings
 from typing import Any
@@ -16,18 +23,21 @@ from typing import Any
 from steadyrl.sandbox import values
 
 READY = b'["ready"]\n'
+LENGTH = struct.Struct("=Q")
 _TEXT_SHOWN = 200
 
 
-def run(job: bytes, pipe: int, builtins: types.ModuleType) -> None:
-    """Compile, execute, call.
+def run(job: int, pipe: int, builtins: types.ModuleType) -> None:
+    """Read the job, compile, execute, take the steps.
 
     Args:
-        job: JSON with ``code``, ``entry`` and ``calls``, a list of encoded argument lists.
-        pipe: Where the lines go.
+        job: Descriptor that the job is read from.
+        pipe: Descriptor that the lines are written to.
         builtins: The module that the candidate sees.
     """
-    asked = json.loads(job)
+    head, steps = _read(job).split(b"\n", 1)
+    os.close(job)
+    asked = json.loads(head)
     warnings.simplefilter("ignore")
     try:
         code = compile(asked["code"], "<candidate>", "exec", dont_inherit=True)
@@ -43,16 +53,46 @@ def run(job: bytes, pipe: int, builtins: types.ModuleType) -> None:
     function = module.__dict__.get(asked["entry"])
     if not callable(function):
         return _say(pipe, ["failed", "entry", "NameError", f"there is no function '{asked['entry']}'"])
-    for arguments in asked["calls"]:
-        _say(pipe, _called(function, arguments))
+    kept: list[Any] = []
+    for step in json.loads(steps):
+        _say(pipe, _answer(step, function, module.__dict__, kept))
     return None
 
 
-def _called(function: Any, arguments: Any) -> list[Any]:
+def _read(job: int) -> bytes:
+    parts, size = bytearray(), LENGTH.size
+    while len(parts) < size:
+        part = os.read(job, size - len(parts))
+        if not part:  # the other end is gone, and nobody waits for an answer
+            os._exit(0)
+        parts += part
+        if len(parts) == LENGTH.size:
+            size = LENGTH.unpack(parts)[0]
+    return bytes(parts[LENGTH.size :])
+
+
+def _answer(step: Any, function: Any, names: dict[str, Any], kept: list[Any]) -> list[Any]:
+    kept.append(None)
     try:
-        return ["value", values.encode(function(*values.decode(arguments)))]
+        kept[-1] = _take(step, function, names, kept)
+        return ["value", values.encode(kept[-1])]
     except BaseException as error:  # as above
         return ["raised", type(error).__name__, _text(error)]
+
+
+def _take(step: Any, function: Any, names: dict[str, Any], kept: list[Any]) -> Any:
+    match step:
+        case ["call", arguments, named]:
+            return function(*values.decode(arguments, kept), **values.decode(named, kept))
+        case ["apply", int(number), arguments, named]:
+            return kept[number](*values.decode(arguments, kept), **values.decode(named, kept))
+        case ["global", str(name)]:
+            return names[name]
+        case ["get", int(number), str(name)]:
+            return getattr(kept[number], name)
+        case ["set", int(number), str(name), value]:
+            return setattr(kept[number], name, values.decode(value, kept))
+    raise AssertionError(f"no step of a known form: {step!r}")
 
 
 def _text(error: BaseException) -> str:
@@ -64,9 +104,9 @@ def _text(error: BaseException) -> str:
 
 def _say(pipe: int, line: list[Any]) -> None:
     try:
-        data = json.dumps(line).encode() + b"\n"
+        data = values.line(line)
     except (ValueError, RecursionError, MemoryError) as error:
-        data = json.dumps(["raised", type(error).__name__, "while its value was written"]).encode() + b"\n"
+        data = values.line(["raised", type(error).__name__, "while its value was written"])
     left = memoryview(data)
     while left:
         left = left[os.write(pipe, left) :]

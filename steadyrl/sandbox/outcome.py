@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from dataclasses import dataclass
@@ -15,11 +14,23 @@ Verdict = Literal[
 ]
 
 
+_NOTE_SHOWN = 300
+
+
 @dataclass(frozen=True)
 class Returned:
-    """A call came back with a plain value."""
+    """A call came back with a plain value.
 
-    value: Any
+    Attributes:
+        wire: The value's checked wire form; see ``values``. Compare it with ``values.same``.
+    """
+
+    wire: Any
+
+    @property
+    def value(self) -> Any:
+        """The value itself. Only for programs that are trusted: whoever chose it chooses how long this takes."""
+        return values.decode(self.wire)
 
 
 @dataclass(frozen=True)
@@ -27,8 +38,8 @@ class Raised:
     """A call raised.
 
     Attributes:
-        type_name: Of the exception.
-        text: Its words, cut.
+        type_name: Name of the exception's type.
+        text: Its message, cut.
     """
 
     type_name: str
@@ -43,9 +54,9 @@ class Outcome:
         verdict: "finished": every call returned or raised; "syntax": it did not compile; "exception": its top level
             raised; "no_function": the entry point is not there; "timeout", "memory", "killed" (by a signal, or it
             left early), "malformed" (lines that no worker writes), "output" (too much of it).
-        results: Of the first calls, as far as they came; never more than were asked for.
+        results: Those of the first calls, as far as they came; never more than were asked for.
         note: A line for a reader.
-        wall_s: From the fork to the burial.
+        wall_s: Seconds from the fork until everything of it was gone.
     """
 
     verdict: Verdict
@@ -75,26 +86,34 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
         wall_s: Seconds that it took.
     """
     results: list[Returned | Raised] = []
-    for line in lines.splitlines()[1:]:
+    compiled = False
+    for line in lines.split(b"\n")[1:]:
+        if not line:
+            continue
         try:
-            message = json.loads(line)
-            match message:
-                case ["compiled"]:
-                    continue
+            match values.read_line(line):
+                case ["compiled"] if not compiled:
+                    compiled = True
                 case ["failed", "syntax" | "exception" | "entry" as stage, str(kind), str(text)]:
-                    return Outcome(_failed(stage, kind), tuple(results), f"{kind}: {text}", wall_s)
+                    return Outcome(_failed(stage, kind), tuple(results), _note(f"{kind}: {text}"), wall_s)
                 case ["raised", str(kind), str(text)] if len(results) < calls:
-                    results.append(Raised(kind, text))
-                case ["value", _] if len(results) < calls:
-                    results.append(Returned(values.loads(json.dumps(message[1]))))
+                    results.append(Raised(_note(kind), _note(text)))
+                case ["value", wire] if len(results) < calls:
+                    values.check(wire)
+                    results.append(Returned(wire))
                 case _:
                     raise ValueError("a line of no known form")
         except (ValueError, RecursionError) as error:
             if timed_out:
                 break  # the last line of a candidate that was stopped may be cut
-            return Outcome("malformed", tuple(results), f"the values cannot be read ({error})"[:200], wall_s)
+            return Outcome("malformed", tuple(results), _note(f"the values cannot be read ({error})"), wall_s)
     verdict, note = _end(len(results) == calls, results, timed_out, status)
     return Outcome(verdict, tuple(results), note, wall_s)
+
+
+def _note(text: str) -> str:
+    """Cut a text of a candidate, and write halves of surrogate pairs, which no file can hold, as escapes."""
+    return text[:_NOTE_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _failed(stage: str, kind: str) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import queue
@@ -13,13 +14,13 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from steadyrl.sandbox import jails, values
+from steadyrl.sandbox import candidate, jails, values
 from steadyrl.sandbox.jails import JailName, Limits
 from steadyrl.sandbox.outcome import Outcome, began, read_outcome
-from steadyrl.sandbox.worker import HEADER, READY, STATUS, TIME_UP
+from steadyrl.sandbox.worker import READY, START, STATUS, TIME_UP
 
 _START_S = 20.0  # a worker starts in 0.1 s; a machine busy with other work takes longer
 _GRACE_S = 5.0  # after the wall limit, for the worker itself to answer
@@ -77,37 +78,38 @@ class Worker:
             said = errors.read().decode(errors="replace").strip().splitlines()
             raise JailError(f"{jail}: {said[-1] if said else 'the worker did not start'}")
 
-    def run(self, job: bytes, calls: int) -> Outcome:
+    def run(self, job: bytes, steps: int) -> Outcome:
         """Run one candidate.
 
         Raises:
             JailError: The worker is gone; this one cannot be used again.
         """
-        read, write = os.pipe()
-        try:
+        with _pipe() as (job_read, job_write), _pipe() as (result_read, result_write):
             try:
-                socket.send_fds(self._control, [HEADER.pack(len(job))], [write])
-                self._control.sendall(job)
+                socket.send_fds(self._control, [START], [job_read.fileno(), result_write.fileno()])
             except OSError as error:
                 raise JailError(f"the worker is gone ({error})") from error
-            finally:
-                os.close(write)
-            return self._listen(read, calls)
-        finally:
-            os.close(read)
+            job_read.close()
+            result_write.close()
+            os.set_blocking(job_write.fileno(), False)
+            return self._talk(memoryview(job), job_write, result_read.fileno(), steps)
 
-    def _listen(self, read: int, calls: int) -> Outcome:
-        """Collect lines until the worker says that the candidate is buried."""
+    def _talk(self, job: memoryview, job_write: io.FileIO, read: int, steps: int) -> Outcome:
+        """Hand over the job and collect lines until the worker says that nothing of the candidate is left."""
         deadline = time.monotonic() + self._limits.wall_s + _GRACE_S
         lines, limit = bytearray(), self._limits.output_kib << 10
         poller = select.poll()
         poller.register(read, select.POLLIN)
         poller.register(self._control, select.POLLIN)
+        if job := _write(job_write, job):
+            poller.register(job_write, select.POLLOUT)
         status = b""
         while len(status) < STATUS.size:
             ready = dict(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
             if not ready:
                 raise JailError("the worker does not answer")
+            if job_write.fileno() in ready and not (job := _write(job_write, job)):
+                poller.unregister(job_write)
             if read in ready:
                 part = os.read(read, 1 << 16)
                 # What is over the limit is read and dropped, so that the candidate's end is seen as it comes.
@@ -122,10 +124,10 @@ class Worker:
         lines += _available(read)[: limit + 1 - len(lines)]
         how, ended, micros = STATUS.unpack(status)
         if not began(bytes(lines)):
-            raise JailError("the jail could not be shut around a candidate")
+            raise JailError("the jail could not be closed around a candidate")
         if len(lines) > limit:
             return Outcome("output", (), f"more than {self._limits.output_kib} KiB of values", micros / 1e6)
-        return read_outcome(bytes(lines), calls, how == TIME_UP, ended, micros / 1e6)
+        return read_outcome(bytes(lines), steps, how == TIME_UP, ended, micros / 1e6)
 
 
 class Sandbox:
@@ -149,14 +151,30 @@ class Sandbox:
         Raises:
             JailError: No worker could be had, or three in a row were lost.
         """
-        asked = {"code": code, "entry": entry, "calls": [values.encode(list(arguments)) for arguments in calls]}
-        job = json.dumps(asked).encode()
+        no_names = values.encode({})
+        steps = [["call", values.encode(list(arguments)), no_names] for arguments in calls]
+        return self.run_steps(code, entry, json.dumps(steps), len(steps))
+
+    def run_steps(self, code: str, entry: str, steps: str, count: int) -> Outcome:
+        """Execute code and take steps with it, in a fresh process.
+
+        Args:
+            code: Python source of anybody.
+            entry: Name of the function that "call" steps call.
+            steps: A line of JSON; see ``candidate``. It is passed on without being read.
+            count: How many steps there are.
+
+        Raises:
+            JailError: No worker could be had, or three in a row were lost.
+        """
+        lines = f"{json.dumps({'code': code, 'entry': entry})}\n{steps}".encode()
+        job = candidate.LENGTH.pack(candidate.LENGTH.size + len(lines)) + lines
         worker = self._idle.get()
         try:
             for attempt in range(1, _TRIES + 1):
                 try:
                     worker = worker or Worker(self.jail, self.limits)
-                    return worker.run(job, len(calls))
+                    return worker.run(job, count)
                 except JailError:
                     if worker is not None:
                         worker.close()
@@ -193,6 +211,26 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, inner: int | 
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         process.wait()
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[io.FileIO, io.FileIO]]:
+    read, write = os.pipe()
+    with io.FileIO(read, "r") as reader, io.FileIO(write, "w") as writer:
+        yield reader, writer
+
+
+def _write(pipe: io.FileIO, data: memoryview) -> memoryview:
+    """Write as much as a pipe takes now; return what is left, nothing where nobody reads any more."""
+    try:
+        while data:
+            written = pipe.write(data)
+            if written is None:
+                return data
+            data = data[written:]
+    except BrokenPipeError:
+        return data[:0]
+    return data
 
 
 def _available(descriptor: int) -> bytes:

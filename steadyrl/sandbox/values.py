@@ -1,19 +1,30 @@
 """Plain values as one line of JSON, and back: all that a jailed process can say.
 
-Numbers, text, bytes, None and the built-in containers travel; of everything else only the name of its type does. What
-is rebuilt on the other side has exactly the built-in types, so that no ``__eq__`` of the sender takes part in a
-comparison. Runs inside the jail too: nothing but the standard library.
+Numbers, text, bytes, None, the built-in types and containers travel; of everything else only the name of its type does.
+On the wire a value is None, a bool, a number, text, or a list whose first item names its kind: ["set", 1, 2]. A line
+has no JSON objects at all. So whoever reads one hashes nothing that its sender chose, and reading takes time in
+proportion to its length: values that a candidate chose are compared on the wire, and rebuilt nowhere but in a jail.
+Runs inside the jail too: nothing but the standard library.
 """
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MAX_DEPTH = 100  # containers in containers; far below what recursion allows on any interpreter
 # JSON readers refuse integers of more than 4300 digits, and are slow below that; hexadecimal is linear.
 _JSON_INT = 2**63
+_TYPES = {name: found for name, found in vars(builtins).items() if isinstance(found, type)} | {"NoneType": type(None)}
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_HEX_INT, _HEX_BYTES = re.compile(r"-?0x[0-9a-f]+"), re.compile(r"(?:[0-9a-f]{2})*")
+_ODD_FLOATS = [["float", "nan"], ["float", "inf"], ["float", "-inf"]]
+_BRACKETS = {"list": "[]", "tuple": "()", "dict": ("{", "}"), "set": ("{", "}"), "frozenset": ("{", "}")}
 
 
 @dataclass(frozen=True)
@@ -28,131 +39,270 @@ class Opaque:
     __hash__ = None  # type: ignore[assignment]  # equal to nothing, so it must not be found in a set either
 
 
-def dumps(value: object) -> str:
-    """Return one line of ASCII for a value.
+class Kept:
+    """Stands for what an earlier step gave, which stays in the process that has it."""
+
+    def __init__(self, number: int):
+        self.__dict__["number"] = number  # subclasses have other uses for setting an attribute
+
+
+def line(value: Any) -> bytes:
+    """Return nested lists of JSON values as a line without a brace, which would be the mark of an object."""
+    return json.dumps(value).replace("{", "\\u007b").encode() + b"\n"
+
+
+def read_line(data: bytes) -> Any:
+    """Return what ``line`` was given.
 
     Raises:
-        RecursionError: It is nested too deeply, or contains itself.
+        ValueError, RecursionError: It is no such line.
     """
-    return json.dumps(encode(value))
+    if b"{" in data:
+        raise ValueError("a brace")
+    return json.loads(data.decode("ascii"))
 
 
-def loads(line: str | bytes) -> Any:
-    """Return the value of a line, in built-in types only.
+def encode(value: Any, room: int = MAX_DEPTH) -> Any:
+    """Return the wire form of a value.
+
+    Args:
+        value: Any object.
+        room: How many containers deep it may be.
 
     Raises:
-        ValueError: It is not what ``dumps`` writes.
+        ValueError: It is nested more deeply, or contains itself.
     """
-    try:
-        return decode(json.loads(line))
-    except (TypeError, KeyError, IndexError, RecursionError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no plain value: {type(error).__name__}") from error
-
-
-def encode(value: Any) -> Any:
-    """Return what JSON can hold: lists as they are, all else that JSON lacks as an object of one key."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return int(value) if -_JSON_INT < value < _JSON_INT else {"int": hex(value)}
+        return int(value) if -_JSON_INT < value < _JSON_INT else ["int", hex(value)]
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        return _of_float(float(value))
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, list):
-        return [encode(item) for item in list.__iter__(value)]
-    if isinstance(value, tuple):
-        return {"tuple": [encode(item) for item in tuple.__iter__(value)]}
-    if isinstance(value, set):
-        return {"set": [encode(item) for item in set.__iter__(value)]}
-    if isinstance(value, frozenset):
-        return {"frozenset": [encode(item) for item in frozenset.__iter__(value)]}
-    if isinstance(value, dict):
-        return {"dict": [[encode(key), encode(item)] for key, item in dict.items(value)]}
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        if room == 0:
+            raise ValueError(f"a value is nested more than {MAX_DEPTH} deep")
+        return _of_container(value, room - 1)
     if isinstance(value, bytes | bytearray):
-        return {"bytes": bytes(value).hex()}
+        return ["bytes", bytes(value).hex()]
     if isinstance(value, complex):
-        return {"complex": [repr(value.real), repr(value.imag)]}
-    return {"opaque": type(value).__name__}
+        return ["complex", _of_float(value.real), _of_float(value.imag)]
+    if isinstance(value, Kept):
+        return ["kept", value.number]
+    if isinstance(value, type) and _TYPES.get(value.__name__) is value:
+        return ["type", value.__name__]
+    return ["opaque", type(value).__name__]
 
 
-def decode(data: Any) -> Any:
-    """Return the value that ``encode`` was given.
+def _of_float(value: float) -> Any:
+    return value if math.isfinite(value) else ["float", repr(value)]
+
+
+def _of_container(value: Any, room: int) -> list[Any]:
+    if isinstance(value, dict):
+        return ["dict", *(encode(part, room) for pair in dict.items(value) for part in pair)]
+    kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
+    return [kind.__name__, *(encode(item, room) for item in kind.__iter__(value))]
+
+
+def decode(wire: Any, kept: Sequence[Any] = ()) -> Any:
+    """Return the value of a wire form. Only for a jail, or for what nobody hostile has written: it hashes.
+
+    Args:
+        wire: What ``encode`` returned.
+        kept: What the steps so far gave, for values that mean one of them.
 
     Raises:
-        ValueError, TypeError, KeyError: It is nothing that ``encode`` returns.
+        TypeError: A set or the keys of a dict hold what cannot be hashed.
     """
-    if isinstance(data, list):
-        return [decode(item) for item in data]
-    if not isinstance(data, dict):
-        return data
-    if len(data) != 1:
-        raise ValueError("no plain value: expected one key")
-    [(kind, body)] = data.items()
+    if not isinstance(wire, list):
+        return wire
+    kind, body = wire[0], wire[1:]
     if kind in _CONTAINERS:
-        return _CONTAINERS[kind](decode(item) for item in _listed(body))
+        return _CONTAINERS[kind]([decode(item, kept) for item in body])
     match kind:
         case "dict":
-            return {decode(key): decode(item) for key, item in body}
-        case "int":
-            return int(body, 16)
-        case "float":
-            return float(body)
+            return {decode(key, kept): decode(item, kept) for key, item in zip(body[::2], body[1::2], strict=True)}
+        case "kept":
+            return kept[body[0]]
         case "bytes":
-            return bytes.fromhex(body)
-        case "complex":
-            return complex(float(body[0]), float(body[1]))
+            return bytes.fromhex(body[0])
+        case "type":
+            return _TYPES[body[0]]
         case "opaque":
-            return Opaque(str(body))
-    raise ValueError(f"no plain value: unknown kind {kind!r}")
+            return Opaque(body[0])
+    return number(wire)
 
 
-_CONTAINERS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+def check(wire: Any, room: int = MAX_DEPTH) -> None:
+    """Check that a wire form is one that a candidate may send.
+
+    Raises:
+        ValueError: It is none, or nested too deeply.
+    """
+    if not isinstance(wire, list):
+        return
+    match wire:
+        case ["list" | "tuple" | "set" | "frozenset" | "dict" as kind, *body]:
+            if room == 0:
+                raise ValueError(f"a value is nested more than {MAX_DEPTH} deep")
+            if kind == "dict" and len(body) % 2:
+                raise ValueError("a key without a value")
+            for part in body:
+                check(part, room - 1)
+            return
+        case ["int", str(text)] if _HEX_INT.fullmatch(text):
+            return
+        case ["bytes", str(text)] if _HEX_BYTES.fullmatch(text):
+            return
+        case ["float", _] if wire in _ODD_FLOATS:
+            return
+        case ["complex", real, imaginary] if _is_float(real) and _is_float(imaginary):
+            return
+        case ["type", str(name)] if name in _TYPES:
+            return
+        case ["opaque", str()]:
+            return
+    raise ValueError("no plain value")
 
 
-def _listed(body: Any) -> list[Any]:
-    if not isinstance(body, list):
-        raise ValueError("no plain value: expected a list")
-    return body
+def _is_float(wire: Any) -> bool:
+    return isinstance(wire, float) or wire in _ODD_FLOATS
+
+
+def number(wire: Any) -> int | float | complex | None:
+    """Return the number that a checked wire form stands for, None where it is none."""
+    match wire:
+        case int() | float():
+            return wire
+        case ["int", text]:
+            return int(text, 16)
+        case ["float", text]:
+            return float(text)
+        case ["complex", real, imaginary]:
+            parts = number(real), number(imaginary)
+            assert isinstance(parts[0], float) and isinstance(parts[1], float), "checked before"
+            return complex(*parts)
+    return None
 
 
 def same(got: Any, expected: Any, tolerance: float = 1e-9) -> bool:
     """Compare as ``==`` does, but floats by relative tolerance (absolute below 1) and NaN equal to itself.
 
-    Both must be plain values rebuilt by ``loads``.
+    Only values of ``expected`` are hashed; the time is linear in the length of both, sorting sets within sets apart.
+
+    Args:
+        got: The checked wire form of a value that a candidate chose.
+        expected: A plain value of a problem's author.
+        tolerance: Of floats.
     """
-    try:
-        return _same(got, expected, tolerance)
-    except RecursionError:
+    if isinstance(expected, bool | int | float | complex):
+        found = number(got)
+        return found is not None and _close(found, expected, tolerance)
+    if expected is None or isinstance(expected, str):
+        return got is None if expected is None else isinstance(got, str) and got == expected
+    if not isinstance(got, list):
         return False
-
-
-def _same(got: Any, expected: Any, tolerance: float) -> bool:
-    if isinstance(got, float) or isinstance(expected, float):
-        return _close(got, expected, tolerance)
+    kind, body = got[0], got[1:]
     if isinstance(expected, list | tuple):
         return (
-            type(got) is type(expected)
-            and len(got) == len(expected)
-            and all(_same(a, b, tolerance) for a, b in zip(got, expected, strict=True))
+            kind == type(expected).__name__
+            and len(body) == len(expected)
+            and all(same(a, b, tolerance) for a, b in zip(body, expected, strict=True))
         )
     if isinstance(expected, dict):
-        return (
-            isinstance(got, dict)
-            and got.keys() == expected.keys()
-            and all(_same(got[key], expected[key], tolerance) for key in expected)
-        )
-    return bool(got == expected)
+        return kind == "dict" and _same_dict(body, expected, tolerance)
+    if isinstance(expected, set | frozenset):
+        return kind in ("set", "frozenset") and _same_set(body, expected)
+    return kind == "bytes" and body == [bytes(expected).hex()]
 
 
-def _close(got: Any, expected: Any, tolerance: float) -> bool:
-    if not isinstance(got, int | float) or not isinstance(expected, int | float):
-        return bool(got == expected)
-    if got == expected:
-        return True
+def _same_dict(body: Sequence[Any], expected: dict[Any, Any], tolerance: float) -> bool:
+    if len(body) != 2 * len(expected):
+        return False
+    left = {_key(encode(key)): item for key, item in expected.items()}
+    for key, item in zip(body[::2], body[1::2], strict=True):
+        name = _key(key)
+        if name not in left or not same(item, left.pop(name), tolerance):
+            return False
+    return True
+
+
+def _same_set(body: Sequence[Any], expected: set[Any] | frozenset[Any]) -> bool:
+    # Every one that is expected has to be there: a sender may well repeat one.
+    left = {_key(encode(item)) for item in expected}
+    if len(body) != len(left):
+        return False
+    for item in body:
+        left.discard(_key(item))
+    return not left
+
+
+def _key(wire: Any) -> str:
+    """Return a text that two wire forms share exactly if the values are equal as keys: 1, 1.0 and True are."""
+    found = number(wire)
+    if found is not None:
+        return _number_key(found)
+    if not isinstance(wire, list):
+        return json.dumps(wire)
+    kind, keys = wire[0], [_key(item) for item in wire[1:]]
+    if kind in ("set", "frozenset"):
+        kind, keys = "set", sorted(keys)
+    return f"[{kind} {','.join(keys)}]"
+
+
+def _number_key(found: int | float | complex) -> str:
+    if isinstance(found, complex):
+        real = _number_key(found.real)
+        return real if found.imag == 0 else f"({real} {_number_key(found.imag)})"
+    if isinstance(found, float) and not found.is_integer():
+        return repr(found)
+    return hex(int(found))
+
+
+def _close(got: int | float | complex, expected: int | float | complex, tolerance: float) -> bool:
+    if isinstance(got, complex) or isinstance(expected, complex) or got == expected:
+        return got == expected
+    if not isinstance(got, float) and not isinstance(expected, float):
+        return False
     try:
         if math.isnan(expected) or math.isnan(got):
             return math.isnan(expected) and math.isnan(got)
         return math.isfinite(got) and abs(got - expected) <= tolerance * max(1.0, abs(expected))
     except OverflowError:  # an integer too large for a float is close to none
         return False
+
+
+def shown(wire: Any, room: int = 60) -> str:
+    """Return a checked wire form as a reader would write the value, cut to so many characters."""
+    text = _written(wire, room)
+    return text if len(text) <= room else f"{text[: room - 3]}..."
+
+
+def _written(wire: Any, room: int) -> str:
+    match wire:
+        case ["list" | "tuple" | "set" | "frozenset" | "dict" as kind, *body]:
+            return _container_written(kind, body, room)
+        case ["int", text]:
+            return f"an integer of {int(text, 16).bit_length()} bits"  # writing it in decimal may be refused
+        case ["bytes", text]:
+            return repr(bytes.fromhex(text[: 2 * room]))
+        case ["type", name]:
+            return str(name)
+        case ["opaque", name]:
+            return f"an object of type {name[:room]!r}"
+    found = number(wire)
+    return repr(wire[:room]) if isinstance(wire, str) else repr(wire if found is None else found)
+
+
+def _container_written(kind: str, body: Sequence[Any], room: int) -> str:
+    opening, closing = _BRACKETS[kind]
+    text = opening
+    for index, item in enumerate(body):
+        if len(text) > room:
+            return text
+        text += ("" if index == 0 else ": " if kind == "dict" and index % 2 else ", ") + _written(
+            item, room - len(text)
+        )
+    return text + ("," if kind == "tuple" and len(body) == 1 else "") + closing

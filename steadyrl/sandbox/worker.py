@@ -1,9 +1,10 @@
 """A warm, clean interpreter that forks once for every candidate; runs inside the jail.
 
-It reads a job from the socket on descriptor 0, forks, and waits: for the fork to end, for the time to be up, or for
-the other end to be gone. Then it kills what is left and says how the fork ended. The fork executes the candidate and
-writes plain values to the pipe that came with the job. The job holds code and arguments, never an expected value;
-the worker itself never looks into it. Nothing but the standard library.
+The worker receives two pipes over the socket on descriptor 0: one that holds a job, and one for its results. It forks
+and waits for the fork to end, for the time to be up, or for the other end of the socket to be gone. Then it kills what
+is left and says how the fork ended. Only the fork reads the job: memory that a process has freed keeps its bytes, and
+every later fork would get a copy of what the worker had once read. The job holds code and arguments, never an expected
+value. Nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ WARM = (
     "fractions functools hashlib heapq html io itertools json keyword math numbers operator pprint queue random re "
     "statistics string struct sys textwrap threading time traceback types typing unicodedata uuid zlib"
 ).split()
-READY = b"R"
-HEADER, STATUS = struct.Struct("=Q"), struct.Struct("=ciQ")
+READY, START = b"R", b"S"
+STATUS = struct.Struct("=ciQ")
 ENDED, TIME_UP = b"E", b"T"
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _CAPABILITY_VERSION = 0x20080522
-_RESULTS, _LIFE, _FIRST_OTHER, _DESCRIPTORS = 3, 4, 5, 1 << 16
+_RESULTS, _LIFE, _JOB, _FIRST_OTHER, _DESCRIPTORS = 3, 4, 5, 6, 1 << 16
 
 
 def main() -> None:
@@ -54,12 +55,13 @@ def main() -> None:
     gc.freeze()  # forks then do not write to the pages of what is here now
     control.sendall(READY)
     while True:
-        head, descriptors, _, _ = socket.recv_fds(control, HEADER.size, 1)
-        if not head:
+        start, pipes, _, _ = socket.recv_fds(control, len(START), 2)
+        if not start:
             return
-        job = _receive(control, HEADER.unpack(head)[0])
-        control.sendall(_run(job, descriptors[0], control, null, rules))
-        os.close(descriptors[0])
+        status = _run(pipes[0], pipes[1], control, null, rules)
+        for pipe in pipes:
+            os.close(pipe)
+        control.sendall(status)
 
 
 def _lock(rules: dict[str, Any]) -> None:
@@ -77,17 +79,7 @@ def _lock(rules: dict[str, Any]) -> None:
         raise OSError(ctypes.get_errno(), "capabilities could not be dropped")
 
 
-def _receive(control: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = control.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            sys.exit(0)
-        parts += part
-    return bytes(parts)
-
-
-def _run(job: bytes, results: int, control: socket.socket, null: int, rules: dict[str, Any]) -> bytes:
+def _run(job: int, results: int, control: socket.socket, null: int, rules: dict[str, Any]) -> bytes:
     """Fork, wait, kill what is left; return the status."""
     life_read, life_write = os.pipe()  # its end of file says that the candidate is gone
     began = time.monotonic()
@@ -129,15 +121,13 @@ def _bury(pid: int, alone: bool) -> int:
             return status
 
 
-def _become_candidate(job: bytes, results: int, life: int, null: int, rules: dict[str, Any]) -> NoReturn:
+def _become_candidate(job: int, results: int, life: int, null: int, rules: dict[str, Any]) -> NoReturn:
     """Turn this fork into a candidate; never returns."""
     try:
         os.setsid()
-        held = [os.dup(null), os.dup(results), os.dup(life)]
-        for target in (0, 1, 2):
-            os.dup2(held[0], target)
-        os.dup2(held[1], _RESULTS)
-        os.dup2(held[2], _LIFE)
+        held = [os.dup(descriptor) for descriptor in (null, null, null, results, life, job)]
+        for target, descriptor in enumerate(held):
+            os.dup2(descriptor, target)
         os.closerange(_FIRST_OTHER, max(256, *held) + 1)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -146,7 +136,7 @@ def _become_candidate(job: bytes, results: int, life: int, null: int, rules: dic
         if rules["seccomp"]:
             seccomp.install(os.getpid())
         os.write(_RESULTS, candidate.READY)
-        candidate.run(job, _RESULTS, builtins)
+        candidate.run(_JOB, _RESULTS, builtins)
     finally:
         os._exit(0)
 

@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from steadyrl.errors import ConfigError
-from steadyrl.sandbox import choose, jails
+from steadyrl.sandbox import choose, jails, landlock
 from steadyrl.sandbox.choose import SandboxSettings, open_sandbox, probe
 from steadyrl.sandbox.outcome import Returned
 
@@ -47,6 +47,16 @@ def test_the_probe_finds_out_that_resource_limits_are_no_jail(monkeypatch):
     found = probe.__wrapped__("weak")
     for way in ("read", "removed", "listed", "connected", "datagram", "signalled"):
         assert way in found
+
+
+def test_landlock_is_asked_for_on_linux_only(monkeypatch):
+    def called(*_):
+        raise AssertionError("a raw system call")
+
+    monkeypatch.setattr(landlock, "_call", called)
+    monkeypatch.setattr(landlock.sys, "platform", "darwin")
+    assert landlock.version() == 0
+    assert jails.missing("landlock") == "the kernel offers no Landlock"
 
 
 def test_a_jail_whose_program_is_missing_is_named(monkeypatch):

@@ -22,7 +22,7 @@ def descriptors():
 def test_arguments_arrive_as_they_were_and_values_come_back(sandbox):
     given = [{"a": (1, 2.5), 3: {4, 5}}, [None, True, b"\x00", "é\ud800", 1 << 70]]
     outcome = sandbox.run("def echo(*args):\n    return list(args)\n", "echo", [given])
-    assert outcome.results == (Returned(given),)
+    assert [result.value for result in outcome.results] == [given]
 
 
 def test_calls_go_on_after_one_that_raises(sandbox):
@@ -64,7 +64,7 @@ def test_useful_parts_of_the_standard_library_can_be_used(sandbox):
         "".join(f"import {name}\n" for name in names.split())
         + "def f():\n    return re.sub('a', 'b', 'cat'), str(decimal.Decimal('1.1'))"
     )
-    assert sandbox.run(code, "f", [()]).results == (Returned(("cbt", "1.1")),)
+    assert sandbox.run(code, "f", [()]).results[0].value == ("cbt", "1.1")
 
 
 def test_packages_installed_beside_the_standard_library_are_not_there(sandbox):

@@ -278,7 +278,7 @@ def test_code_nested_beyond_the_parser_is_a_failure(attack, right):
 
 def test_huge_integers_are_read_and_compared_in_no_time(attack):
     outcome = attack("def add(a, b):\n    return (1 << 1_000_000) + a\n")
-    assert outcome.results == (Returned((1 << 1_000_000) + 2), Returned((1 << 1_000_000) + 10))
+    assert [result.value for result in outcome.results] == [(1 << 1_000_000) + 2, (1 << 1_000_000) + 10]
 
 
 def test_huge_integers_in_messages_of_errors_harm_nobody(attack, right):
@@ -307,4 +307,4 @@ def test_tracing_mounting_and_namespaces_are_refused(attack):
             "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
             f"def add(a, b):\n    return libc.{call}, ctypes.get_errno()\n"
         )
-        assert attack(code).results == (Returned((-1, 1)), Returned((-1, 1)))  # EPERM
+        assert attack(code).results == (Returned(["tuple", -1, 1]),) * 2  # EPERM

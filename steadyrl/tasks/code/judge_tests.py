@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from steadyrl.tasks.code.problems import CodeProblem
 
 # A call whose arguments follow from an earlier result is only known after that result: one more pass each time.
 _PASSES = 6
+_SHOWN = 300  # characters of a reason
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,14 @@ class Verdict:
             counts by the share of its rounds, so that ``passed`` need not be whole.
         outcome: How the program's last run ended.
         note: Why it does not pass; "" where it does.
+        refused: What the test code asked for that cannot be judged from outside the program; "" for nothing.
     """
 
     passed: float
     total: int
     outcome: Outcome
     note: str
+    refused: str = ""
 
 
 def judge(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
@@ -44,7 +48,7 @@ def judge(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     """
     verdict = _by_script(sandbox, code, problem) if problem.script else _by_cases(sandbox, code, problem)
     results = verdict.outcome.results
-    if 0 < verdict.passed < verdict.total and all(isinstance(r, Returned) and r.value is None for r in results):
+    if 0 < verdict.passed < verdict.total and all(isinstance(r, Returned) and r.wire is None for r in results):
         # An empty body meets each "assert not f(x)" and each expected None; that is no part of a solution.
         return replace(verdict, passed=0, note="it returns None whatever it is given")
     return verdict
@@ -54,7 +58,7 @@ def _by_cases(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     outcome = sandbox.run(code, problem.entry_point, [case.arguments for case in problem.cases])
     passed, note = 0, outcome.note
     for case, result in zip(problem.cases, outcome.results, strict=False):  # an unfinished run has fewer results
-        if isinstance(result, Returned) and values.same(result.value, case.expected):
+        if isinstance(result, Returned) and values.same(result.wire, case.expected):
             passed += 1
         else:
             note = note or _difference(problem.entry_point, case.arguments, result, case.expected)
@@ -62,38 +66,29 @@ def _by_cases(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
 
 
 def _difference(name: str, arguments: tuple[Any, ...], result: Returned | Raised, expected: Any) -> str:
-    call = f"{name}({', '.join(map(_short, arguments))})"
+    call = f"{name}({', '.join(values.shown(values.encode(argument)) for argument in arguments)})"
     if isinstance(result, Raised):
         return f"{call} raised {result.type_name}: {result.text}"
-    return f"{call} is {_short(result.value)}, expected {_short(expected)}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"  # writing it in decimal may be refused
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
+    return f"{call} is {values.shown(result.wire)}, expected {values.shown(values.encode(expected))}"
 
 
 def _by_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
-    """Alternate between the tests, which say what to call, and the program, until the calls stay the same."""
-    known: list[tuple[Any, str, Any]] = []
+    """Alternate between the tests, which say what to do, and the program, until the steps stay the same."""
+    script = [problem.script, problem.given, problem.entry_point, list(problem.classes)]
+    steps, results = "[]", "[]"
     outcome: Outcome | None = None
     for _ in range(_PASSES):
-        tests = sandbox.run(_replay_source(), "replay", [[problem.script, problem.entry_point, known]])
+        tests = sandbox.run(_replay_source(), "replay", [[*script, steps, results]])
         answer = tests.results[0] if tests.results else None
         if not isinstance(answer, Returned):
-            said = f"the tests did not come to an end: {answer or tests.note}"
-            return Verdict(0, _asserts(problem), outcome or tests, said)
-        calls, counts, reached_end = answer.value
-        if outcome is not None and values.dumps(calls) == values.dumps([arguments for arguments, _, _ in known]):
-            return _by_counts(counts, reached_end, outcome)
-        outcome = sandbox.run(code, problem.entry_point, calls)
-        known = [(args, *_told(result)) for args, result in zip(calls, outcome.results, strict=False)]
-        known += [(args, "raised", "RuntimeError") for args in calls[len(known) :]]
+            said = answer.text if answer else tests.note
+            return Verdict(0, _asserts(problem), outcome or tests, f"the tests did not come to an end: {said}")
+        before = steps
+        steps, count, counts, reached_end, refused = answer.value
+        if outcome is not None and steps == before:
+            return replace(_by_counts(counts, reached_end, outcome), refused=refused[:_SHOWN])
+        outcome = sandbox.run_steps(code, problem.entry_point, steps, count)
+        results = json.dumps([_told(result) for result in outcome.results])
     assert outcome is not None, "there is at least one pass"
     return Verdict(0, _asserts(problem), outcome, "the calls of the tests depend on too many earlier results")
 
@@ -113,8 +108,8 @@ def _asserts(problem: CodeProblem) -> int:
     return sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
 
 
-def _told(result: Returned | Raised) -> tuple[str, Any]:
-    return ("value", result.value) if isinstance(result, Returned) else ("raised", result.type_name)
+def _told(result: Returned | Raised) -> list[Any]:
+    return ["value", result.wire] if isinstance(result, Returned) else ["raised", result.type_name, result.text]
 
 
 @lru_cache(maxsize=1)

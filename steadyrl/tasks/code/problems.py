@@ -11,12 +11,13 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import DataError
 from steadyrl.sandbox import values
+from steadyrl.tasks.code.names import names_defined, names_lacking
 from steadyrl.tasks.code.replay import marked
 from steadyrl.tasks.jsonl import filled_field, read_objects, text_field
 
@@ -48,6 +49,8 @@ class CodeProblem:
         starter_code: What an answer continues; "" where an answer is a whole program.
         cases: Tests as values; compared outside the jail.
         script: Tests as code with ``assert``, for what values cannot say; "" where ``cases`` say it all.
+        given: Code that the script builds on, of the starter or the canonical solution.
+        classes: Names in the script that mean the answer's own classes.
         canonical_solution: An answer known to be right, or None.
         wrong_solution: An answer known to be wrong, or None.
     """
@@ -58,6 +61,8 @@ class CodeProblem:
     starter_code: str = ""
     cases: tuple[Case, ...] = ()
     script: str = ""
+    given: str = ""
+    classes: tuple[str, ...] = ()
     canonical_solution: str | None = None
     wrong_solution: str | None = None
 
@@ -145,7 +150,7 @@ def own_problem(record: Mapping[str, Any], path: Path, number: int) -> CodeProbl
     else:
         cases, script = tuple(_case(test, path, number) for test in tests), ""
     optional = {key: text_field(record, key, path, number) if key in record else None for key in _OPTIONAL}
-    return CodeProblem(
+    problem = CodeProblem(
         id=filled_field(record, "id", path, number),
         prompt=prompt,
         entry_point=entry_point,
@@ -154,6 +159,28 @@ def own_problem(record: Mapping[str, Any], path: Path, number: int) -> CodeProbl
         script=script,
         canonical_solution=optional["canonical_solution"],
         wrong_solution=optional["wrong_solution"],
+    )
+    return with_given(problem, path, number)
+
+
+def with_given(problem: CodeProblem, path: Path, number: int) -> CodeProblem:
+    """Return a problem with the code that its test code builds on and does not define itself.
+
+    Raises:
+        DataError: Test code uses a name that nothing defines.
+    """
+    if not problem.script:
+        return problem
+    lacking = names_lacking(problem.script) - {"candidate", problem.entry_point}
+    if not lacking:
+        return problem
+    solution = program(problem.canonical_solution, problem) if problem.canonical_solution is not None else ""
+    for source in (problem.starter_code, solution):
+        if is_python(source) and lacking <= (names := names_defined(source)).keys():
+            return replace(problem, given=source, classes=tuple(sorted(name for name in lacking if names[name])))
+    raise DataError(
+        f"{path}, line {number}: the tests use '{min(lacking)}', which neither they nor the solution define; define or "
+        "import it in the tests, or remove the line"
     )
 
 
@@ -185,9 +212,9 @@ def _case(test: Any, path: Path, number: int) -> Case:
             "'assert f(1) == 2'"
         )
     try:
-        values.dumps(test)
-    except RecursionError as error:
-        raise DataError(f"{path}, line {number}: a test is nested too deeply; mend or remove the line") from error
+        values.encode(test)
+    except ValueError as error:
+        raise DataError(f"{path}, line {number}: a test cannot be used ({error}); change or remove the line") from error
     return Case(tuple(test[0]), test[1])
 
 
@@ -222,8 +249,8 @@ def parse_tests(text: str, path: Path, number: int) -> ast.Module:
             plain = ast.parse(text)
     except _UNREADABLE as error:
         raise DataError(
-            f"{path}, line {number}: the tests are not valid Python ({type(error).__name__}): {text[:200]!r}; mend or "
-            "remove the line"
+            f"{path}, line {number}: the tests are not valid Python ({type(error).__name__}): {text[:200]!r}; change "
+            "or remove the line"
         ) from error
     if not asserts:
         raise DataError(
@@ -264,6 +291,6 @@ def _as_case(test: ast.expr, function: str) -> Case | None:
             return None
     try:
         arguments, expected = tuple(ast.literal_eval(arg) for arg in args), ast.literal_eval(right)
-        return Case(arguments, values.loads(values.dumps(expected)))
+        return Case(arguments, values.decode(values.encode(expected)))
     except (ValueError, TypeError, RecursionError, MemoryError):
         return None

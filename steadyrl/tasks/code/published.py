@@ -21,6 +21,7 @@ from steadyrl.tasks.code.problems import (
     own_problem,
     parse_tests,
     read_records,
+    with_given,
 )
 from steadyrl.tasks.jsonl import filled_field, text_field
 
@@ -73,19 +74,18 @@ def _human_eval(record: Mapping[str, Any], path: Path, number: int) -> CodeProbl
     if check is None:
         raise DataError(f"{path}, line {number}: 'test' has no function check(candidate), as HumanEval's tests do")
     cases = cases_of(check.body, check.args.args[0].arg)
-    # Some tests use what the prompt defines beside the function that is asked for.
-    given = prompt if is_python(prompt) else ""
-    return CodeProblem(
+    problem = CodeProblem(
         id=filled_field(record, "task_id", path, number),
         prompt=prompt,
         entry_point=entry_point,
         starter_code=prompt,
         cases=cases or (),
-        script="" if cases else f"{given}\n{test}\ncheck(candidate)\n",
+        script="" if cases else f"{test}\ncheck(candidate)\n",
         canonical_solution=text_field(record, "canonical_solution", path, number)
         if "canonical_solution" in record
         else None,
     )
+    return with_given(problem, path, number)
 
 
 def _mbpp(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
@@ -98,23 +98,25 @@ def _mbpp(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
     code = text_field(record, "code", path, number)
     imports = record.get("test_imports", [])
     setup = "\n".join([str(record.get("test_setup_code", "")), *map(str, imports if isinstance(imports, list) else [])])
-    entry_point = _called(tests[0], code, path, number)
+    shown, entry_point = _first_call(tests, code, path, number)
     cases, script = from_asserts(tests, entry_point, path, number, setup)
-    return CodeProblem(
+    problem = CodeProblem(
         id=f"MBPP/{record['task_id']}",
-        prompt=f'"""\n{text}\n{tests[0]}\n"""\n',
+        prompt=f'"""\n{text}\n{shown}\n"""\n',
         entry_point=entry_point,
         cases=cases,
         script=script,
         canonical_solution=code.replace("\r\n", "\n"),
     )
+    return with_given(problem, path, number)
 
 
-def _called(test: str, code: str, path: Path, number: int) -> str:
-    """Return the function that a test is about: of those it calls the one that the reference solution defines."""
-    if is_python(test) and is_python(code):
+def _first_call(tests: list[str], code: str, path: Path, number: int) -> tuple[str, str]:
+    """Return the first test that calls a function which the reference solution defines, and that function's name."""
+    if is_python(code):
         defined = {n.name for n in ast.parse(code).body if isinstance(n, ast.FunctionDef)}
-        for node in ast.walk(ast.parse(test)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
-                return node.func.id
-    raise DataError(f"{path}, line {number}: the first test calls no function that 'code' defines: {test[:200]!r}")
+        for test in filter(is_python, tests):
+            for node in ast.walk(ast.parse(test)):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
+                    return test, node.func.id
+    raise DataError(f"{path}, line {number}: no test calls a function that 'code' defines: {tests[0][:200]!r}")

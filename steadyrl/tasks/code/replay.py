@@ -3,19 +3,25 @@
 Every ``assert`` statement is one test, however often it is reached: were each round of a loop a test of its own, a
 candidate could make many that hold, by returning much to loop over, and hide those that fail among them.
 
-The candidate is another process. What its calls returned comes in as plain values, in the order of the calls; the
-test code is run against them. So no expected value ever meets the candidate, and no object of the candidate ever takes
-part in a comparison. Its source is read as text and sent into the jail; nothing but the standard library.
+The candidate is another process. The test code is run several times: what it does with the candidate is written down
+as steps, the candidate takes the steps in its own process, and the next run replays what they gave. Plain values come
+back as values. An object of the candidate's own stays with it: the test code has a ``Stand`` in for it, and can call
+it, read and set its attributes and hand it to the candidate; each of these is a step. So no expected value ever meets
+the candidate, and no object of the candidate ever takes part in a comparison.
+
+The source of this file is read as text and sent into the jail. It needs the standard library and ``sandbox.values``.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import copy
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from steadyrl.sandbox import values
 
 
 class Marks(ast.NodeTransformer):
@@ -44,32 +50,126 @@ def marked(script: str) -> tuple[ast.Module, int]:
     return tree, marks.asserts
 
 
-def replay(script: str, name: str, known: list[Any]) -> tuple[list[Any], list[list[int]], bool]:
+class Unknown(Exception):
+    """The value of a step is needed that has not been taken yet."""
+
+
+class Steps:
+    """What the test code has done with the candidate so far.
+
+    Attributes:
+        taken: The steps of this run, as ``sandbox.candidate`` reads them.
+        refused: What was asked for that cannot be judged from outside the candidate; "" for nothing.
+    """
+
+    def __init__(self, known: Sequence[Any], results: Sequence[Any], errors: dict[str, type[Exception]]):
+        self.taken: list[Any] = []
+        self.refused = ""
+        self._known, self._results, self._errors = known, results, errors
+        self._astray = False
+
+    def take(self, *step: Any) -> Any:
+        """Write a step down and return what it gave, or a ``Stand`` for it."""
+        number = len(self.taken)
+        self.taken.append(list(step))
+        self._astray = self._astray or self._known[number : number + 1] != self.taken[number:]
+        if self._astray:  # from here on the results belong to other steps
+            return Stand(self, number, "")
+        match self._results[number] if number < len(self._results) else ["raised", "RuntimeError", "it has ended"]:
+            case ["value", ["opaque", kind]]:
+                return Stand(self, number, kind)
+            case ["value", wire]:
+                if kind := _opaque(wire):
+                    self.refused = (
+                        f"they get a container with an object of type '{kind}', which cannot leave the answer"
+                    )
+                return values.decode(wire)
+            case ["raised", kind, text]:
+                error = self._errors.get(kind, getattr(builtins, kind, None))
+                fits = isinstance(error, type) and issubclass(error, Exception)
+                raise error.__new__(error, text) if fits else Exception(f"{kind}: {text}")
+
+    def plain(self, value: Any) -> Any:
+        """Return the wire form of what is handed to the candidate."""
+        wire = values.encode(value)
+        if kind := _opaque(wire):
+            self.refused = f"they hand the function an object of type '{kind}', which cannot leave the tests"
+        return wire
+
+    def call(self, *arguments: Any, **named: Any) -> Any:
+        """Stand for the function that is tested."""
+        return self.take("call", self.plain(list(arguments)), self.plain(named))
+
+
+class Stand(values.Kept):
+    """Stands for an object that the candidate has kept, or for a result that is not known yet."""
+
+    def __init__(self, steps: Steps, number: int, kind: str):
+        super().__init__(number)
+        self.__dict__.update(steps=steps, kind=kind)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions, such as those of copy
+            raise AttributeError(name)
+        return self.__dict__["steps"].take("get", self.number, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        steps = self.__dict__["steps"]
+        steps.take("set", self.number, name, steps.plain(value))
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the object."""
+        steps = self.__dict__["steps"]
+        return steps.take("apply", self.number, steps.plain(list(arguments)), steps.plain(named))
+
+    def __eq__(self, other: object) -> bool:
+        return self._refuse("compare an object with")
+
+    def __instancecheck__(self, other: object) -> bool:
+        return self._refuse("ask whether an object is of")
+
+    def __bool__(self) -> bool:
+        if not self.__dict__["kind"]:
+            raise Unknown
+        return True  # as any object is that does not say otherwise
+
+    __hash__ = None  # type: ignore[assignment]  # equal to nothing, so it must not be found in a set either
+
+    def _refuse(self, what: str) -> bool:
+        """Note that something was asked that only the candidate could answer, and in its own favour."""
+        kind = self.__dict__["kind"]
+        if not kind:
+            raise Unknown
+        self.__dict__["steps"].refused = f"they {what} one of type '{kind}', which stays with the answer"
+        return False
+
+
+def _opaque(wire: Any) -> str:
+    """Return the type of what is not plain in a wire form, "" where all of it is."""
+    if not isinstance(wire, list):
+        return ""
+    if wire[0] == "opaque":
+        return str(wire[1])
+    return next((kind for kind in map(_opaque, wire[1:]) if kind), "")
+
+
+def replay(
+    script: str, given: str, name: str, classes: Sequence[str], known: str, results: str
+) -> tuple[str, int, list[list[int]], bool, str]:
     """Run test code against known results.
 
     Args:
         script: Test code; calls the function as ``candidate`` or by its name.
+        given: Code that the test code builds on, of the same author.
         name: The function's name.
-        known: (arguments, "value", value) or (arguments, "raised", type name) per call, in order.
+        classes: Names that the test code uses and that mean the candidate's own classes.
+        known: The steps of the run before, as JSON.
+        results: What they gave, as JSON: ["value", wire form] or ["raised", type, text].
 
     Returns:
-        The arguments of all calls that the tests made; for every assert statement, in the order of the source, how
-        often it held and how often it was reached; whether the end was reached.
+        The steps of this run as JSON, and how many they are; for every assert statement, in the order of the source,
+        how often it held and how often it was reached; whether the end was reached; what cannot be judged, or "".
     """
-    calls: list[Any] = []
-    lost: list[int] = []
-
-    def candidate(*arguments: Any) -> Any:
-        index = len(calls)
-        calls.append(copy.deepcopy(list(arguments)))
-        if lost or index >= len(known) or known[index][0] != calls[index]:
-            lost.append(index)  # from here on the results belong to other calls
-            return None
-        _, kind, value = known[index]
-        if kind == "raised":
-            error = getattr(builtins, value, Exception)
-            raise error() if isinstance(error, type) and issubclass(error, Exception) else Exception(value)
-        return copy.deepcopy(value)
 
     def mark(number: int, test: Callable[[], Any]) -> None:
         counts[number][1] += 1
@@ -81,12 +181,24 @@ def replay(script: str, name: str, known: list[Any]) -> tuple[list[Any], list[li
     random.seed(0)
     tree, asserts = marked(script)
     counts = [[0, 0] for _ in range(asserts)]
-    # The prompt may define the function too, with an empty body; the test code calls the candidate under both names.
-    namespace = {"__name__": "tests", "candidate": candidate, "__mark__": mark}
+    namespace: dict[str, Any] = {"__name__": "tests", "__mark__": mark}
+    steps = Steps(json.loads(known), json.loads(results), {})
     try:
+        exec(compile(given, "<given>", "exec"), namespace)
+        steps = Steps(json.loads(known), json.loads(results), _errors(namespace))
+        for borrowed in classes:
+            if borrowed not in _errors(namespace):
+                namespace[borrowed] = steps.take("global", borrowed)
         for statement in tree.body:
+            # The test code calls the candidate under both names, whatever stands under them by now.
+            namespace.update({"candidate": steps.call, name: steps.call})
             exec(compile(ast.Module([statement], []), "<tests>", "exec"), namespace)
-            namespace[name] = candidate
     except Exception:  # the tests were led astray by what the candidate returned
-        return calls, counts, False
-    return calls, counts, True
+        return json.dumps(steps.taken), len(steps.taken), counts, False, steps.refused
+    return json.dumps(steps.taken), len(steps.taken), counts, True, steps.refused
+
+
+def _errors(namespace: dict[str, Any]) -> dict[str, type[Exception]]:
+    return {
+        name: found for name, found in namespace.items() if isinstance(found, type) and issubclass(found, Exception)
+    }

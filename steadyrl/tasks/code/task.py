@@ -34,6 +34,7 @@ from steadyrl.types import Problem, Rollout, Score
 OWN_PROBLEMS = Path(__file__).with_name("problems.jsonl")
 _ENTRIES_KEPT = 10_000  # a step asks for each one once per reward part
 _FINDING_COST = 0.2  # of quality, per objection
+_REFUSED_SHOWN = 20  # problems, by id and reason
 _USUAL_SIZE = 60  # nodes of a program, where no canonical solution gives a measure
 
 Pairs = Sequence[tuple[Problem, Rollout]]
@@ -107,7 +108,8 @@ class CodeTask:
                 held-out problems.
 
         Raises:
-            DataError: A file is malformed, or there are fewer than two problems.
+            DataError: A file is malformed, there are fewer than two problems, or test code asks for what cannot be
+                judged without trusting the answer.
             ConfigError: No jail holds on this machine.
         """
         self._all_or_nothing = settings.all_or_nothing
@@ -118,6 +120,25 @@ class CodeTask:
         self._inspected: OrderedDict[str, tuple[list[str], int]] = OrderedDict()
         self._ruff = find_ruff() if settings.lint == "ruff" else None
         self._linted: OrderedDict[str, list[str]] = OrderedDict()
+        self._refuse_unjudgeable()
+
+    def _refuse_unjudgeable(self) -> None:
+        """Run the canonical solutions of problems with test code: what these cannot pass, no answer can."""
+        refused = []
+        for problem in self._by_id.values():
+            if problem.script and problem.canonical_solution is not None:
+                try:
+                    verdict = judge(self._sandbox, program(problem.canonical_solution, problem), problem)
+                except JailError as error:
+                    raise DataError(f"the tests of '{problem.id}' could not be tried ({error}); try again") from error
+                if verdict.refused and verdict.passed < verdict.total:
+                    refused.append(f"'{problem.id}': {verdict.refused}")
+        if refused:
+            raise DataError(
+                "tests of task.args.problems cannot be judged without trusting the answer, those of "
+                f"{len(refused)}: {'; '.join(refused[:_REFUSED_SHOWN])}. Have these tests compare plain values, or "
+                "remove the problems"
+            )
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """See Task."""

@@ -1,16 +1,19 @@
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from steadyrl.errors import DataError
-from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
+from steadyrl.sandbox.choose import SandboxSettings, open_sandbox, probe
 from steadyrl.sandbox.outcome import Returned
+from steadyrl.sandbox.pool import Limits, Sandbox
 from steadyrl.tasks.code.judge_tests import judge
 from steadyrl.tasks.code.problems import Case, CodeProblem, from_asserts, is_python, program
 from steadyrl.tasks.code.published import load_problems
 from tests import needs
+from tests.sandbox.memory_scan import SCAN, secret
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +49,58 @@ def test_none_everywhere_is_right_where_it_is_asked_for(sandbox):
     assert judge(sandbox, "def f(x): pass", problem(((1,), None), ((0,), None))).passed == 2
 
 
-def test_expected_values_never_meet_the_candidate(sandbox):
-    secret = problem((("argument-seen",), "expected-" + "hidden"), ((1,), "expected-" + "hidden"))
-    code = (
-        "import gc, sys\n"
-        "def f(x):\n"
-        "    frame, seen = sys._getframe(), []\n"
-        "    while frame:\n        seen.append(dict(frame.f_locals)); frame = frame.f_back\n"
-        "    return repr(seen) + repr([o for o in gc.get_objects() if type(o) in (list, tuple)])\n"
+@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
+def patient(request):
+    """Return a pool in a jail that holds here, whose programs have the time to read all their memory."""
+    if reason := probe(request.param):
+        pytest.skip(f"{request.param}: {reason}")
+    with Sandbox(request.param, Limits(wall_s=60.0, cpu_s=30, memory_mib=512)) as pool:
+        yield pool
+
+
+def secrets_seen(sandbox, asked, argument):
+    """Return which secrets an answer finds in all its memory, after right answers were judged in the same worker."""
+    for _ in range(4):
+        right = judge(sandbox, program(asked.canonical_solution, asked), asked)
+        assert right.passed == right.total
+    verdict = judge(sandbox, f"{SCAN}\ndef f(*_):\n    return scan()\n", asked)
+    assert verdict.passed == 0
+    found, read = next(r for r in verdict.outcome.results if isinstance(r, Returned)).value
+    assert read > 8 << 20
+    assert (argument in found) or not argument
+    return set(found) - {argument}
+
+
+def test_nothing_of_cases_and_solutions_lies_in_an_answers_memory(patient):
+    argument, expected, solution = secret(), secret(), secret()
+    code = f"def f(x, n=2):\n    KEPT = {solution!r}\n    return {expected[:9]!r} + {expected[9:]!r} * (n == 2)\n"
+    asked = problem(((argument,), expected), ((1,), expected), canonical_solution=code)
+    assert secrets_seen(patient, asked, argument) == set()
+
+
+def test_nothing_of_hidden_test_scripts_and_solutions_lies_in_an_answers_memory(patient):
+    expected, solution, comment, given = secret(), secret(), secret(), secret()
+    code = f"def f(n):\n    KEPT = {solution!r}\n    return {expected[:9]!r} + {expected[9:]!r} * (n < 9)\n"
+    script = f"assert f(1) == EXPECTED  # {comment}\nfor i in range(5):\n    assert f(i)[2:] == {expected!r}[2:]\n"
+    asked = problem(script=script, canonical_solution=code, given=f"EXPECTED = {expected!r}\nOTHER = {given!r}\n")
+    assert secrets_seen(patient, asked, "") == set()
+
+
+def test_an_answer_that_replays_asserts_found_in_memory_passes_nothing(patient):
+    """The attack that once passed all hidden asserts: read the tests in freed memory, and return what they expect."""
+    numbers = random.Random(7).sample(range(10**6), 8)
+    # A job of this size leaves its text in freed memory that the next one does not overwrite.
+    script = "# why each of these holds\n" * 3000
+    script += "".join(f"assert f({i}) == {number}\n" for i, number in enumerate(numbers))
+    thief = SCAN.replace('rb"S[E]CRE[T]-[0-9a-f]{16}"', r'rb"assert\s+f\([0-9]+\) == [0-9]+"') + (
+        "STOLEN = [text.split() for text in scan()[0]]\n"
+        "def f(x):\n    return next((int(w[3]) for w in STOLEN if w[1] == f'f({x})'), 0)\n"
     )
-    told = "".join(str(r.value) for r in judge(sandbox, code, secret).outcome.results if isinstance(r, Returned))
-    assert "argument-seen" in told
-    assert "expected-hidden" not in told
+    table = f"def f(x):\n    return {numbers}[x]\n"
+    asked = problem(script=script, canonical_solution=table)
+    for _ in range(3):
+        assert judge(patient, table, asked).passed == 8
+    assert judge(patient, thief, asked).passed == 0
 
 
 SCRIPT = """
@@ -282,7 +325,7 @@ def test_packed_files_load(tmp_path):
         (HUMAN_EVAL, {"entry_point": "g"}, "line 2: 'prompt' does not define the function 'g'"),
         (HUMAN_EVAL, {"prompt": " "}, "line 2: 'prompt' is empty"),
         (MBPP, {"test_list": "assert"}, "line 2: 'test_list' is"),
-        (MBPP, {"code": "x = 1"}, "line 2: the first test calls no function"),
+        (MBPP, {"code": "x = 1"}, "line 2: no test calls a function"),
         (MBPP, {"test_list": ["f(1)", "f(2)"]}, "line 2: the tests have no assert"),
         (MBPP, {"test_setup_code": "if 1:", "test_list": ["assert f(1)"]}, "line 2: the tests are not valid Python"),
         (OURS, {}, "line 2: the id 'a' is there twice, first in line 1"),
