@@ -12,6 +12,8 @@ import struct
 import sys
 from collections.abc import Iterable
 
+from steadyrl.sandbox.libc import libc
+
 # Equal on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _GET_VERSION, _RULE_PATH_BENEATH = 1, 1
@@ -54,8 +56,7 @@ def read_only(paths: Iterable[str]) -> None:
     try:
         for path in paths:
             _allow_reading(ruleset, path)
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        if libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no_new_privs was refused")
         _call(_RESTRICT_SELF, ruleset, 0)
     finally:
@@ -76,10 +77,10 @@ def _allow_reading(ruleset: int, path: str) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
+    call = libc().syscall
+    call.restype = ctypes.c_long
     wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = int(libc.syscall(ctypes.c_long(number), *wide))
+    result = int(call(ctypes.c_long(number), *wide))
     if result < 0:
         raise OSError(ctypes.get_errno(), "a Landlock call failed")
     return result

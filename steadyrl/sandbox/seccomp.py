@@ -15,6 +15,8 @@ import errno
 import platform
 import struct
 
+from steadyrl.sandbox.libc import libc
+
 # name: (x86-64, arm64); None where the architecture lacks the call.
 _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
@@ -102,6 +104,8 @@ _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data; low halves come first on both architectures
 
+_ANY_PID = b"PIDS"  # in the place of a number that no process has, for it is above 2^22
+
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 22, 38, 2
 
 
@@ -110,27 +114,27 @@ def supported() -> bool:
     return platform.system() == "Linux" and platform.machine() in _MACHINES
 
 
-def install(pid: int) -> None:
+def install(filter: bytes, pid: int) -> None:
     """Filter the calling process from here on; it cannot be undone.
 
     Args:
+        filter: From ``build``.
         pid: The caller's own, the only one that it may send signals to.
 
     Raises:
         OSError: The kernel refuses.
     """
-    program = _program(pid)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+    program = filter.replace(_ANY_PID, struct.pack("=I", pid))
+    if libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "no_new_privs was refused")
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
-    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0) != 0:
+    if libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "the seccomp filter was refused")
 
 
-def _program(pid: int) -> bytes:
-    """Return the filter in classic BPF, eight bytes an instruction."""
+def build() -> bytes:
+    """Return the filter in classic BPF, eight bytes an instruction, with a place for the process's own id."""
     column, arch = _MACHINES[platform.machine()]
     refuse = _op(_RETURN, _ERRNO | errno.EPERM)
     allow = _op(_RETURN, _ALLOW)
@@ -144,8 +148,9 @@ def _program(pid: int) -> bytes:
     parts += [_op(_EQUAL, _CLONE3[column], 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
     # Each of these ends in a return, so the accumulator still holds the number at the next one.
     parts += _when(_CLONE[column], [_op(_LOAD, _ARGS), _op(_ANY_BIT, _CLONE_THREAD, 0, 1), allow, refuse])
+    own = struct.unpack("=I", _ANY_PID)[0]
     for number in (_KILL[column], _TGKILL[column]):
-        parts += _when(number, [_op(_LOAD, _ARGS), _op(_EQUAL, pid, 0, 1), allow, refuse])
+        parts += _when(number, [_op(_LOAD, _ARGS), _op(_EQUAL, own, 0, 1), allow, refuse])
     nothing_new = [_op(_LOAD, _ARGS + 16), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _ARGS + 20), _op(_EQUAL, 0, 0, 1), allow]
     parts += _when(_PRLIMIT[column], [_op(_LOAD, _ARGS), _op(_EQUAL, 0, 0, 5), *nothing_new, refuse])
     plain = [part for request in _FCNTLS for part in (_op(_EQUAL, request, 0, 1), allow)]

@@ -26,6 +26,7 @@ import time
 from typing import Any, NoReturn
 
 from steadyrl.sandbox import candidate, landlock, seccomp
+from steadyrl.sandbox.libc import libc
 
 # What candidates import most; loading them here, once, makes importing them there free.
 WARM = (
@@ -49,6 +50,7 @@ def main() -> None:
     for name in WARM:
         with contextlib.suppress(ImportError):  # a distribution may leave parts of the library out
             __import__(name)
+    rules["filter"] = seccomp.build() if rules["seccomp"] else None  # once, for every fork
     null = os.open(os.devnull, os.O_RDWR)
     _lock(rules)
     gc.collect()
@@ -68,14 +70,13 @@ def _lock(rules: dict[str, Any]) -> None:
     """Give up, for this process and all that come from it, what no candidate may have."""
     if sys.platform != "linux":
         return
-    libc = ctypes.CDLL(None, use_errno=True)
     # Undumpable: no process of the same user may look into the memory of this one.
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if rules["readable"] is not None:
         landlock.read_only(rules["readable"])
     header, empty = struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)
-    if libc.capset(header, empty) != 0:
+    if libc().capset(header, empty) != 0:
         raise OSError(ctypes.get_errno(), "capabilities could not be dropped")
 
 
@@ -130,11 +131,11 @@ def _become_candidate(job: int, results: int, life: int, null: int, rules: dict[
             os.dup2(descriptor, target)
         os.closerange(_FIRST_OTHER, max(256, *held) + 1)
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _limit(rules)
         random.seed(0)
-        if rules["seccomp"]:
-            seccomp.install(os.getpid())
+        if rules["filter"] is not None:
+            seccomp.install(rules["filter"], os.getpid())
         os.write(_RESULTS, candidate.READY)
         candidate.run(_JOB, _RESULTS, builtins)
     finally:
