@@ -74,6 +74,41 @@ def test_packages_installed_beside_the_standard_library_are_not_there(sandbox):
         assert outcome.note.startswith(("ModuleNotFoundError", "PermissionError"))
 
 
+def test_a_program_meets_nothing_of_the_one_before(sandbox):
+    leave = "import builtins, math, sys\nbuiltins.left = math.left = 1\nsys.modules['left'] = math\ndef f(): return 1\n"
+    assert sandbox.run(leave, "f", [()]).results == (Returned(1),)
+    look = (
+        "import builtins, math, sys\n"
+        "def f(): return [hasattr(builtins, 'left'), hasattr(math, 'left'), 'left' in sys.modules]\n"
+    )
+    assert sandbox.run(look, "f", [()]).results[0].value == [False, False, False]
+
+
+def test_the_environment_holds_a_few_harmless_names_only(sandbox, monkeypatch):
+    monkeypatch.setenv("STEADYRL_TEST_KEY", "secret")
+    names = set(sandbox.run("import os\ndef f():\n    return sorted(os.environ)\n", "f", [()]).results[0].value)
+    assert names <= {"LC_ALL", "LC_CTYPE", "PATH", "PWD", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED"}
+
+
+def test_what_a_program_prints_is_thrown_away(sandbox, capfd):
+    code = "import os, sys\ndef f():\n    print('x', flush=True); os.write(1, b'y'); os.write(2, b'z')\n    return 1\n"
+    assert sandbox.run(code, "f", [()]).results == (Returned(1),)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_texts_of_exceptions_are_cut_and_can_be_stored(sandbox):
+    code = "def f(n):\n    raise ValueError('\\ud800' * n)\nclass Bad(Exception):\n    def __str__(self): raise Bad\n"
+    [raised] = sandbox.run(code, "f", [(1000,)]).results
+    assert raised.type_name == "ValueError" and raised.text.startswith("\\ud800") and len(raised.text) < 2000
+    assert raised.text.encode()
+    assert sandbox.run(code + "def g():\n    raise Bad\n", "g", [()]).results == (Raised("Bad", ""),)
+
+
+def test_jobs_larger_than_a_pipe_arrive_whole(sandbox):
+    text = "x" * 900_000
+    assert sandbox.run(f"# {text}\ndef f(x):\n    return len(x)\n", "f", [(text,)]).results == (Returned(len(text)),)
+
+
 def test_sets_and_random_numbers_are_the_same_in_every_worker(jail):
     code = "import random\ndef f():\n    return [list({'a', 'b', 'c', 'd'}), random.random(), hash('x')]"
     found = []
