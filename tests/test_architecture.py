@@ -13,7 +13,7 @@ import steadyrl
 
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
-    {"types", "protocols", "errors", "sections", "config", "metrics", "plugins", "rundir"},  # the ground
+    {"types", "protocols", "errors", "sections", "config", "metrics", "plugins", "rundir", "scratch"},  # the ground
     # mathematics; the jail; the browser
     {
         "advantages",

@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import socket
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +16,7 @@ from steadyrl.sandbox import jails
 from steadyrl.sandbox.jails import JailName, Limits
 from steadyrl.sandbox.outcome import Outcome, Returned
 from steadyrl.sandbox.pool import JailError, Sandbox
+from steadyrl.scratch import scratch_folder
 from steadyrl.sections import Section
 
 log = logging.getLogger(__name__)
@@ -120,15 +120,15 @@ def probe(jail: JailName) -> str:
     with (
         Sandbox(jail, Limits(wall_s=2.0)) as sandbox,
         socket.create_server(("127.0.0.1", 0)) as server,
-        tempfile.TemporaryDirectory() as folder,
+        scratch_folder() as folder,
     ):
-        target = Path(folder) / "target"
+        target = folder / "target"
         target.write_text("secret")
         port = server.getsockname()[1]
         attempts: list[tuple[str, object]] = [
             *((name, str(target)) for name in ("read", "removed")),
-            *(("written", str(path)) for path in (target, Path(folder) / "new", "/tmp/new", "/new", "/dev/new")),
-            ("listed", folder),
+            *(("written", str(path)) for path in (target, folder / "new", "/tmp/new", "/new", "/dev/new")),
+            ("listed", str(folder)),
             ("listed", str(jails.PACKAGE / "tasks")),
             ("listed", str(Path.home())),
             ("read", f"/proc/{os.getpid()}/environ"),

@@ -10,12 +10,12 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import DataError, MissingExtraError
+from steadyrl.scratch import scratch_folder
 
 # Rules that find mistakes and clumsiness; layout, naming and documentation are left alone, as is what a checker of
 # style would want of a whole project.
@@ -53,13 +53,13 @@ def lint(ruff: str, programs: Sequence[str]) -> list[list[str]]:
     """
     if not programs:
         return []
-    with tempfile.TemporaryDirectory(prefix="steadyrl-lint-") as folder:
+    with scratch_folder() as folder:
         names = [f"p{number}.py" for number in range(len(programs))]
         for name, text in zip(names, programs, strict=True):
             # Lone surrogates cannot be written; ruff is shown a question mark in their place.
-            (Path(folder) / name).write_text(text[:LONGEST], encoding="utf-8", errors="replace", newline="")
+            (folder / name).write_text(text[:LONGEST], encoding="utf-8", errors="replace", newline="")
         by_name: dict[str, list[str]] = {name: [] for name in names}
-        for finding in _run(ruff, folder):
+        for finding in _run(ruff, str(folder)):
             by_name[Path(finding["filename"]).name].append(_line(finding))
     return [by_name[name] for name in names]
 

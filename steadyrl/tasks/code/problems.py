@@ -7,7 +7,6 @@ import difflib
 import gzip
 import keyword
 import re
-import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from steadyrl.errors import DataError
 from steadyrl.sandbox import values
+from steadyrl.scratch import scratch_folder
 from steadyrl.tasks.code.names import names_defined, names_lacking
 from steadyrl.tasks.code.replay import marked
 from steadyrl.tasks.jsonl import filled_field, read_objects, text_field
@@ -120,8 +120,8 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.suffix != ".gz":
         yield from read_objects(path)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        unpacked = Path(folder) / path.stem
+    with scratch_folder() as folder:
+        unpacked = folder / path.stem
         try:
             unpacked.write_bytes(gzip.decompress(path.read_bytes()))
         except FileNotFoundError as error:

@@ -103,7 +103,11 @@ RESOURCES = (
     ),
     *(
         Attack(
-            "resources", name, "reading hostile text can exhaust a parser", f"{code}\ndef add(a, b):\n    return 0\n"
+            "resources",
+            name,
+            "reading hostile text can exhaust a parser",
+            f"{code}\ndef add(a, b):\n    return 0\n",
+            slow=name in ("a power that is folded", "a hundred thousand names"),
         )
         for name, code in (
             ("brackets without end", "(" * 100_000),
