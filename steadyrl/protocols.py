@@ -202,3 +202,16 @@ class Interactive(Protocol):
 
     def episode(self, problem: Problem, seed: int) -> Episode:
         """Return a fresh attempt; equal seeds meet equal environments."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """An interactive task whose open episodes may each hold something scarce, such as a browser.
+
+    An episode holds it from ``open`` until ``close``. Without a bound all episodes of a batch are open at once, and the
+    policy answers them together; with one it answers at most so many together, which is slower. The rollouts are the
+    same.
+    """
+
+    max_open: int | None
+    """Maximum number of episodes that are open at the same time; None for no limit."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.errors import DataError
-from steadyrl.protocols import Backend, Episode, Interactive, Task, Tokenizer
+from steadyrl.protocols import Backend, Bounded, Episode, Interactive, Task, Tokenizer
 from steadyrl.sections import RolloutSection
 from steadyrl.types import Group, Problem, Rollout, Sampling, StopReason
 
@@ -38,6 +38,11 @@ class Environment:
     max_tokens: int = 0
     observation_tokens: int = 0
     context: int = 0
+
+    @property
+    def max_open(self) -> int | None:
+        """Return how many episodes may be open at the same time, or None for no limit."""
+        return self.task.max_open if isinstance(self.task, Bounded) else None
 
     def has_room(self, tokens: int) -> bool:
         """Return whether one more turn fits behind so many tokens."""
@@ -160,6 +165,7 @@ class Playing:
         stop_reason: "length" where the last turn was cut, or room or turns ran out.
         observations, observations_cut: See Rollout.
         done: Whether it is over.
+        closed: Whether its environment was closed, or an attempt was made to close it.
         broken: Why it has no reward, where its environment broke.
         outcome: What it came to.
     """
@@ -177,6 +183,7 @@ class Playing:
     observations: int = 0
     observations_cut: int = 0
     done: bool = False
+    closed: bool = False
     broken: str | None = None
     outcome: Mapping[str, Any] = field(default_factory=dict)
 

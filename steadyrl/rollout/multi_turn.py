@@ -1,4 +1,9 @@
-"""All episodes of a batch are played one turn at a time, so that the policy answers them together."""
+"""The episodes of a batch are played one turn at a time, so that the policy answers them together.
+
+All of them are open at once, unless the task bounds how many may be: then the next episode is opened as soon as one is
+over, so that the policy always answers as many as may be open. The bound changes no rollout, for what is drawn in an
+episode depends on its own attempt and turn alone.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,10 @@ from steadyrl.types import Completion, Rollout, Sampling
 
 log = logging.getLogger(__name__)
 
-
-# Episodes and the number of the turn to what is said in each; None where nobody knows what to say.
-Speak = Callable[[Sequence[Playing], int], "list[Completion | None]"]
+# Does something to each of many.
+Each = Callable[[Callable[[Any], None], Sequence[Any]], None]
+# Episodes to what is said next in each; None where nobody knows what to say.
+Speak = Callable[[Sequence[Playing]], "list[Completion | None]"]
 
 
 def play_policy(
@@ -38,8 +44,8 @@ def play_policy(
         A rollout per attempt, in order; unscored where its environment broke.
     """
 
-    def speak(playing: Sequence[Playing], turn: int) -> list[Completion | None]:
-        seeds = [one.attempt.seed(turn) for one in playing]
+    def speak(playing: Sequence[Playing]) -> list[Completion | None]:
+        seeds = [one.attempt.seed(len(one.turns)) for one in playing]
         return list(backend.generate([one.context for one in playing], sampling, seeds))
 
     return _play(backend.tokenizer, environment, attempts, speak, policy_version)
@@ -55,26 +61,43 @@ def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Seque
         ids = tokenizer.encode_answer(text, one.observation)
         return Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")
 
-    return _play(tokenizer, environment, attempts, lambda playing, turn: [say(one) for one in playing], 0)
+    return _play(tokenizer, environment, attempts, lambda playing: [say(one) for one in playing], 0)
 
 
 def _play(
     tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt], speak: Speak, policy_version: int
 ) -> list[Rollout]:
-    playing = [
-        Playing(a, environment.task.episode(a.problem, a.environment_seed()), np.zeros(0, np.int32)) for a in attempts
-    ]
+    most_open = environment.max_open or len(attempts)
+    playing: list[Playing] = []  # all that were opened, in the order of the attempts
+    live: list[Playing] = []
     with _crew(environment.task.workers) as each:
         try:
-            each(lambda one: _open(tokenizer, environment, one), playing)
-            for turn in range(environment.task.max_turns):
-                if not (live := [one for one in playing if not one.done]):
+            while True:
+                while len(live) < most_open and len(playing) < len(attempts):
+                    next_ones = attempts[len(playing) : len(playing) + most_open - len(live)]
+                    opened = [_begin(environment, attempt) for attempt in next_ones]
+                    playing += opened
+                    each(lambda one: _open(tokenizer, environment, one), opened)
+                    live = _without_finished(each, [*live, *opened])
+                if not live:
                     break
-                said = zip(live, speak(live, turn), strict=True)
+                said = zip(live, speak(live), strict=True)
                 each(lambda pair: _take_turn(tokenizer, environment, *pair), list(said))
+                live = _without_finished(each, live)
         finally:
-            each(_close, playing)
+            each(_close, [one for one in playing if not one.closed])
     return [_rollout(one, policy_version) for one in playing]
+
+
+def _begin(environment: Environment, attempt: Attempt) -> Playing:
+    episode = environment.task.episode(attempt.problem, attempt.environment_seed())
+    return Playing(attempt, episode, np.zeros(0, np.int32))
+
+
+def _without_finished(each: Each, live: Sequence[Playing]) -> list[Playing]:
+    """Close the episodes that are over, and return the others."""
+    each(_close, [one for one in live if one.done])
+    return [one for one in live if not one.done]
 
 
 def _open(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
@@ -103,7 +126,7 @@ def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, sai
         return
     _fit_observation(tokenizer, environment, one)
     between = tokenizer.encode_turn(one.observation, said.stop_reason == "stop")
-    if len(one.turns) == environment.task.max_turns or not environment.has_room(len(one.context) + len(between)):
+    if len(one.turns) >= environment.task.max_turns or not environment.has_room(len(one.context) + len(between)):
         one.done, one.stop_reason = True, "length"
         return
     one.add(between, None, None)
@@ -120,6 +143,7 @@ def _fit_observation(tokenizer: Tokenizer, environment: Environment, one: Playin
 
 
 def _close(one: Playing) -> None:
+    one.closed = True  # an episode is closed once, even if that fails or is interrupted
     with _survived(one):
         one.outcome = one.episode.close()
 
@@ -138,7 +162,7 @@ def _survived(one: Playing) -> Iterator[None]:
 
 
 @contextmanager
-def _crew(workers: int) -> Iterator[Callable[[Callable[[Any], None], Sequence[Any]], None]]:
+def _crew(workers: int) -> Iterator[Each]:
     """Yield a function that does something to each of many, ``workers`` of them at a time."""
     with ThreadPoolExecutor(workers) as pool:
 

@@ -290,3 +290,113 @@ def test_the_sampler_and_the_trainer_agree_where_observations_are_cut():
     batch = make_batch(scored, backend.tokenizer.pad_id)
     found = backend.score(batch, SAMPLING, frozenset())
     assert np.abs(found.logprobs - batch.sampling_logprobs)[batch.completion_mask].max() < 1e-5
+
+
+class Crowded(Building):
+    """Counts how many of its corridors are open, and the sizes of the batches that are played in them."""
+
+    def __init__(self, max_open=None, **of_building):
+        super().__init__(**of_building)
+        self.max_open, self.open, self.most = max_open, 0, 0
+        self.counting = threading.Lock()
+
+    def count(self, change):
+        with self.counting:
+            self.open += change
+            self.most = max(self.most, self.open)
+
+    def episode(self, problem, seed):
+        corridor = super().episode(problem, seed)
+        corridor.doors = 1 + len(self.made) % 4  # some are longer than others
+        opens, closes = corridor.open, corridor.close
+
+        def open_():
+            self.count(1)
+            return opens()
+
+        def close():
+            self.count(-1)
+            return closes()
+
+        corridor.open, corridor.close = open_, close
+        return corridor
+
+
+class Counting(ToyBackend):
+    """Remembers how many prompts it was given at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def generate(self, prompts, sampling, seeds):
+        self.batches.append(len(prompts))
+        return super().generate(prompts, sampling, seeds)
+
+
+def play_crowded(**of_task):
+    backend, task = Counting(), Crowded(**of_task)
+    problems = [Problem(f"p{i}", "go") for i in range(4)]
+    return backend, task, collect(backend, problems, 16, SAMPLING, (0, 0), 7, Environment(task, 4))
+
+
+def test_without_a_bound_all_episodes_are_open_and_answered_in_one_batch():
+    backend, task, _ = play_crowded()
+    assert (task.most, task.open) == (64, 0)
+    assert backend.batches == [64, 48, 32, 16]  # 16 corridors each of 1, 2, 3 and 4 doors
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_never_more_episodes_are_open_than_the_task_allows_and_a_free_place_is_taken_at_once(workers):
+    backend, task, _ = play_crowded(max_open=8, workers=workers)
+    assert (task.most, task.open) == (8, 0)
+    assert [corridor.closed for corridor in task.made] == [1] * 64
+    # 160 turns in batches of 8 are 20; no batch but the last ones, for which no episodes are left, is smaller.
+    assert sum(backend.batches) == 160
+    assert backend.batches[:18] == [8] * 18
+
+
+def test_rollouts_do_not_depend_on_how_many_episodes_may_be_open():
+    def told(groups):
+        return [
+            (r.problem_id, r.completion_ids.tolist(), r.sampling_logprobs.tolist(), r.turns, r.outcome, r.stop_reason)
+            for group in groups
+            for r in group.rollouts
+        ]
+
+    whole = told(play_crowded()[2])
+    assert len({str(one) for one in whole}) > 32
+    for max_open in (1, 3, 64, 100):
+        assert told(play_crowded(max_open=max_open, workers=2)[2]) == whole
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_place_is_free_again_when_an_episode_breaks_or_has_no_room():
+    task = Crowded(max_open=2, breaks_at="open")
+    groups = play(task, [Problem(f"p{i}", "go") for i in range(5)])
+    assert [g.rollouts[0].unscored for g in groups] == ["the page did not load"] * 5
+    assert (task.most, task.open, len(task.made)) == (2, 0, 5)
+    task = Crowded(max_open=2)
+    groups = play(task, [Problem(f"p{i}", "go") for i in range(5)], max_tokens=12)
+    assert [g.rollouts[0].stop_reason for g in groups] == ["length"] * 5
+    assert (task.most, task.open, len(task.made)) == (2, 0, 5)
+
+
+def test_a_user_who_interrupts_closes_what_is_open_and_opens_nothing_more():
+    class Interrupted(Crowded):
+        def episode(self, problem, seed):
+            corridor = super().episode(problem, seed)
+            if len(self.made) == 4:
+
+                def step(text):
+                    raise KeyboardInterrupt
+
+                corridor.step = step
+            return corridor
+
+    task = Interrupted(max_open=2)
+    with pytest.raises(KeyboardInterrupt):
+        play(task, samples=9)
+    assert task.open == 0
+    assert {corridor.closed for corridor in task.made} == {1}
+    assert 4 <= len(task.made) < 9

@@ -19,7 +19,7 @@ from steadyrl.types import Problem
 
 
 class BrowseTask:
-    """See Task, Interactive and Editable. Rewards: success, efficiency, progress, invalid, raw."""
+    """See Task, Interactive, Bounded and Editable. Rewards: success, efficiency, progress, invalid, raw."""
 
     Settings = BrowseSettings
     name = "browse"
@@ -42,7 +42,9 @@ class BrowseTask:
         self._kinds = settings.kinds or list(FAMILIES if on_site else KINDS)
         self.max_turns = settings.max_turns
         # Without a browser there is nothing to wait for, and threads would only wait for one another.
-        self.workers = 1 if on_site and settings.engine == "inprocess" else settings.workers
+        in_process = on_site and settings.engine == "inprocess"
+        self.workers = 1 if in_process else settings.workers
+        self.max_open = None if in_process else settings.workers
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """See Task."""

@@ -2,6 +2,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from steadyrl.backends.toy import ToyBackend
+from steadyrl.rollout.collect import demonstrate
+from steadyrl.rollout.episode import Environment
 from steadyrl.tasks.browse.families import FAMILIES
 
 from .conftest import expert, play, stumbler
@@ -34,3 +37,26 @@ def test_a_session_sees_its_own_world_only(site, site_in_chromium):
     assert one.step("click 1").done and one.close()["success"] == 1.0
     assert two.step("click 0").observation == in_cart  # one product in it, not two
     assert two.close() == {"success": 0.0, "raw": 0.0, "progress": 0.5, "turns": 1, "invalid": 0}
+
+
+def test_no_more_browsers_run_than_workers_however_many_episodes_a_batch_has(site_in_chromium):
+    """Twelve episodes, two workers: counted whenever an episode has just been opened, and at the end."""
+    chromium, shown = site_in_chromium._suite._browser._chromium, []
+    whole, running = chromium.open, set()
+
+    def open_and_count(url, leave):
+        tab = whole(url, leave)
+        running.update(chromium.pids())
+        shown.append(len(chromium.pids()))
+        return tab
+
+    chromium.open = open_and_count
+    try:
+        problems = list(site_in_chromium.problems("train"))[:12]
+        environment = Environment(site_in_chromium, 64)
+        groups = demonstrate(ToyBackend(), problems, site_in_chromium, (0, 0), environment)
+    finally:
+        del chromium.open
+    assert [group.rollouts[0].outcome["success"] for group in groups] == [1.0] * 12
+    assert len(shown) == 12 and max(shown) <= 2
+    assert len(running) <= 2  # and they are used again

@@ -35,7 +35,7 @@ def test_the_task_is_sound_by_its_own_check():
 
 def test_it_is_a_task_that_answers_back_and_can_be_edited(site):
     assert isinstance(site, Interactive) and isinstance(site, Editable)
-    assert site.workers == 1
+    assert (site.workers, site.max_open) == (1, None)
 
 
 @pytest.mark.parametrize(
