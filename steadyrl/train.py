@@ -20,7 +20,6 @@ from steadyrl.autopilot.knobs import adjust
 from steadyrl.autopilot.pilot import Autopilot, pilot_metrics
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.checkpoint import State
-from steadyrl.clock import Clock
 from steadyrl.config import Config, dump, in_steps
 from steadyrl.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.curriculum.memory import Memory, recall
@@ -28,6 +27,7 @@ from steadyrl.doctor.live import Change, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
+from steadyrl.metrics import Clock
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares

@@ -28,7 +28,7 @@ FLOORS = (
     },
     {"rewards", "backends", "doctor"},  # services
     {"tasks", "algorithms", "rollout", "checkpoint", "autopilot"},  # composition
-    {"train", "clock", "evaluate", "record", "preflight"},  # the loop
+    {"train", "evaluate", "record", "preflight"},  # the loop
     {"launch", "studies"},  # the front door, science
     {"report"},  # writing
     {"cli", "integrations"},  # user interfaces

@@ -311,7 +311,7 @@ def test_the_learning_rate_of_every_step_is_written(toy, tmp_path):
 
 
 def test_a_clock_that_stands_still_costs_the_speed_alone(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("steadyrl.clock.time", SimpleNamespace(perf_counter=lambda: 1.0))
+    monkeypatch.setattr("steadyrl.metrics.time", SimpleNamespace(perf_counter=lambda: 1.0))
     run = RunDir(tmp_path)
     assert train(toy("run.steps=2"), run) == "finished"
     assert [(line["tokens/per_second"], line["time/step"]) for line in run.metrics()] == [(None, 0.0)] * 2
