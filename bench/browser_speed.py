@@ -1,4 +1,4 @@
-"""Episodes per second in Chromium and without it, and whether thousands of episodes leave anything behind.
+"""Episodes per second in Chromium and without it, what a batch of them takes, and what thousands leave behind.
 
     python bench/browser_speed.py
 
@@ -16,17 +16,23 @@ import os
 import platform
 import signal
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from steadyrl.backends.toy import ToyBackend
 from steadyrl.browser.find import find_chromium, playwright_api
 from steadyrl.browser.settings import BrowserSettings
 from steadyrl.errors import EpisodeError
+from steadyrl.rollout.collect import demonstrate
+from steadyrl.rollout.episode import Environment
 from steadyrl.tasks.browse.engines import SiteInBrowser, show_in_process
 from steadyrl.tasks.browse.episode import SiteEpisode
 from steadyrl.tasks.browse.families import FAMILIES, LEVELS, make_quest
 from steadyrl.tasks.browse.server import SiteServer
+from steadyrl.tasks.browse.settings import BrowseSettings
+from steadyrl.tasks.browse.task import BrowseTask
 
 RESULTS = Path(__file__).parent / "results"
 PROBLEMS = [(family, level) for level in LEVELS for family in FAMILIES]
@@ -48,6 +54,7 @@ def main() -> None:
         "inprocess": speed_in_process(args.rounds),
         "chromium": [speed_in_chromium(contexts, args.rounds) for contexts in CONTEXTS],
         "browsers": asyncio.run(shared_or_own()),
+        "batch": batch(),
         "endurance": endurance(args.episodes),
     }
     args.out.mkdir(parents=True, exist_ok=True)
@@ -132,6 +139,46 @@ async def shared_or_own(episodes: int = 24, workers: int = 4) -> dict:
     return found
 
 
+def batch(episodes: int = 64, workers: int = 2) -> dict:
+    """Play a batch as training does; return the most browsers and the most memory that it took, every 0.25 s."""
+    task = BrowseTask(BrowseSettings(engine="browser", workers=workers))
+    problems = list(task.problems("train"))[:: max(1, len(task.problems("train")) // episodes)][:episodes]
+    samples, over = [], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.25):
+            samples.append((browsers_below(os.getpid()), sum(tree_memory().values()) / MIB))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    start = time.perf_counter()
+    try:
+        groups = demonstrate(ToyBackend(), problems, task, (0, 0), Environment(task, 64))
+        seconds = time.perf_counter() - start
+    finally:
+        over.set()
+        watching.join()
+        task.close()
+    return {
+        "episodes": len(groups),
+        "workers": workers,
+        "scored": sum(group.rollouts[0].unscored is None for group in groups),
+        "seconds": seconds,
+        "most_browsers": max(count for count, _ in samples),
+        "most_memory_mib": max(memory for _, memory in samples),
+    }
+
+
+def browsers_below(ancestor: int) -> int:
+    """Return how many Chromiums run among the descendants of a process; their helpers have a type."""
+    found = 0
+    for pid in descendants(ancestor):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+            found += "--remote-debugging-pipe" in command and "--type=" not in command
+    return found
+
+
 def endurance(episodes: int, workers: int = 2) -> dict:
     """Play thousands of episodes, kill the browser of every 200th, and count what is left of them."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
@@ -200,6 +247,11 @@ def _endurance(site: SiteInBrowser, pool: ThreadPoolExecutor, episodes: int, fol
 
 def tree_memory() -> dict[int, int]:
     """Return the memory of this process and of all living ones that descend from it, shared pages divided (PSS)."""
+    return {pid: memory for pid in descendants(os.getpid()) if (memory := _pss(pid))}
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Return a process and all living ones that descend from it."""
     parents = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -207,11 +259,11 @@ def tree_memory() -> dict[int, int]:
                 state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
                 if state != "Z":
                     parents[int(entry.name)] = int(parent)
-    found, new = set(), {os.getpid()}
+    found, new = set(), {ancestor}
     while new:
         found |= new
         new = {pid for pid, parent in parents.items() if parent in new} - found
-    return {pid: memory for pid in found if (memory := _pss(pid))}
+    return found
 
 
 def _pss(pid: int) -> int:
@@ -239,11 +291,14 @@ def page(found: dict) -> str:
         f"{row['memory_mib']:.0f} |"
         for row in found["chromium"]
     ]
-    end = found["endurance"]
+    end, crowd = found["endurance"], found["batch"]
     rates_by = " and ".join(f"{rate:.1f} with {name}" for name, rate in found["browsers"].items())
     lines += [
         "",
         f"Fresh contexts with one page each, four at a time: {rates_by} per second.",
+        "",
+        f"A batch of {crowd['episodes']} episodes with `workers = {crowd['workers']}` takes {crowd['most_browsers']} "
+        f"browsers, {crowd['most_memory_mib']:.0f} MiB and {crowd['seconds']:.0f} s at most.",
         "",
         "## Endurance",
         "",
