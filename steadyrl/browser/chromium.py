@@ -2,8 +2,12 @@
 
 Every page has a browser of its own, so that one that crashes or hangs takes nothing with it but its own episode; a
 shared browser was no faster (bench/browser_speed.py). A page is emptied of cookies, storage and history before it is
-used again, and replaced after an error or after CONTEXT_USES episodes. Pages reach the origin that they are opened for
-and nothing else.
+used again, and replaced after an error or after CONTEXT_USES episodes.
+
+Pages reach the origin that they are opened for and nothing else, other ports of 127.0.0.1 included. The server of that
+origin is the only proxy of the browser and admits requests for itself alone (see ``loopback``), which also holds for
+WebSockets, workers, redirects, speculative loads and what is sent as a page is left. What could pass by a proxy is
+closed: UDP, and names and addresses of anything else are never resolved.
 """
 
 from __future__ import annotations
@@ -33,12 +37,6 @@ log = logging.getLogger(__name__)
 
 CONTEXT_USES = 50  # episodes; whatever a page may gather in a context does not grow beyond them
 _CLOSE_S = 5.0  # a browser that has not closed by then is killed
-_ARGUMENTS = (
-    # Names are never resolved: what is not on this machine cannot be asked for, whatever a page tries.
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-    "--disable-gpu",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-)
 
 Result = TypeVar("Result")
 
@@ -100,12 +98,18 @@ class Chromium:
         with contextlib.ExitStack() as undo:
             undo.callback(leave)
             slot = self._borrow()
+            was_used = slot.page is not None
+            try:
+                self._show(slot, url)
+            except EpisodeError as error:
+                if not was_used:
+                    raise
+                # The page before it may not let itself be left; that must not cost an episode which is not its own.
+                log.info("a browser that was used before does not show a page (%s); starting another", error)
+                slot = self._start()
+                self._show(slot, url)
             undo.pop_all()
-            tab = PageTab(self, slot, leave)
-            undo.callback(tab.close)
-            tab.do(self._begin(slot, url))
-            undo.pop_all()
-        return tab
+        return PageTab(self, slot, leave)
 
     def call(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         """Run a coroutine on the loop's thread and wait for it, as long as a page may take where nothing else is said.
@@ -170,10 +174,19 @@ class Chromium:
         with self._lock:
             if self._free:
                 return self._free.pop()
+        return self._start()
+
+    def _start(self) -> Slot:
         slot = self.call(self._launch(), self._settings.launch_timeout_s + _CLOSE_S)
         with self._lock:
             self._all.add(slot)
         return slot
+
+    def _show(self, slot: Slot, url: str) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.discard, slot)
+            self.call(self._begin(slot, url))
+            undo.pop_all()
 
     async def _launch(self) -> Slot:
         driver = await self._living_driver()
@@ -183,7 +196,7 @@ class Chromium:
             try:
                 browser = await driver.chromium.launch(
                     executable_path=self._executable,
-                    args=list(_ARGUMENTS),
+                    args=_arguments(self._origin),
                     chromium_sandbox=not self._without_sandbox,
                     timeout=self._settings.launch_timeout_s * 1000,
                     # What Chromium leaves in the folder for temporary files when it is killed goes with the folder.
@@ -313,6 +326,18 @@ async def _end(slot: Slot) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(slot.pid, signal.SIGKILL)
     shutil.rmtree(slot.folder, ignore_errors=True)
+
+
+def _arguments(origin: str) -> list[str]:
+    """Return Chromium's arguments that keep its pages at their origin."""
+    server = origin.removeprefix("http://")
+    return [
+        f"--proxy-server={server}",
+        "--proxy-bypass-list=<-loopback>",  # addresses of this machine, which are not proxied by default, are too
+        f"--host-resolver-rules=MAP {server} {server} , MAP * ~NOTFOUND",
+        "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+        "--disable-gpu",
+    ]
 
 
 def _first_line(error: Exception) -> str:

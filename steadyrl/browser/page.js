@@ -12,14 +12,16 @@
   const state = { leaving: false, fresh: true, elements: [], hidden: '' };
 
   // A click on a link or a form sent: a new page follows, so that looking has to wait for it.
+  const opensHere = (target) => ['', '_self', '_top', '_parent'].includes((target || '').toLowerCase());
   add.call(window, 'click', (event) => {
     const link = event.target instanceof Element && event.target.closest('a[href]');
-    if (!link || event.defaultPrevented || link.target || link.protocol === 'javascript:') return;
+    if (!link || event.defaultPrevented || !opensHere(link.target) || link.protocol === 'javascript:') return;
     const here = location.href.split('#')[0];
     if (link.href.split('#')[0] !== here || !link.href.includes('#')) state.leaving = true;
   });
   add.call(window, 'submit', (event) => {
-    if (!event.defaultPrevented) state.leaving = true;
+    const button = event.submitter, own = button && button.getAttribute('formtarget');
+    if (!event.defaultPrevented && opensHere(own || event.target.getAttribute('target'))) state.leaving = true;
   });
 
   const clean = (text) => (text || '').replace(/\s+/g, ' ').trim();

@@ -2,12 +2,13 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from steadyrl.browser.actions import Back, Click, Scroll, Select, Stop, Type, parse
 from steadyrl.browser.chromium import Chromium
 from steadyrl.browser.find import find_chromium, playwright_api
+from steadyrl.browser.loopback import Loopback, SiteRequest
 from steadyrl.browser.settings import BrowserSettings
 from steadyrl.browser.snapshot import Element, Snapshot, windows
 from steadyrl.errors import ConfigError, EpisodeError, MissingExtraError
@@ -90,6 +92,37 @@ def test_without_playwright_one_line_names_the_extra(monkeypatch):
         playwright_api()
 
 
+def test_a_loopback_answers_as_a_proxy_for_itself_and_for_nobody_else():
+    class Answer(SiteRequest):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.send_header("X-Path", self.path)
+            self.end_headers()
+
+        do_POST = do_GET
+
+    server = Loopback(Answer)
+    port = int(server.origin.rpartition(":")[2])
+
+    def ask(first_line):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as one:
+            one.sendall(f"{first_line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            with one.makefile("rb") as answer:
+                head = answer.read().decode().split("\r\n")
+        return head[0].split()[1], next((line[8:] for line in head if line.startswith("X-Path")), None)
+
+    try:
+        assert ask("GET /a?b=c") == ("200", "/a?b=c")
+        assert ask(f"GET {server.origin}/a?b=c") == ("200", "/a?b=c")
+        strangers = [f"http://127.0.0.1:{port + 1}/", f"{server.origin}0/", f"{server.origin}@example.com/"]
+        strangers += ["http://localhost/", "http://example.com/", "https://127.0.0.1/", server.origin, "*", "x"]
+        assert [ask(f"{verb} {one}") for verb in ("GET", "POST") for one in strangers] == [("204", None)] * 18
+        assert ask(f"CONNECT 127.0.0.1:{port}") == ask("CONNECT 127.0.0.1:22") == ("403", None)
+    finally:
+        server.close()
+
+
 # What follows drives Chromium.
 
 PAGES = {
@@ -97,6 +130,11 @@ PAGES = {
     '<button onclick="alert(1)">warn</button><button onclick="window.open(\'/second\')">popup</button>'
     '<button onclick="for(;;){}">hang</button><a href="/file">file</a>',
     "/second": "<h1>second</h1>",
+    "/beside": "<form action='/second' target='_blank'><button>beside</button></form>"
+    "<form action='/second' target='_self'><button formtarget='_blank'>beside</button><button>here</button></form>",
+    "/clinging": "<script>addEventListener('pagehide', () => { const a = document.createElement('a');"
+    "a.href = '/hop'; a.download = 'x'; document.body.append(a); a.click() })</script><h1>clinging</h1>",
+    "/endless": "<script>addEventListener('pagehide', () => { for (;;) {} })</script><h1>endless</h1>",
     "/memory": "<script>const seen = [document.cookie, localStorage.a, sessionStorage.a, window.name];"
     "document.cookie = localStorage.a = sessionStorage.a = window.name = 'a=1';"
     "document.write('<p>' + JSON.stringify(seen) + '</p>')</script>",
@@ -113,9 +151,14 @@ PAGES = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(SiteRequest):
     def do_GET(self):
         body = PAGES.get(self.path, "?").replace("OTHER", self.server.other).encode()
+        if self.path == "/hop":
+            self.send_response(302)
+            self.send_header("Location", self.server.other)
+            self.end_headers()
+            return
         self.send_response(200)
         kind = "application/octet-stream" if self.path == "/file" else "text/html"
         self.send_header("Content-Type", kind)
@@ -123,9 +166,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
         self.server.asked.append(self.path)
-
-    def log_message(self, *_):
-        pass
 
 
 class Server(ThreadingHTTPServer):
@@ -263,6 +303,15 @@ def test_a_tab_never_leaves_its_origin_nor_opens_another(opened, servers):
 
 
 @pytest.mark.browser
+def test_a_form_that_is_sent_to_a_new_tab_leaves_this_one_as_it_is(opened):
+    tab = opened("/beside")
+    tab.look()
+    for number in (0, 1):
+        assert tab.act(Click(number)) == "" and len(tab.look().elements()) == 3
+    assert tab.act(Click(2)) == "" and tab.look().lines == (("?",),)  # what is served for "/second?"
+
+
+@pytest.mark.browser
 def test_names_of_other_machines_are_not_even_looked_up(opened, servers):
     tab = opened("/second")
     script = "url => fetch(url, {mode: 'no-cors'}).then(() => 'reached', () => 'refused')"
@@ -297,6 +346,22 @@ def test_a_page_that_hangs_is_given_up_and_the_next_one_works(servers):
         tab.close()
         again = chromium.open(servers[0].address + "/", lambda: None)
         assert headings(again) == ["heading first"]
+    finally:
+        chromium.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", ["/clinging", "/endless"])
+def test_a_page_that_will_not_be_left_does_not_cost_the_episode_after_it(path, servers):
+    chromium = Chromium(BrowserSettings(page_timeout_s=2.5), servers[0].address)
+    try:
+        chromium.open(servers[0].address + path, lambda: None).close()
+        left = []
+        tab = chromium.open(servers[0].address + "/", lambda: left.append(1))
+        assert headings(tab) == ["heading first"]
+        assert len(chromium.pids()) == 1
+        tab.close()
+        assert left == [1]
     finally:
         chromium.close()
 

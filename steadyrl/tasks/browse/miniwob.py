@@ -18,7 +18,7 @@ import numpy as np
 
 from steadyrl.browser.actions import Stop, parse
 from steadyrl.browser.chromium import Chromium, PageTab
-from steadyrl.browser.loopback import Loopback
+from steadyrl.browser.loopback import Loopback, SiteRequest
 from steadyrl.errors import ConfigError, MissingExtraError
 from steadyrl.protocols import Episode, Turn
 from steadyrl.tasks.browse.miniwob_experts import EXPERTS
@@ -158,9 +158,8 @@ class MiniwobEpisode:
         }
 
 
-class _Request(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
+class _Request(SiteRequest, SimpleHTTPRequestHandler):
+    """Serves the files of a folder."""
 
 
 def _problem(kind: str, seed: int) -> Problem:

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qsl, quote
 
-from steadyrl.browser.loopback import Loopback
+from steadyrl.browser.loopback import Loopback, SiteRequest
 from steadyrl.tasks.browse.inprocess import split_address
 from steadyrl.tasks.browse.pages import page_html
 from steadyrl.tasks.browse.site import change, show
@@ -61,7 +60,7 @@ class SiteServer:
         self._server.close()
 
 
-class _Request(BaseHTTPRequestHandler):
+class _Request(SiteRequest):
     protocol_version = "HTTP/1.1"
     timeout = 60  # seconds after which a silent connection is closed
 
@@ -94,9 +93,6 @@ class _Request(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length)).decode("utf-8", "replace")
         fields = dict(parse_qsl(body, keep_blank_values=True))
         self._redirect(change(world, split_address(self.path)[0], fields), {})
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
 
     def _world(self) -> World | None:
         try:
