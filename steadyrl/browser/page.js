@@ -43,9 +43,10 @@
     if (['link', 'button', 'checkbox', 'radio', 'textbox'].includes(role)) return role;
     if (element === document.body || element === document.documentElement) return '';
     // Of nested things that listen the inner one is acted on, where it is one that everybody knows.
-    if (element.querySelector('a[href], button, input, select, textarea')) return '';
+    if (element.querySelector('a[href], button, input, select, textarea, [tabindex]')) return '';
     const named = ['tab', 'option', 'menuitem', 'treeitem', 'switch'].includes(role);
-    return named || element.onclick || listening.has(element) ? 'item' : '';
+    // What can have the keyboard's focus is there to be acted on, even if something around it does the listening.
+    return named || element.onclick || element.hasAttribute('tabindex') || listening.has(element) ? 'item' : '';
   }
 
   function nameOf(element) {

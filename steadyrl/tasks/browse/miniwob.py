@@ -21,12 +21,14 @@ from steadyrl.browser.chromium import Chromium, PageTab
 from steadyrl.browser.loopback import Loopback, SiteRequest
 from steadyrl.errors import ConfigError, MissingExtraError
 from steadyrl.protocols import Episode, Turn
-from steadyrl.tasks.browse.miniwob_experts import EXPERTS
+from steadyrl.tasks.browse.miniwob_experts import PLAIN
+from steadyrl.tasks.browse.miniwob_journeys import JOURNEYS
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.suite import EDIT_SEEDS, is_held_out
 from steadyrl.tasks.browse.view import View, error
 from steadyrl.types import Problem
 
+EXPERTS = {**PLAIN, **JOURNEYS}
 KINDS = tuple(EXPERTS)  # what is taken where no kinds are named: pages that an expert of ours solves
 _HIDDEN = "#query, #reward-display, #sync-task-cover, #click-canvas"  # the goal is told by itself; the rest gives away
 # The published limit of 10 s is a person's; a model's seconds are not the page's business. The reward read is the raw

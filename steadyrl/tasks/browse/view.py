@@ -34,7 +34,7 @@ class View:
         if isinstance(action, Click | Type | Select) and action.number not in self.window.numbers:
             return error(f"there is no element {action.number} in view"), False
         if why := self._tab.act(action):
-            return error(why), False
+            return self._refused(why), False
         return self._seen(), True
 
     def _scroll(self, action: Scroll) -> tuple[str, bool]:
@@ -63,6 +63,12 @@ class View:
             return self._whole()
         self._shown = self._at, now
         return "\n".join([*(changed or ["nothing changed"]), CUE])
+
+    def _refused(self, why: str) -> str:
+        """Say why; a page that has changed by itself meanwhile is shown again, since its numbers may be others now."""
+        _, before = self._shown
+        self._look()
+        return error(why) if self.window.text().split("\n") == before else f"{_ERROR}{why}\n{self._whole()}"
 
     def _whole(self) -> str:
         text = self.window.text()
