@@ -18,9 +18,7 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -28,6 +26,7 @@ from typing import Any, TypeVar
 
 from steadyrl.browser.actions import Back, Click, Select, Type
 from steadyrl.browser.find import find_chromium, playwright_api, runs_without_sandbox
+from steadyrl.browser.folders import Folder, sweep
 from steadyrl.browser.page import Page
 from steadyrl.browser.settings import BrowserSettings
 from steadyrl.browser.snapshot import Snapshot
@@ -37,6 +36,7 @@ log = logging.getLogger(__name__)
 
 CONTEXT_USES = 50  # episodes; whatever a page may gather in a context does not grow beyond them
 _CLOSE_S = 5.0  # a browser that has not closed by then is killed
+_EXIT_S, _EXIT_LOOKS = 2.0, 40  # how long the end of a process is waited for, and in how many steps
 
 Result = TypeVar("Result")
 
@@ -47,12 +47,12 @@ class Slot:
     Attributes:
         browser: Playwright's.
         pid: Of the browser process.
-        folder: Of its temporary files.
+        folder: For its temporary files.
         page: The page; None before the first episode and after its context was used up.
         uses: Episodes in this context.
     """
 
-    def __init__(self, browser: Any, pid: int, folder: str):
+    def __init__(self, browser: Any, pid: int, folder: Folder):
         self.browser, self.pid, self.folder = browser, pid, folder
         self.page: Page | None = None
         self.uses = 0
@@ -164,6 +164,7 @@ class Chromium:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
+                sweep()
                 self._loop, self._driver, self._driver_lock = asyncio.new_event_loop(), None, asyncio.Lock()
                 self._thread = threading.Thread(target=_run, args=(self._loop,), name="chromium", daemon=True)
                 self._thread.start()
@@ -190,9 +191,9 @@ class Chromium:
 
     async def _launch(self) -> Slot:
         driver = await self._living_driver()
-        folder = tempfile.mkdtemp(prefix="srl-")  # short: the path of a socket in it has 108 characters at most
+        folder = Folder()
         with contextlib.ExitStack() as undo:
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            undo.callback(folder.remove)
             try:
                 browser = await driver.chromium.launch(
                     executable_path=self._executable,
@@ -200,13 +201,17 @@ class Chromium:
                     chromium_sandbox=not self._without_sandbox,
                     timeout=self._settings.launch_timeout_s * 1000,
                     # What Chromium leaves in the folder for temporary files when it is killed goes with the folder.
-                    env={**os.environ, "TMPDIR": folder},
+                    env={**os.environ, "TMPDIR": str(folder.path)},
+                    artifacts_dir=folder.path,
                 )
                 session = await browser.new_browser_cdp_session()
                 processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+                command = (await session.send("SystemInfo.getInfo"))["commandLine"]
                 await session.detach()
             except self._api.Error as error:
                 raise EpisodeError(f"Chromium does not start: {_first_line(error)}") from error
+            if profile := re.search(r"--user-data-dir=(\S+)", command):
+                folder.note_profile(profile[1])
             undo.pop_all()
         return Slot(browser, next(int(p["id"]) for p in processes if p["type"] == "browser"), folder)
 
@@ -325,7 +330,18 @@ async def _end(slot: Slot) -> None:
         if slot.browser.is_connected():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(slot.pid, signal.SIGKILL)
-    shutil.rmtree(slot.folder, ignore_errors=True)
+        await _exit_of(slot.pid)
+    slot.folder.remove()
+
+
+async def _exit_of(pid: int) -> None:
+    """Wait a little for a process to end: until then it may write into its folders."""
+    for _ in range(_EXIT_LOOKS):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        await asyncio.sleep(_EXIT_S / _EXIT_LOOKS)
 
 
 def _arguments(origin: str) -> list[str]:

@@ -386,8 +386,7 @@ def test_what_is_killed_costs_its_own_episode_and_nothing_else(victim, servers, 
     finally:
         chromium.close()
     assert _settled(lambda: descendants(os.getpid()) <= before)
-    if victim != "driver":  # with the driver dies who would have removed the profile; see the page on browsing
-        assert _settled(lambda: not list(temporary.iterdir())), list(temporary.iterdir())
+    assert _settled(lambda: not list(temporary.iterdir())), list(temporary.iterdir())
 
 
 def _heading_or_error(tab):
@@ -463,3 +462,30 @@ def test_a_program_that_ends_takes_its_browsers_with_it(ending, servers, tempora
         running.communicate(timeout=60)
     assert _settled(lambda: not list(temporary.iterdir())), list(temporary.iterdir())
     assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and str(temporary) in _command(p.name)]
+
+
+@pytest.mark.browser
+def test_what_a_killed_program_and_its_driver_leave_goes_when_the_next_one_starts(servers, temporary):
+    program = (
+        "import time\n"
+        "from steadyrl.browser.chromium import Chromium\n"
+        "from steadyrl.browser.settings import BrowserSettings\n"
+        f"c = Chromium(BrowserSettings(), {servers[0].address!r})\n"
+        f"c.open({servers[0].address!r} + '/', lambda: None).look()\n"
+        "print('open', flush=True)\n"
+        "time.sleep(120)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == "open\n"
+        below = descendants(running.pid)
+        for pid in (running.pid, *below):
+            with contextlib.suppress(ProcessLookupError):  # one that ended with another
+                os.kill(pid, signal.SIGKILL)
+    assert _settled(lambda: not [pid for pid in below if Path(f"/proc/{pid}/cmdline").exists() and _command(pid)])
+    assert len(list(temporary.glob("srl-*"))) == 1 and len(list(temporary.glob("playwright_*"))) == 1
+    chromium = Chromium(BrowserSettings(), servers[0].address)
+    try:
+        assert headings(chromium.open(servers[0].address + "/", lambda: None)) == ["heading first"]
+    finally:
+        chromium.close()
+    assert _settled(lambda: not list(temporary.iterdir())), list(temporary.iterdir())

@@ -1,0 +1,69 @@
+"""Folders of temporary files: who is alive keeps them, who was killed does not."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from steadyrl.browser.folders import Folder, sweep
+
+OWNER = (
+    "from steadyrl.browser.folders import Folder\n"
+    "import sys, time\n"
+    "folder = Folder()\n"
+    "folder.note_profile(sys.argv[1])\n"
+    "print(folder.path, flush=True)\n"
+    "time.sleep(60)\n"
+)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def killed_owner_of(profile):
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(profile)], stdout=subprocess.PIPE, text=True) as owner:
+        folder = owner.stdout.readline().strip()
+        yield folder
+        owner.send_signal(signal.SIGKILL)
+    yield folder
+
+
+def test_what_a_killed_program_left_goes_and_what_a_living_one_holds_stays(temporary):
+    profile = temporary / "playwright_chromiumdev_profile-abc"
+    profile.mkdir()
+    mine = Folder()
+    steps = killed_owner_of(profile)
+    theirs = next(steps)
+    sweep()
+    assert {str(path) for path in temporary.iterdir()} == {str(mine.path), theirs, str(profile)}
+    next(steps)
+    sweep()
+    assert list(temporary.iterdir()) == [mine.path]
+    mine.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_but_a_profile_beside_the_folder_goes_with_it(temporary):
+    kept = temporary / "documents"
+    elsewhere = temporary / "other" / "playwright_chromiumdev_profile-abc"
+    for target in (kept, elsewhere):
+        target.mkdir(parents=True)
+        (target / "file").touch()
+        folder = Folder()
+        folder.note_profile(str(target))
+        folder.remove()
+        assert not folder.path.exists() and (target / "file").exists()
+
+
+def test_a_link_named_like_a_folder_is_left_alone(temporary):
+    target = temporary / "documents"
+    target.mkdir()
+    (temporary / "srl-link").symlink_to(target)
+    sweep()
+    assert target.exists() and (temporary / "srl-link").is_symlink()
