@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from steadyrl.browser.snapshot import Element, Snapshot, Window
 from steadyrl.tasks.browse.quest import Quest, Step
+from steadyrl.tasks.browse.view import way_to
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def advise(quest: Quest, snapshot: Snapshot, window: Window, astray: bool = Fals
 
 
 def _say(step: Step, place: Place, window: Window) -> str:
-    if place.number not in window.numbers:
-        return "scroll down" if not window.numbers or place.number > max(window.numbers) else "scroll up"
+    if way := way_to(place.number, window):
+        return way
     if step.verb in ("type", "select"):
         return f'{step.verb} {place.number} " {step.text} "'
     return f"click {place.number}"

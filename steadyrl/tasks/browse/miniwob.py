@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.browser.actions import Stop, parse
+from steadyrl.browser.actions import Click, Scroll, Select, Stop, Type, parse
 from steadyrl.browser.chromium import Chromium, PageTab
 from steadyrl.browser.loopback import Loopback, SiteRequest
-from steadyrl.errors import ConfigError, MissingExtraError
+from steadyrl.errors import MissingExtraError
 from steadyrl.protocols import Episode, Turn
-from steadyrl.tasks.browse.miniwob_experts import PLAIN
-from steadyrl.tasks.browse.miniwob_journeys import JOURNEYS
+from steadyrl.tasks.browse.miniwob_kinds import EXPERTS, require_playable
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.suite import EDIT_SEEDS, is_held_out
-from steadyrl.tasks.browse.view import View, error
+from steadyrl.tasks.browse.view import View, error, way_to
 from steadyrl.types import Problem
 
-EXPERTS = {**PLAIN, **JOURNEYS}
 KINDS = tuple(EXPERTS)  # what is taken where no kinds are named: pages that an expert of ours solves
 _HIDDEN = "#query, #reward-display, #sync-task-cover, #click-canvas"  # the goal is told by itself; the rest gives away
 # The published limit of 10 s is a person's; a model's seconds are not the page's business. The reward read is the raw
@@ -53,13 +51,12 @@ class MiniwobSuite:
         """Find the pages and Chromium.
 
         Raises:
-            ConfigError: There is no such page, or Chromium is not installed.
+            ConfigError: There is no such page, it cannot be played, or Chromium is not installed.
             MissingExtraError: The package miniwob or Playwright is not installed.
         """
         folder = _pages()
         for kind in settings.kinds:
-            if not (folder / "miniwob" / f"{kind}.html").is_file():
-                raise ConfigError(f"task.args.kinds: MiniWoB++ has no page '{kind}'; expected a name such as click-tab")
+            require_playable(kind)
         self._settings = settings
         self._server = Loopback(partial(_Request, directory=str(folder)))
         self._chromium = Chromium(settings.browser, self._server.origin, _HIDDEN)
@@ -116,7 +113,7 @@ class MiniwobEpisode:
         self._view: View | None = None
         self._goal = ""
         self._raw = 0.0
-        self._turns = self._invalid = 0
+        self._turns = self._invalid = self._scrolls = 0
 
     def open(self) -> str:
         """See Episode; the goal stands before the page."""
@@ -135,6 +132,7 @@ class MiniwobEpisode:
             return Turn(error(action), False)
         if isinstance(action, Stop):
             return Turn("", True)
+        self._scrolls += isinstance(action, Scroll)
         seen, possible = self._view.take(action)
         self._invalid += not possible
         done, raw = self._tab.evaluate(_STATE)
@@ -145,7 +143,13 @@ class MiniwobEpisode:
         """See Episode."""
         assert self._view is not None, "an episode is opened before its expert is asked"
         advise = EXPERTS.get(self._kind)
-        return advise(self._goal, self._view.snapshot, self._turns) if advise else None
+        if advise is None:
+            return None
+        said = advise(self._goal, self._view.snapshot, self._turns - self._scrolls)
+        match parse(said):
+            case Click(number) | Type(number, _) | Select(number, _):
+                return way_to(number, self._view.window) or said
+        return said
 
     def close(self) -> Mapping[str, Any]:
         """See Episode. Some pages pay for a part of what they ask; a success is what they pay in full."""

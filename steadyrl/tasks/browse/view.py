@@ -76,6 +76,13 @@ class View:
         return f"{text}\n{CUE}"
 
 
+def way_to(number: int, window: Window) -> str:
+    """Return the action that brings an element's line closer, or "" where the element is in view."""
+    if number in window.numbers:
+        return ""
+    return "scroll down" if not window.numbers or number > max(window.numbers) else "scroll up"
+
+
 def error(why: str) -> str:
     """Return the observation after an action that cannot be taken."""
     return f"{_ERROR}{why}\n{CUE}"

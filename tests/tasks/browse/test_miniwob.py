@@ -1,8 +1,12 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from steadyrl.errors import ConfigError, MissingExtraError
 from steadyrl.tasks.browse import miniwob
 from steadyrl.tasks.browse.miniwob import KINDS
+from steadyrl.tasks.browse.miniwob_kinds import EXPERTS, REFUSED, WITHOUT_EXPERT, require_playable
 from steadyrl.tasks.browse.settings import BrowseSettings
 from steadyrl.tasks.browse.task import BrowseTask
 from tests import needs
@@ -28,10 +32,43 @@ def test_without_the_package_one_line_says_how_to_install_it(monkeypatch):
         BrowseTask(BrowseSettings(suite="miniwob"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("click-tabs", "MiniWoB\\+\\+ has no page 'click-tabs'; did you mean 'click-tab'"),
+        ("loginuser", "has no page 'loginuser'; did you mean 'login-user'"),
+        ("zzz", "has no page 'zzz'; expected a name such as 'click-tab'"),
+        ("drag-box", "'drag-box' of MiniWoB\\+\\+ cannot be played .*: it needs dragging with the mouse; leave it out"),
+        ("count-shape", "'count-shape' .* cannot be played .* drawn and not written"),
+    ],
+)
+def test_an_unknown_or_unplayable_kind_is_refused_with_what_to_do(kind, message):
+    with pytest.raises(ConfigError, match=message):
+        require_playable(kind)
+
+
 @pytest.mark.browser
-def test_an_unknown_page_is_refused_by_name(suite):
-    with pytest.raises(ConfigError, match="MiniWoB\\+\\+ has no page 'click-nothing'"):
-        BrowseTask(BrowseSettings(suite="miniwob", kinds=["click-nothing"]))
+def test_a_kind_is_refused_when_the_task_is_made(suite):
+    with pytest.raises(ConfigError, match=r"'drag-box' .* cannot be played"):
+        BrowseTask(BrowseSettings(suite="miniwob", kinds=["click-tab", "drag-box"]))
+
+
+@pytest.mark.browser
+def test_every_page_of_the_package_is_in_one_of_the_lists(suite):
+    pages = {path.stem for path in (miniwob._pages() / "miniwob").glob("*.html")}
+    lists = [set(EXPERTS), set(WITHOUT_EXPERT), set(REFUSED)]
+    assert sum(map(len, lists)) == len(pages) and set().union(*lists) == pages
+
+
+def test_the_page_on_the_task_lists_the_kinds_as_they_are():
+    text = (Path(__file__).parents[3] / "docs" / "tasks" / "browse.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (.*?) \| ((?:`[a-z0-9-]+`(?:, )?)+) \|$", text, re.MULTILINE))
+    told = {row: set(re.findall(r"`([a-z0-9-]+)`", kinds)) for row, kinds in rows.items()}
+    expected = {reason: {kind for kind in REFUSED if REFUSED[kind] == reason} for reason in REFUSED.values()}
+    expected["an expert of ours solves it"] = set(EXPERTS)
+    for reason in WITHOUT_EXPERT.values():
+        expected[f"no expert: {reason}"] = {kind for kind in WITHOUT_EXPERT if WITHOUT_EXPERT[kind] == reason}
+    assert {row: kinds for row, kinds in told.items() if row in expected} == expected
 
 
 @pytest.mark.browser
