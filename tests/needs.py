@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from steadyrl.browser.settings import BrowserSettings
 from steadyrl.errors import SteadyError
 from steadyrl.sandbox.choose import probe
 
-HUMAN_EVAL = Path(__file__).parents[2] / "shared" / "data" / "HumanEval.jsonl.gz"
+PUBLISHED = Path(__file__).parents[2] / "shared" / "data"  # files that others published and this package may not ship
+HUMAN_EVAL = PUBLISHED / "HumanEval.jsonl.gz"
+WILD_LOGS = PUBLISHED / "wild" / "labels.jsonl"
 
 
 def package(name: str, extra: str = "torch") -> Any:
@@ -103,6 +106,14 @@ def _user() -> str:
     return "root may write anywhere, so run the tests as another user" if os.geteuid() == 0 else ""
 
 
+def _linux() -> str:
+    return "" if sys.platform == "linux" else f"this is {sys.platform}"
+
+
+def _wild_logs() -> str:
+    return "" if WILD_LOGS.is_file() else f"put them into {WILD_LOGS.parent}, with {WILD_LOGS.name}"
+
+
 def _human_eval() -> str:
     return "" if HUMAN_EVAL.is_file() else f"put the published HumanEval.jsonl.gz at {HUMAN_EVAL}"
 
@@ -116,6 +127,8 @@ MARKERS = {
     "gpu": ("a CUDA device", _gpu),
     "mlx": ("Apple's MLX", _mlx),
     "openssl": ("the program openssl", _openssl),
+    "linux": ("Linux", _linux),
+    "wild_logs": ("published logs of other trainers", _wild_logs),
     "human_eval": ("the problems of HumanEval", _human_eval),
     "ordinary_user": ("an ordinary user", _user),
 }

@@ -8,15 +8,16 @@ import pytest
 
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
+from tests import needs
 
-WILD = Path(__file__).parents[4] / "shared" / "data" / "wild"
-LABELS = WILD / "labels.jsonl"
-FILES = [json.loads(line)["file"] for line in LABELS.read_text().splitlines()] if LABELS.is_file() else []
+WILD = needs.WILD_LOGS.parent
+LABELS = needs.WILD_LOGS.read_text().splitlines() if needs.WILD_LOGS.is_file() else []
+FILES = [json.loads(line)["file"] for line in LABELS] or ["none there"]
 # Names that no training run has, but a printed text may: if they became metrics, ordinary text was read as a log.
 WORDS = {"Prompt length", "Ground truth", "pred", "eos_token_id", "train_runtime", "num_cpus"}
 
 
-@pytest.mark.skipif(not FILES, reason="needs published logs in ../shared/data/wild")
+@pytest.mark.wild_logs
 @pytest.mark.parametrize("name", FILES)
 def test_a_published_log_is_read(name):
     found = search(WILD / name, holds_known_metric)
@@ -29,7 +30,7 @@ def test_a_published_log_is_read(name):
         assert run.last_row
 
 
-@pytest.mark.skipif(not FILES, reason="needs published logs in ../shared/data/wild")
+@pytest.mark.wild_logs
 def test_published_logs_in_one_folder_stay_apart():
     found = search(WILD / "runs", holds_known_metric)
     assert {Path(log.path.partition("#")[0]).name for log in found.logs} == {Path(name).name for name in FILES}
