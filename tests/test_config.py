@@ -82,7 +82,7 @@ def test_a_wrong_type_is_named_with_what_was_got_and_expected(data, message):
             {"algorithm": {"args": {"gamma": 2}}},
             "algorithm.args.gamma: got 2; expected a number less than or equal to 1",
         ),
-        ({"task": {"args": {"prompt": "ask"}}}, "task.args.prompt: got 'ask'; expected the text {request} somewhere"),
+        ({"task": {"args": {"prompt": "ask"}}}, "task.args.prompt: got 'ask'; expected a text with {request} in it"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_the_range(data, message):
