@@ -9,9 +9,9 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import typer
-from click import Command, Context
 from typer.core import TyperGroup
 
 from steadyrl.cli.terminal import printable
@@ -31,13 +31,13 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """The commands, each loaded when it is asked for."""
+    """The commands, each loaded when it is asked for; ``Any`` is a class of click or of typer's own copy of it."""
 
-    def list_commands(self, ctx: Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Return their names in the order of the help."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None

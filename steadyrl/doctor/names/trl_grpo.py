@@ -81,7 +81,7 @@ GROUPED = (
     "sampling/sampling_logp_difference/mean",
     "training_loss",  # in the table that a notebook shows
 )
-# With one standard deviation for the whole batch, reward_std is that one, and a callback logs the groups' beside it.
+# With one standard deviation for the whole batch, reward_std is that one; so it is where a callback adds the groups'.
 OF_THE_BATCH = Name("reward_std", "reward")
 REWARD_STD = Choice(("scale_rewards",), {"batch": OF_THE_BATCH}, beside={"group_reward_std": OF_THE_BATCH})
 HUGGING_FACE_KEYS = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,8 +94,8 @@ def _log(path: Path, part: _Part, shared: Mapping[str, Any], several: bool) -> R
         columns = {key: values for key, values in part.lists.items() if len(values) == length}
         step = next((key for key in STEPS if key in columns), None)
         rows.add([dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)])
-        for key, values in part.by_step.items() if step else ():
-            rows.add([{step: int(at), key: value} for at, value in values.items() if math.isfinite(float(at))])
+        for key, values in part.by_step.items():
+            rows.add([{step or STEPS[0]: int(at), key: value} for at, value in values.items()])
     name = f"{path}#{part.path}" if several and part.path else str(path)
     format = "trainer_state" if HISTORY in part.rows else "jsonl"
     return rows.log(name, format, {**shared, **part.settings})

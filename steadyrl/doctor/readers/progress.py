@@ -70,10 +70,12 @@ class Bars:
     def _spread(self, known: np.ndarray, steps: np.ndarray, planned: int, complete: bool) -> np.ndarray | None:
         """Return steps that are equally far apart, as some known rows or the planned number of steps say."""
         apart = set(np.rint(steps / (known + 1)).astype(int).tolist())
-        if len(apart) == 1 and (steps == min(apart) * (known + 1)).all() and min(apart) * self.rows <= planned:
-            return min(apart) * np.arange(1, self.rows + 1)
-        every = planned // self.rows if self.rows and complete else 0
-        return every * np.arange(1, self.rows + 1) if every and planned // every == self.rows else None
+        every = min(apart) if len(apart) == 1 else 0
+        if not every or (steps != every * (known + 1)).any() or every * self.rows > planned:
+            every = planned // self.rows if self.rows and complete else 0
+            if not every or planned // every != self.rows:
+                return None
+        return np.arange(1, self.rows + 1) * every
 
 
 def renumbered(column: Column, steps: np.ndarray) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -29,7 +29,7 @@ SUMMARY = "train_runtime"  # the last row of Hugging Face's Trainer has means ov
 # Lists of one number for each completion are summarised.
 LISTS = ("rewards", "reward", "scores", "advantages", "response_lengths", "completion_lengths")
 MAX_LIST = 1 << 16
-SUMMARIES = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 COARSE = ("epoch", "episode")  # of which a step may be a part
 MIN_SHARE = 0.5  # of the first rows that must have a key for it to be the step
 MIN_WHOLE = 0.9  # of its values that must be whole numbers: a broken line may hold anything
