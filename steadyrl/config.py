@@ -7,7 +7,6 @@ here by the same rules. A resolved config holds every value that a run used, def
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,6 +55,8 @@ class Config(Section):
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     autopilot: AutopilotSection = Field(default_factory=AutopilotSection)
 
+
+LARGEST = 1e9  # of a setting without a bound of its own
 
 # Settings of earlier versions, and where they are now.
 _MOVED = {
@@ -168,10 +169,24 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
         ConfigError: With every problem found.
     """
     try:
-        return section.model_validate(data)
+        found = section.model_validate(data)
     except ValidationError as error:
         lines = [_line(section, where, problem) for problem in error.errors()]
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
+    if lines := list(_out_of_reach(found, where)):
+        raise ConfigError("; ".join(lines))
+    return found
+
+
+def _out_of_reach(section: BaseModel, where: str) -> Iterator[str]:
+    """Yield a line for every number that no arithmetic of a run can hold, where the setting has no bound of its own."""
+    for name, field in type(section).model_fields.items():
+        value, place = getattr(section, name), f"{where}{'.' if where else ''}{name}"
+        if isinstance(value, BaseModel):
+            yield from _out_of_reach(value, place)
+        bounded = any(hasattr(limit, "le") or hasattr(limit, "lt") for limit in field.metadata)
+        if isinstance(value, int | float) and not bounded and abs(value) > LARGEST:
+            yield f"{place}: got {value!r:.40}; expected a number up to {LARGEST:g}"
 
 
 def _own_args(config: Config, kind: str) -> BaseModel:
@@ -201,10 +216,10 @@ def _own_rewards(config: Config, kind: str) -> dict[str, Any]:
 
 def _own_reward(name: str, entry: object) -> float | BaseModel:
     where = f"rewards.{name}"
-    if isinstance(entry, int | float) and not isinstance(entry, bool) and math.isfinite(entry):
+    if isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= LARGEST:
         return float(entry)
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{where}: got {entry!r}; expected a finite number, the reward's weight")
+        raise ConfigError(f"{where}: got {entry!r:.40}; expected a finite number, its weight")
     if name in plugins.BUILT_IN["reward"] or ":" in name:
         settings = getattr(plugins.load("reward", name), "Settings", None)
         if isinstance(settings, type) and issubclass(settings, RewardSettings):
@@ -318,7 +333,7 @@ def _line(section: type[BaseModel], where: str, problem: Any) -> str:
         return f"{place}: unknown setting; {_suggestion(section, location)}"
     if problem["type"] == "missing":
         return f"{place}: is missing and has no default; give it a value"
-    return f"{place}: got {problem['input']!r}; expected {_expectation(problem)}"
+    return f"{place}: got {problem['input']!r:.200}; expected {_expectation(problem)}"
 
 
 def _expectation(problem: Any) -> str:

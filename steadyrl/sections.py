@@ -27,7 +27,7 @@ class RunSection(Section):
     epochs: int = Field(
         0, ge=0, description="Number of passes over the training problems. If it is above 0, it replaces run.steps."
     )
-    seed: int = Field(0, ge=0, description="Seed of everything random in the run.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
     folder: str = Field("runs", description="Folder in which run directories are created.")
     checkpoint_every: int = Field(50, ge=1, description="Number of steps between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
@@ -54,7 +54,7 @@ class ModelSection(Section):
         description="'base' (the model that ships with steadyrl), a Hugging Face model folder, or a model name "
         "on the hub.",
     )
-    lora_rank: int = Field(0, ge=0, description="Rank of the LoRA adapter. 0 trains all weights.")
+    lora_rank: int = Field(0, ge=0, le=65_536, description="Rank of the LoRA adapter. 0 trains all weights.")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA alpha. The adapter is scaled by alpha / rank.")
     lora_targets: str = Field(
         "all-linear",
@@ -75,7 +75,7 @@ class BackendSection(Section):
 
     name: str = Field("torch", description="'torch', 'toy' (NumPy with exact gradients), or an import path.")
     device: str = Field("auto", description="A torch device, or 'auto' for the first available of cuda, mps and cpu.")
-    threads: int = Field(0, ge=0, description="Number of CPU threads. 0 uses the library's default.")
+    threads: int = Field(0, ge=0, le=1024, description="Number of CPU threads. 0 uses the library's default.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
         description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32. "
@@ -107,7 +107,7 @@ class SamplingSection(Section):
     """How completions are sampled in training."""
 
     max_new_tokens: int = Field(
-        32, ge=1, description="Maximum tokens per completion (per turn in multi-turn episodes)."
+        32, ge=1, le=1_000_000, description="Maximum tokens per completion (per turn in multi-turn episodes)."
     )
     temperature: float = Field(1.0, gt=0, le=10, description="Sampling temperature. The logits are divided by it.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling. 1 keeps every token.")
@@ -133,8 +133,8 @@ class SamplerSection(Section):
 class RolloutSection(Section):
     """What the rollouts of one step consist of."""
 
-    prompts_per_step: int = Field(64, ge=1, description="Number of problems per step.")
-    samples_per_prompt: int = Field(2, ge=1, description="Number of completions per problem.")
+    prompts_per_step: int = Field(64, ge=1, le=1_000_000, description="Number of problems per step.")
+    samples_per_prompt: int = Field(2, ge=1, le=100_000, description="Number of completions per problem.")
     refill: int = Field(
         0,
         ge=0,

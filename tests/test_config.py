@@ -318,3 +318,26 @@ def test_what_a_run_may_change_on_resuming_comes_from_its_sections_and_plug_ins(
     free = config.free_on_resume(config.resolve({"rewards": {"judge": JUDGE}, "sampler": {"engine": "vllm"}}))
     assert {"rewards.judge.base_url", "sampler.args.url", "run.epochs"} <= set(free)
     assert "rewards.judge.model" not in free and "update.learning_rate" not in free
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sampling.max_new_tokens=1" + "0" * 30, "expected a number less than or equal to 1000000"),
+        ("backend.threads=9223372036854775808", "backend.threads: got 9223372036854775808"),
+        (
+            "algorithm.args.clip_high=1e300",
+            "algorithm.args.clip_high: got 1e+300; expected a number less than",
+        ),
+        ("run.steps=1" + "0" * 300, "run.steps: got 1000"),
+        ("update.weight_decay=1e200", "update.weight_decay: got 1e+200; expected a number up to 1e+09"),
+        ("algorithm.args.value_coef=1e99", "algorithm.args.value_coef: got 1e+99; expected a number up to 1e+09"),
+        ("rewards.length=1e99", "rewards.length: got 1e+99; expected a finite number"),
+        ("rollout.prompts_per_step=100000000000", "rollout.prompts_per_step: got 100000000000"),
+    ],
+)
+def test_numbers_that_no_run_can_hold_are_refused_in_one_line(override, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        config.resolve({"rewards": {"length": 1.0}}, [override])
+    assert len(str(caught.value)) < 600
+    assert config.resolve({"rewards": {"length": 1.0}}, ["run.seed=9223372036854775807"]).run.seed == 2**63 - 1

@@ -47,7 +47,7 @@ class Settings(Section):
         "gradient of the KL itself, 'weighted_k3' also after several updates.",
     )
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
-    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
+    clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
     surrogate: Literal["clip", "weight"] = Field(
         "clip",
         description="'clip' is PPO's clipped surrogate. 'weight' limits importance weights to 1 + clip_high and "

@@ -36,7 +36,7 @@ class Settings(Section):
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per token.")
     lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda.")
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
-    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
+    clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
     clip_value: float = Field(
         0.2, gt=0, description="Clip range for the change of a value per step, in units of the return."
     )

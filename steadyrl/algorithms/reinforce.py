@@ -24,7 +24,7 @@ class Settings(Section):
     )
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per token.")
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
-    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
+    clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
 
 
 def build(settings: Settings) -> Algorithm:

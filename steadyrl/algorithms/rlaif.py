@@ -45,7 +45,7 @@ class Settings(Section):
         0.02, ge=0, description="Weight of the KL to the reference in the loss. 0 needs no reference."
     )
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
-    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
+    clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
 
     @model_validator(mode="after")
     def _something_is_left(self) -> Settings:

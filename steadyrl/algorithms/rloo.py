@@ -23,7 +23,7 @@ class Settings(Section):
         0.01, ge=0, description="Penalty in the reward per nat of KL to the reference. 0 needs no reference."
     )
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
-    clip_high: float = Field(0.2, gt=0, description="Upper clip bound of the ratio: 1 + clip_high.")
+    clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
 
 
 def build(settings: Settings) -> Algorithm:

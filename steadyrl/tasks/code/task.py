@@ -55,8 +55,10 @@ class CodeSettings(Section):
     heldout_share: float = Field(
         0.5, gt=0, lt=1, description="Share of the first file's problems that are held out if there is no second file."
     )
-    generated_count: int = Field(800, ge=2, description="Maximum number of problems that 'generated' makes.")
-    generated_seed: int = Field(0, ge=0, description="Seed of the generated problems.")
+    generated_count: int = Field(
+        800, ge=2, le=1_000_000, description="Maximum number of problems that 'generated' makes."
+    )
+    generated_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated problems.")
     generated_steps: Literal["one", "two", "mixed"] = Field(
         "mixed",
         description="Number of steps in a generated problem: 'one', 'two', or 'mixed' (a third of the problems "

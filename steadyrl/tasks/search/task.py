@@ -40,7 +40,7 @@ class SearchSettings(Section):
     prompt: str = Field(
         "request: {request}\nquery:", description="Template of the prompt. {request} is replaced by the request."
     )
-    corpus_seed: int = Field(0, ge=0, description="Seed of the generated corpus.")
+    corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
 
     @field_validator("prompt")
     @classmethod
