@@ -42,6 +42,8 @@ class Opaque:
 class Kept:
     """Stands for what an earlier step gave, which stays in the process that has it."""
 
+    number: int
+
     def __init__(self, number: int):
         self.__dict__["number"] = number  # subclasses have other uses for setting an attribute
 
@@ -181,9 +183,9 @@ def number(wire: Any) -> int | float | complex | None:
         case ["float", text]:
             return float(text)
         case ["complex", real, imaginary]:
-            parts = number(real), number(imaginary)
-            assert isinstance(parts[0], float) and isinstance(parts[1], float), "checked before"
-            return complex(*parts)
+            first, second = number(real), number(imaginary)
+            assert isinstance(first, float) and isinstance(second, float), "checked before"
+            return complex(first, second)
     return None
 
 

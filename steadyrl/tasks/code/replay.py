@@ -86,8 +86,9 @@ class Steps:
                 return values.decode(wire)
             case ["raised", kind, text]:
                 error = self._errors.get(kind, getattr(builtins, kind, None))
-                fits = isinstance(error, type) and issubclass(error, Exception)
-                raise error.__new__(error, text) if fits else Exception(f"{kind}: {text}")
+                if isinstance(error, type) and issubclass(error, Exception):
+                    raise error.__new__(error, text)
+                raise Exception(f"{kind}: {text}")
 
     def plain(self, value: Any) -> Any:
         """Return the wire form of what is handed to the candidate."""
