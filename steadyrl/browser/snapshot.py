@@ -6,13 +6,14 @@ page that is shown, the text) is the same code for both.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from steadyrl.browser.actions import Back, Click, Select, Type
 
-LONGEST_NAME = 60  # characters of a name, a value or a piece of text; the rest is cut
+LONGEST_NAME = 60  # characters of a name or a value, of which the rest is cut, and of one line of a longer text
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,13 @@ def windows(snapshot: Snapshot, characters: int) -> list[Window]:
     cuts: list[list[tuple[str, list[int]]]] = [[]]
     size, number = 0, 0
     for line in snapshot.lines:
-        text, numbers = _line_text(line, number)
-        number += len(numbers)
-        if cuts[-1] and size + len(text) > characters:
-            cuts.append([])
-            size = 0
-        cuts[-1].append((text, numbers))
-        size += len(text) + 1
+        for text, numbers in _shown_lines(line, number):
+            number += len(numbers)
+            if cuts[-1] and size + len(text) > characters:
+                cuts.append([])
+                size = 0
+            cuts[-1].append((text, numbers))
+            size += len(text) + 1
     return [
         Window(
             tuple(text for text, _ in cut),
@@ -123,13 +124,16 @@ def shorten(text: str) -> str:
     return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3].rstrip() + "..."
 
 
-def _line_text(line: Sequence[Piece], number: int) -> tuple[str, list[int]]:
-    texts: list[str] = []
-    numbers: list[int] = []
+def _shown_lines(line: Sequence[Piece], number: int) -> list[tuple[str, list[int]]]:
+    """Return a line of a page as lines of text, each with the numbers of its elements; a long text takes several."""
+    shown: list[tuple[list[str], list[int]]] = [([], [])]
     for piece in line:
         if isinstance(piece, Element):
-            texts.append(element_text(number + len(numbers), piece))
-            numbers.append(number + len(numbers))
-        else:
-            texts.append(shorten(piece))
-    return " | ".join(texts), numbers
+            shown[-1][0].append(element_text(number, piece))
+            shown[-1][1].append(number)
+            number += 1
+            continue
+        first, *rest = textwrap.wrap(piece, LONGEST_NAME) or [""]
+        shown[-1][0].append(first)
+        shown += [([part], []) for part in rest]
+    return [(" | ".join(texts), numbers) for texts, numbers in shown]

@@ -78,6 +78,21 @@ def test_long_names_are_cut_and_values_and_options_are_shown():
     assert cut.text() == "[0] select size = low of low / high | [1] textbox = " + "x" * 57 + "..."
 
 
+def test_a_long_text_is_shown_whole_over_several_lines():
+    words = [f"word{number:02}" for number in range(24)]  # eight of them fit into 60 characters
+    snapshot = Snapshot((("before", " ".join(words), Element("textbox", "answer")), ("after",)))
+    (cut,) = windows(snapshot, 1000)
+    assert cut.lines == (
+        "before | " + " ".join(words[:8]),
+        " ".join(words[8:16]),
+        " ".join(words[16:]) + " | [0] textbox answer",
+        "after",
+    )
+    cuts = windows(snapshot, 100)
+    assert [line for cut in cuts for line in cut.lines] == list(windows(snapshot, 1000)[0].lines)
+    assert [sorted(cut.numbers) for cut in cuts] == [[], [], [0]]
+
+
 def test_without_chromium_one_line_says_how_to_install_it(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match=r"Chromium is not installed; .*apt-get install chromium.*'inprocess'"):
