@@ -17,9 +17,6 @@ from typer.core import TyperGroup
 from steadyrl.cli.terminal import printable
 from steadyrl.errors import SteadyError
 
-if TYPE_CHECKING:  # typer brings its own copy of click, and has no public names for these
-    pass
-
 # Where each command is; the modules of those that are not asked for would take longer to load than most take to run.
 COMMANDS = {
     "preflight": "preflight:preflight_command",
