@@ -24,7 +24,14 @@ html_copy_source = False
 NAVIGATION = {
     root_doc: {
         "Start": ["docs/start", "docs/batch", "docs/base-model"],
-        "Training": ["docs/algorithms/ppo", "docs/algorithms/*", "docs/curriculum", "docs/performance", "docs/vllm"],
+        "Training": [
+            "docs/algorithms/ppo",
+            "docs/algorithms/*",
+            "docs/curriculum",
+            "docs/models",
+            "docs/performance",
+            "docs/vllm",
+        ],
         "Tasks & rewards": ["docs/tasks/*", "docs/rewards/*", "docs/sandbox"],
         "Staying steady": ["docs/preflight", "docs/doctor/README", "docs/autopilot", "docs/compare"],
         "Reference": ["docs/config", "docs/metrics", "docs/security"],
