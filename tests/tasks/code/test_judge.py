@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from steadyrl.errors import DataError
-from steadyrl.sandbox.choose import SandboxSettings, open_sandbox, probe
+from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
 from steadyrl.sandbox.outcome import Returned
 from steadyrl.sandbox.pool import Limits, Sandbox
 from steadyrl.tasks.code.judge_tests import judge
@@ -52,8 +52,7 @@ def test_none_everywhere_is_right_where_it_is_asked_for(sandbox):
 @pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
 def patient(request):
     """Return a pool in a jail that holds here, whose programs have the time to read all their memory."""
-    if reason := probe(request.param):
-        pytest.skip(f"{request.param}: {reason}")
+    needs.skip_without(request.param)
     with Sandbox(request.param, Limits(wall_s=60.0, cpu_s=30, memory_mib=512)) as pool:
         yield pool
 
