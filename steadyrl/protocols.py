@@ -105,7 +105,7 @@ class Backend(Protocol):
         """Return what run.json records of the model: parameters, device, ..."""
 
     def save(self, folder: Path) -> None:
-        """Write weights and optimizer state into an existing folder."""
+        """Write weights and optimizer state into an existing folder; where it cannot be written, raise OSError."""
 
     def load(self, folder: Path) -> None:
         """Read what ``save`` wrote; afterwards training goes on as if it had never stopped."""

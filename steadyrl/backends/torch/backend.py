@@ -325,10 +325,11 @@ class TorchBackend:
 
     def save(self, folder: Path) -> None:
         """See Backend."""
-        self.save_policy(folder / state.POLICY)
-        state.save_tensors(folder / state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {})
-        state.save_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
-        self._masters.save(folder)
+        with state.writing():
+            self.save_policy(folder / state.POLICY)
+            state.save_tensors(folder / state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {})
+            state.save_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
+            self._masters.save(folder)
 
     def save_policy(self, folder: Path) -> None:
         """Write the weights (or the adapter) and the tokenizer in Hugging Face layout."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ from steadyrl.backends.torch.folder import reading
 from steadyrl.errors import CheckpointError, ModelError
 
 POLICY, VALUE_HEAD, OPTIMIZER = "policy", "value_head.safetensors", "optimizer.safetensors"
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Raise an error of safetensors in writing, such as a full disk, as the OSError that it stands for."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

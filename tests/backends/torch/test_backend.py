@@ -1,18 +1,22 @@
 """The torch backend on tiny random models of four families, made on the spot."""
 
 import math
+import signal
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from steadyrl import config
+from steadyrl import checkpoint, config
 from steadyrl.algorithms import ppo
 from steadyrl.batch import make_batch
-from steadyrl.errors import CheckpointError, ModelError
+from steadyrl.checkpoint import State
+from steadyrl.errors import AccessError, CheckpointError, ModelError
 from steadyrl.protocols import Turn
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import Environment
+from steadyrl.rundir import RunDir
 from steadyrl.types import Group, Problem, Sampling
 from tests import needs
 
@@ -342,6 +346,33 @@ def check_continuation(folder, tmp_path, *overrides):
         }
     one, other = (scored_batch(b, NARROW, seed=9).old for b in (unbroken, resumed))
     np.testing.assert_array_equal(one.ref_logprobs, other.ref_logprobs)
+
+
+@pytest.fixture
+def full_disk():
+    """Return a context in which files end after 1000 bytes, as on a full disk."""
+    resource = pytest.importorskip("resource", reason="limits on the size of files need a Unix system")
+
+    @contextmanager
+    def limited():
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+
+    return limited
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_the_checkpoint_before(tiny_models, tmp_path, full_disk):
+    backend, run = opened(tiny_models["llama"]), RunDir(tmp_path)
+    checkpoint.save(run, backend, State(step=2, tokens=1), 1)
+    with full_disk(), pytest.raises(AccessError, match=r"cannot write the checkpoint .*; free some space and resume"):
+        checkpoint.save(run, backend, State(step=2, tokens=2), 1)
+    assert checkpoint.load(run, backend).tokens == 1
 
 
 def test_before_the_first_step_there_is_nothing_of_the_optimizer_to_keep(tiny_models, tmp_path):
