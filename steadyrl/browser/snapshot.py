@@ -55,7 +55,7 @@ class Snapshot:
 
 
 class Tab(Protocol):
-    """A page that can be looked at and acted on. Every method may raise EpisodeError where its world broke."""
+    """A page that can be looked at and acted on. Every method may raise EpisodeError if the page broke."""
 
     def look(self) -> Snapshot:
         """Return what the page shows now."""

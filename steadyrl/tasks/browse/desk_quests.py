@@ -83,7 +83,7 @@ def lookup(rng: random.Random, level: int) -> Quest:
 
 
 def _help_desk(rng: random.Random, level: int) -> tuple[World, int, Ticket, str]:
-    """Return a world of tickets, one of them, and where to start."""
+    """Return a site with tickets, one of them, and where to start."""
     count = by_level(level, 1, 2, 4, 8)
     subjects = rng.sample(NOUNS, count) if level < 3 else names(rng, count)
     tickets = [Ticket(s, c) for s, c in zip(subjects, rng.sample(CUSTOMERS, count), strict=True)]

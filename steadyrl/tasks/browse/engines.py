@@ -31,7 +31,7 @@ class SiteInBrowser:
         self._chromium = Chromium(settings, self._server.origin)
 
     def show(self, quest: Quest) -> Tab:
-        """Return a tab on a quest's first page; its world is served until the tab is closed."""
+        """Return a tab on a quest's first page; the state of its site is served until the tab is closed."""
         session, address = self._server.admit(quest.world, quest.start)
         return self._chromium.open(address, partial(self._server.dismiss, session))
 

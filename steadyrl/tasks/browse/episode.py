@@ -21,7 +21,7 @@ class SiteEpisode:
         """Prepare an attempt.
 
         Args:
-            quest: With a world of its own.
+            quest: On a site of its own.
             show: Opens the quest's start in a tab.
             characters: Of an observation.
             slips: Share of the expert's turns in which it presses any element in view.

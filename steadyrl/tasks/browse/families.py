@@ -30,5 +30,5 @@ FAMILIES: dict[str, Callable[[random.Random, int], Quest]] = {
 
 
 def make_quest(family: str, level: int, seed: int) -> Quest:
-    """Return a problem with a fresh world; equal arguments give equal problems, on every machine."""
+    """Return a problem with a site of its own; equal arguments give equal problems, on every machine."""
     return FAMILIES[family](random.Random(f"{family} {level} {seed}"), level)

@@ -1,4 +1,4 @@
-"""One problem of the site: a goal, the world it is reached in, how far a world is on the way, and who knows the way."""
+"""One problem of the site: a goal, the state of the site at the start, how far a state is on the way, and a plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Step:
         name: Of the element; what is answered by "stop".
         text: What is typed or chosen.
         beside: A text that stands on the element's line; for "stop" one that stands on the page. "" for any.
-        when: Whether the step is due in this world.
+        when: Whether the step is due in this state of the site.
     """
 
     verb: str
@@ -38,11 +38,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Quest:
-    """A problem in a world of its own.
+    """A problem on a site of its own.
 
     Attributes:
-        goal: What the policy is told.
-        world: The world at the start; an episode changes it.
+        goal: What the policy is asked to do.
+        world: The state of the site at the start; an episode changes it.
         start: The path that is shown first.
         milestones: Conditions on the way, each of which earns its share of the progress.
         solved: Whether the goal is reached.
@@ -59,7 +59,7 @@ class Quest:
     plan: tuple[Step, ...]
 
     def potential(self) -> float:
-        """Return how far the world is on the way, 0 to 1; progress is its difference between two moments."""
+        """Return how far the site's state is on the way, 0 to 1; progress is the difference between two moments."""
         if self.solved(self.world):
             return 1.0
         return sum(milestone(self.world) for milestone in self.milestones) / (len(self.milestones) + 1)

@@ -1,4 +1,4 @@
-"""The site for a browser: served on loopback, one world per session, sessions told apart by an unguessable cookie."""
+"""The site for a browser: served on loopback, one state per session; an unguessable cookie distinguishes the sessions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADERS = {
 
 
 class SiteServer:
-    """Serves worlds on 127.0.0.1.
+    """Serves the site on 127.0.0.1, in a state of its own for every session.
 
     Attributes:
         origin: Where.
@@ -39,19 +39,19 @@ class SiteServer:
         self.origin = self._server.origin
 
     def admit(self, world: World, start: str) -> tuple[str, str]:
-        """Serve a world to whoever opens the address returned; return it with the session's name."""
+        """Serve a state of the site at the address returned; return the session's name as well."""
         session = secrets.token_urlsafe(16)
         with self._lock:
             self._worlds[session] = world
         return session, f"{self.origin}{_ENTER}{session}?to={quote(start, safe='')}"
 
     def dismiss(self, session: str) -> None:
-        """Serve a world no longer."""
+        """Serve a session no longer."""
         with self._lock:
             self._worlds.pop(session, None)
 
     def world(self, session: str) -> World | None:
-        """Return the world of a session."""
+        """Return the state of the site in a session."""
         with self._lock:
             return self._worlds.get(session)
 
@@ -84,7 +84,7 @@ class _Request(SiteRequest):
         self._send(200, page_html(show(world, path, fields)), {})
 
     def do_POST(self) -> None:
-        """Change the world, then show where that leads."""
+        """Change the site's state, then show where that leads."""
         world, length = self._world(), self.headers.get("Content-Length", "0")
         if world is None or not length.isdigit() or int(length) > _MOST_SENT:
             self.close_connection = True

@@ -31,7 +31,7 @@ Fields = Mapping[str, str]
 
 
 def show(world: World, path: str, fields: Fields) -> Page:
-    """Return the page at a path (GET); what is looked at is noted in the world's events."""
+    """Return the page at a path (GET); what is looked at is noted among the events of the site's state."""
     name, *rest = path.strip("/").split("/")
     view = _VIEWS.get(name)
     return view(world, rest, fields) if view else NOT_FOUND

@@ -27,7 +27,7 @@ class Suite(Protocol):
         """Return a problem with the user's own words for a goal."""
 
     def episode(self, problem: Problem, seed: int) -> Episode:
-        """Return an attempt at a problem; its world follows from the problem alone."""
+        """Return an attempt at a problem; its environment follows from the problem alone."""
 
     def close(self) -> None:
         """End browsers and servers."""
