@@ -5,7 +5,7 @@ step is ["call", arguments, named] (of the entry point), ["global", name], ["app
 name] or ["set", n, name, value], where n is the number of the step whose value is meant, and arguments and values are
 plain values of ``values``.
 
-The answer is lines of JSON on a pipe: ["ready"], then ["compiled"], then per step ["value", plain value] or ["raised",
+The answer is lines of JSON on a pipe: ["compiled"], then per step ["value", plain value] or ["raised",
 type, text], or instead of what is left ["failed", "syntax" | "exception" | "entry", type, text]. From the candidate's
 first statement on nothing here can be trusted, and nobody does: whoever reads the pipe takes the lines as claims about
 values.
@@ -22,7 +22,6 @@ from typing import Any
 
 from steadyrl.sandbox import values
 
-READY = b'["ready"]\n'
 LENGTH = struct.Struct("=Q")
 _TEXT_SHOWN = 200
 

@@ -70,16 +70,11 @@ class Outcome:
         return self.verdict != "syntax"
 
 
-def began(lines: bytes) -> bool:
-    """Return whether the jail was shut and the candidate started; else the machine failed, not the candidate."""
-    return lines.startswith(b'["ready"]\n')
-
-
 def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s: float) -> Outcome:
     """Read what came through the pipe.
 
     Args:
-        lines: All of it, "ready" first.
+        lines: All of it.
         calls: How many were asked for.
         timed_out: The worker had to end it.
         status: As ``os.waitpid`` gives it.
@@ -87,7 +82,7 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
     """
     results: list[Returned | Raised] = []
     compiled = False
-    for line in lines.split(b"\n")[1:]:
+    for line in lines.split(b"\n"):
         if not line:
             continue
         try:

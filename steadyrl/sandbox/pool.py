@@ -19,7 +19,7 @@ from typing import Any
 
 from steadyrl.sandbox import candidate, jails, values
 from steadyrl.sandbox.jails import JailName, Limits
-from steadyrl.sandbox.outcome import Outcome, began, read_outcome
+from steadyrl.sandbox.outcome import Outcome, read_outcome
 from steadyrl.sandbox.worker import READY, START, STATUS, TIME_UP
 
 _START_S = 20.0  # a worker starts in 0.1 s; a machine busy with other work takes longer
@@ -122,9 +122,9 @@ class Worker:
                     raise JailError("the worker died")
                 status += part
         lines += _available(read)[: limit + 1 - len(lines)]
-        how, ended, micros = STATUS.unpack(status)
-        if not began(bytes(lines)):
-            raise JailError("the jail could not be closed around a candidate")
+        how, began, ended, micros = STATUS.unpack(status)
+        if not began:
+            raise JailError("a candidate could not be started in its jail, or not in time")
         if len(lines) > limit:
             return Outcome("output", (), f"more than {self._limits.output_kib} KiB of values", micros / 1e6)
         return read_outcome(bytes(lines), steps, how == TIME_UP, ended, micros / 1e6)

@@ -35,7 +35,7 @@ WARM = (
     "statistics string struct sys textwrap threading time traceback types typing unicodedata uuid zlib"
 ).split()
 READY, START = b"R", b"S"
-STATUS = struct.Struct("=ciQ")
+STATUS = struct.Struct("=c?iQ")  # how it ended, whether it began, the status of waitpid, microseconds
 ENDED, TIME_UP = b"E", b"T"
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _CAPABILITY_VERSION = 0x20080522
@@ -82,21 +82,32 @@ def _lock(rules: dict[str, Any]) -> None:
 
 def _run(job: int, results: int, control: socket.socket, null: int, rules: dict[str, Any]) -> bytes:
     """Fork, wait, kill what is left; return the status."""
-    life_read, life_write = os.pipe()  # its end of file says that the candidate is gone
-    began = time.monotonic()
+    # Its end says that the candidate is gone. A socket, since a pipe could be opened anew by its name in /proc, and
+    # a candidate that took back the byte which says that it began would be taken for a failure of the machine.
+    life, theirs = socket.socketpair()
+    started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _become_candidate(job, results, life_write, null, rules)
-    os.close(life_write)
-    poller = select.poll()
-    poller.register(life_read, select.POLLIN)
-    poller.register(control.fileno(), select.POLLIN)  # nothing is sent during a job: ready means closed
-    ready = [descriptor for descriptor, _ in poller.poll(rules["wall_s"] * 1000)]
-    os.close(life_read)
+        _become_candidate(job, results, theirs.fileno(), null, rules)
+    theirs.close()
+    with life:
+        ready = _wait(life, select.POLLIN, control, rules["wall_s"])
+        began = life in ready and life.recv(len(READY)) == READY
+        if began:  # whatever else the candidate writes there wakes nobody
+            ready = _wait(life, 0, control, started + rules["wall_s"] - time.monotonic())
     status = _bury(pid, alone=rules["alone"])
-    if control.fileno() in ready:
+    if control in ready:
         sys.exit(0)
-    return STATUS.pack(ENDED if ready else TIME_UP, status, int((time.monotonic() - began) * 1e6))
+    return STATUS.pack(ENDED if ready else TIME_UP, began, status, int((time.monotonic() - started) * 1e6))
+
+
+def _wait(life: socket.socket, events: int, control: socket.socket, seconds: float) -> list[socket.socket]:
+    """Wait for events or the end of the candidate's socket, or the end of ours; return which of them it was."""
+    poller = select.poll()
+    poller.register(life, events)
+    poller.register(control, select.POLLIN)  # nothing is sent during a job: ready means closed
+    found = [descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)]
+    return [one for one in (life, control) if one.fileno() in found]
 
 
 def _bury(pid: int, alone: bool) -> int:
@@ -136,7 +147,7 @@ def _become_candidate(job: int, results: int, life: int, null: int, rules: dict[
         random.seed(0)
         if rules["filter"] is not None:
             seccomp.install(rules["filter"], os.getpid())
-        os.write(_RESULTS, candidate.READY)
+        os.write(_LIFE, READY)
         candidate.run(_JOB, _RESULTS, builtins)
     finally:
         os._exit(0)

@@ -66,7 +66,7 @@ def scan():
     for descriptor in range(64):
         if descriptor != 3:
             try:
-                os.set_blocking(descriptor, False)
+                __import__("fcntl").fcntl(descriptor, 4, os.O_NONBLOCK)
                 found.update(m.decode() for m in _PATTERN.findall(os.read(descriptor, 1 << 20)))
             except OSError:
                 pass

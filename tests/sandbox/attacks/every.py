@@ -2,7 +2,7 @@
 
 from tests.sandbox.attacks.decoding import DECODING
 from tests.sandbox.attacks.files import FILES
-from tests.sandbox.attacks.forging import AFTERWARDS, FORGING
+from tests.sandbox.attacks.forging import AFTERWARDS, FORGING, UNSCORED
 from tests.sandbox.attacks.imports import IMPORTS
 from tests.sandbox.attacks.memory import MEMORY
 from tests.sandbox.attacks.network import NETWORK
@@ -18,6 +18,7 @@ EVERY = (
     *RESOURCES,
     *TIME,
     *FORGING,
+    *UNSCORED,
     *AFTERWARDS,
     *DECODING,
     *IMPORTS,

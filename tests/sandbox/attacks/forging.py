@@ -238,6 +238,49 @@ FORGING = (
         "            kept[1] = ['list', 0, 0]\n    return 0\n",
     ),
 )
+UNSCORED = (
+    Attack(
+        "unscored",
+        "taking back what it has written",
+        "a pipe can be opened anew by its name in /proc; an answer that seems not to have begun was left unscored",
+        "import os\nfor number in range(3, 8):\n    try:\n"
+        "        pipe = os.open(f'/proc/self/fd/{number}', os.O_RDONLY | os.O_NONBLOCK)\n"
+        "        os.read(pipe, 1 << 20)\n    except OSError:\n        continue\ndef add(a, b):\n    return 0\n",
+    ),
+    Attack(
+        "unscored",
+        "waking the worker without end",
+        "what is written on descriptor 4 reaches the worker, which waits for its end",
+        "import os\n__import__('fcntl').fcntl(4, 4, os.O_NONBLOCK)\nfor _ in range(10**5):\n"
+        "    try:\n        os.write(4, b'x' * 99)\n"
+        "    except OSError:\n        break\ndef add(a, b):\n    return 0\n",
+        verdicts=("finished",),
+    ),
+    Attack(
+        "unscored",
+        "closing everything",
+        "a worker that hears nothing might be taken for lost",
+        "import os\nos.closerange(0, 64)\ndef add(a, b):\n    return 0\n",
+        verdicts=("killed",),
+    ),
+    Attack(
+        "unscored",
+        "reading on descriptor 4",
+        "a socket is open both ways, and the worker's end might be drained",
+        "import os\n__import__('fcntl').fcntl(4, 4, os.O_NONBLOCK)\nfound = b''\ntry:\n    found = os.read(4, 99)\n"
+        "except OSError:\n    pass\n"
+        "def add(a, b):\n    return found.decode()\n",
+        verdicts=("finished",),
+    ),
+    Attack(
+        "unscored",
+        "all memory before the first call",
+        "a machine that has no memory left is not the answer's fault, one answer that takes it all is",
+        "kept = []\nwhile True: kept.append(bytearray(1 << 20))\n",
+        verdicts=("memory", "timeout", "killed"),
+        slow=True,
+    ),
+)
 AFTERWARDS = (
     *(
         Attack(

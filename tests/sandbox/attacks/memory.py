@@ -75,13 +75,15 @@ MEMORY = (
     _look(
         "inherited descriptors",
         "a pipe or socket that is left open may hold what was sent to others",
-        "for number in [*range(3), *range(4, 1024)]:\n    try:\n        os.set_blocking(number, False)\n"
+        "for number in [*range(3), *range(4, 1024)]:\n    try:\n"
+        "        __import__('fcntl').fcntl(number, 4, os.O_NONBLOCK)\n"
         "        seen.append(os.read(number, 1 << 20))\n    except OSError:\n        continue",
     ),
     _look(
         "the job's pipe once more",
         "the candidate's own job came through a pipe that must not hold the next one",
-        "for number in range(32):\n    try:\n        os.dup2(number, 30)\n        os.set_blocking(30, False)\n"
+        "for number in range(32):\n    try:\n        os.dup2(number, 30)\n"
+        "        __import__('fcntl').fcntl(30, 4, os.O_NONBLOCK)\n"
         "        seen.append(os.read(30, 1 << 20)) if number != 3 else None\n    except OSError:\n        continue",
     ),
     _look(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import steadyrl
 from steadyrl.sandbox.outcome import Returned
-from steadyrl.sandbox.pool import Limits, Sandbox
+from steadyrl.sandbox.pool import JailError, Limits, Sandbox
 from tests.sandbox.memory_scan import secret
 
 PACKAGE = Path(steadyrl.__file__).parent
@@ -207,7 +207,10 @@ def broken_by(attack: Attack, sandbox: Sandbox, ground: Ground) -> list[str]:
     worker = sandbox._idle.queue[-1]
     processes, threads = children(os.getpid()), threading.active_count()
     began = time.thread_time()
-    outcome = sandbox.run(ground.fill(attack.code), "add", CALLS)
+    try:
+        outcome = sandbox.run(ground.fill(attack.code), "add", CALLS)
+    except JailError as error:
+        return [f"definite: {PROMISES['definite']} ({error})"]
     spent = time.thread_time() - began
     found = [(promise, "") for promise in ground.broken()]
     found += [(promise, str(outcome)[:300]) for promise in _broken_in(attack, outcome)]
