@@ -13,18 +13,26 @@ import torch
 
 from steadyrl.types import Batch
 
+# Places of the mask between what follows prompts and what it may attend to, above which rows are attended to whole: the
+# mask grows with the square of the length, and the backward pass keeps it for every layer.
+MASK_PLACES = 2**22
+
 
 @dataclass(frozen=True)
 class Segments:
-    """Pieces of text within the packed tokens, and how to lay them into padded rows and back.
+    """Pieces of text within the packed tokens, and where they lie in padded rows.
 
     Attributes:
-        lay: [S, W] int64, packed index of each place; padding repeats some token, and is not looked at.
+        rows, width: S and W of the padded rows.
         back: [n] int64, for the packed tokens of these pieces in order, their place in the flattened [S * W].
+        lay: [S * W] int64, packed index of each place, where rows share tokens; padding repeats some token. None where
+            every token lies in one place.
     """
 
-    lay: torch.Tensor
+    rows: int
+    width: int
     back: torch.Tensor
+    lay: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -35,11 +43,10 @@ class Packed:
         ids: [K] int64.
         places: [K] int64, positions within their rows.
         chosen: [N] int64, packed index of the token before each completion token, row-major.
-        heads: Prompts, or whole rows where no prompt is shared. They stand first among the tokens.
-        tails: What follows the prompts, a piece per row; None where no prompt is shared.
+        heads: Prompts, or whole rows. Where they are prompts, they stand first among the tokens.
+        tails: What follows the prompts, a piece per row; None where rows are attended to whole.
         prompt_of: [R] int64, the row of ``heads`` that each tail continues.
-        seen: [R, Wt, Wh + Wt] bool, which tokens of its prompt and its tail each tail token may attend to.
-        back_to: [R, Wt, Wh + Wt] int64, how many positions back they lie, for sliding windows.
+        starts: [R] int64, the position where each tail starts: the length of its prompt.
     """
 
     ids: torch.Tensor
@@ -48,8 +55,7 @@ class Packed:
     heads: Segments
     tails: Segments | None
     prompt_of: torch.Tensor
-    seen: torch.Tensor
-    back_to: torch.Tensor
+    starts: torch.Tensor
 
 
 def pack(part: Batch, device: torch.device) -> Packed:
@@ -72,8 +78,8 @@ def pack(part: Batch, device: torch.device) -> Packed:
     head_lengths, tail_lengths = starts[first], ends - starts
     head_offsets = np.concatenate([[0], head_lengths.cumsum()])
     tail_offsets = head_offsets[-1] + np.concatenate([[0], tail_lengths.cumsum()])
-    rows = [part.tokens[row, : starts[row]] for row in first]
-    rows += [part.tokens[row, start:end] for row, (start, end) in enumerate(zip(starts, ends, strict=True))]
+    texts = [part.tokens[row, : starts[row]] for row in first]
+    texts += [part.tokens[row, start:end] for row, (start, end) in enumerate(zip(starts, ends, strict=True))]
     places = [np.arange(n) for n in head_lengths]
     places += [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
     row, column = np.nonzero(mask)
@@ -81,40 +87,59 @@ def pack(part: Batch, device: torch.device) -> Packed:
     index = np.where(
         before < starts[row], head_offsets[prompt_of[row]] + before, tail_offsets[row] + before - starts[row]
     )
-    tails = None if not tail_lengths.any() else _segments(tail_offsets[:-1], tail_lengths, device)
-    seen, back_to = _visibility(head_lengths[prompt_of], tail_lengths, starts)
+    if len(starts) * int(tail_lengths.max()) * int(ends.max()) > MASK_PLACES:
+        heads, tails = _whole_rows(prompt_of, first, starts, ends, device), None
+    else:
+        heads = _segments(head_lengths, device)
+        tails = _segments(tail_lengths, device) if tail_lengths.any() else None
 
     def send(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
     return Packed(
-        ids=send(np.concatenate(rows).astype(np.int64)),
+        ids=send(np.concatenate(texts).astype(np.int64)),
         places=send(np.concatenate(places).astype(np.int64)),
         chosen=send(index.astype(np.int64)),
-        heads=_segments(head_offsets[:-1], head_lengths, device),
+        heads=heads,
         tails=tails,
         prompt_of=send(prompt_of.astype(np.int64)),
-        seen=send(seen),
-        back_to=send(back_to),
+        starts=send(starts.astype(np.int64)),
     )
 
 
-def _segments(offsets: np.ndarray, lengths: np.ndarray, device: torch.device) -> Segments:
+def _segments(lengths: np.ndarray, device: torch.device) -> Segments:
+    """Return where pieces of these lengths [S] lie, each in a row of its own."""
     width = int(lengths.max())
     inside = np.arange(width)[None] < lengths[:, None]  # [S, W]
-    lay = np.where(inside, offsets[:, None] + np.arange(width)[None], 0)
+    return Segments(len(lengths), width, torch.from_numpy(np.flatnonzero(inside)).to(device))
+
+
+def _whole_rows(
+    prompt_of: np.ndarray, first: np.ndarray, starts: np.ndarray, ends: np.ndarray, device: torch.device
+) -> Segments:
+    """Return where tokens lie in whole rows; those of a prompt in every row that continues it.
+
+    Args:
+        prompt_of: [R], the prompt of each row.
+        first: [G], the row that each prompt is read from.
+        starts: [R], position where what follows the prompt begins.
+        ends: [R], position where it ends.
+        device: Where the tensors go.
+    """
+    width = int(ends.max())
+    heads, tails = starts[first], ends - starts
+    head_offsets = np.concatenate([[0], heads.cumsum()])
+    tail_offsets = head_offsets[-1] + np.concatenate([[0], tails.cumsum()])
+    column = np.arange(width)[None]
+    of_prompt = head_offsets[prompt_of][:, None] + column
+    of_tail = tail_offsets[:-1][:, None] + column - starts[:, None]
+    lay = np.where(column < starts[:, None], of_prompt, np.where(column < ends[:, None], of_tail, 0))  # [R, W]
+    prompts = np.flatnonzero(column < heads[:, None])
+    back = [first[prompts // width] * width + prompts % width]
+    back.append(np.flatnonzero((column >= starts[:, None]) & (column < ends[:, None])))
     return Segments(
-        torch.from_numpy(lay.astype(np.int64)).to(device), torch.from_numpy(np.flatnonzero(inside)).to(device)
+        len(starts),
+        width,
+        torch.from_numpy(np.concatenate(back).astype(np.int64)).to(device),
+        torch.from_numpy(lay.ravel().astype(np.int64)).to(device),
     )
-
-
-def _visibility(heads: np.ndarray, tails: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (seen, back_to) [R, Wt, Wh + Wt] of tails [R] that follow prompts of lengths heads [R]."""
-    width, before = int(tails.max()), int(heads.max())
-    query = starts[:, None, None] + np.arange(width)[None, :, None]  # [R, Wt, 1], position
-    of_prompt = np.broadcast_to(np.arange(before), (len(heads), 1, before))
-    of_tail = starts[:, None, None] + np.arange(width)[None, None]
-    key = np.concatenate([of_prompt, of_tail], axis=2)  # [R, 1, Wh + Wt], position
-    there = np.concatenate([of_prompt < heads[:, None, None], np.ones_like(of_tail, bool)], axis=2)
-    back_to = query - key
-    return there & (back_to >= 0), back_to

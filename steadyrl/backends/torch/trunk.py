@@ -38,17 +38,60 @@ def hidden_states(plan: Plan, packed: Packed, recompute: bool = False) -> torch.
         half = plan.head_dim // 2
         # x * cos + rotate_half(x) * sin, with the minus sign of rotate_half put into the sines.
         turns = cos[0, :, None], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)[:, None]  # [K, 1, D]
+    masks = _Masks(packed)
     for block in plan.blocks:
         if recompute and torch.is_grad_enabled():
-            x = checkpoint(_layer, plan, block, x, turns, packed, use_reentrant=False)
+            x = checkpoint(_layer, plan, block, x, turns, packed, masks, use_reentrant=False)
         else:
-            x = _layer(plan, block, x, turns, packed)
-    return norm(plan.norm)(x[packed.chosen])
+            x = _layer(plan, block, x, turns, packed, masks)
+    # Indexing adds the gradients of a token that is taken twice in any order on several threads; index_select in one.
+    return norm(plan.norm)(x.index_select(0, packed.chosen))
 
 
-def _layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed) -> torch.Tensor:
+class _Masks:
+    """What tokens may attend to, made once for all layers that have the same window."""
+
+    def __init__(self, packed: Packed):
+        self._packed = packed
+        self._known: dict[tuple[str, int | None], torch.Tensor] = {}
+
+    def of_heads(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return [W, W], or None where nothing but the order of the tokens says what is seen."""
+        width = self._packed.heads.width
+        if window is None or window >= width:
+            return None
+        if ("heads", window) not in self._known:
+            place = torch.arange(width, device=self._packed.ids.device)
+            back = place[:, None] - place[None]
+            self._known["heads", window] = _closed((back >= 0) & (back < window), dtype)
+        return self._known["heads", window]
+
+    def of_tails(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        """Return [R, 1, Wt, Wh + Wt]: prompts beside the tails that continue them."""
+        if ("tails", window) not in self._known:
+            heads, tails, starts = self._packed.heads, self._packed.tails, self._packed.starts
+            assert tails is not None, "asked only where prompts are shared"
+            column = torch.arange(heads.width, device=starts.device)
+            row = torch.arange(tails.width, device=starts.device)
+            there = (column < starts[:, None])[:, None].expand(-1, tails.width, -1)  # [R, Wt, Wh]
+            back = row[:, None] - row[None]  # [Wt, Wt]
+            own = back >= 0
+            if window is not None:
+                there = there & (starts[:, None, None] + row[:, None] - column < window)
+                own = own & (back < window)
+            seen = torch.cat([there, own.expand(len(starts), -1, -1)], dim=2)
+            self._known["tails", window] = _closed(seen, dtype)[:, None]
+        return self._known["tails", window]
+
+
+def _closed(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return 0 where something is seen and -inf elsewhere: what attention would make of a mask in every layer anew."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+
+
+def _layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
     """Return a layer's output [K, H]."""
-    x = x + block.out(_attend(plan, block, norm(block.norm_attention)(x), turns, packed))
+    x = x + block.out(_attend(plan, block, norm(block.norm_attention)(x), turns, packed, masks))
     inner = norm(block.norm_mlp)(x)
     if len(block.mlp_in) == 2:
         gate, up = block.mlp_in
@@ -59,7 +102,7 @@ def _layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed
     return found
 
 
-def _attend(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed) -> torch.Tensor:
+def _attend(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
     """Return what the heads found [K, heads * head_dim]."""
     q, k, v = _projected(plan, block, x)
     if block.q_norm is not None and block.k_norm is not None:
@@ -67,18 +110,16 @@ def _attend(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packe
     if turns is not None:
         q, k = (torch.addcmul(t * turns[0], t.roll(plan.head_dim // 2, -1), turns[1]) for t in (q, k))
     q, k = q.to(v.dtype), k.to(v.dtype)
-    heads = packed.heads
-    hq, hk, hv = (_lay(t, heads) for t in (q, k, v))
-    found = _flat(_attention(plan, hq, hk, hv, _window_mask(heads, block.window)), heads)
-    if packed.tails is None:
+    heads, tails, window = packed.heads, packed.tails, block.window
+    count = len(heads.back)
+    hq, hk, hv = (_lay(t[:count], heads) for t in (q, k, v))
+    found = _flat(_attention(plan, hq, hk, hv, masks.of_heads(window, v.dtype)), heads)
+    if tails is None:
         return found
-    tails, mask = packed.tails, packed.seen
-    if block.window is not None:
-        mask = mask & (packed.back_to < block.window)
-    tq, tk, tv = (_lay(t, tails) for t in (q, k, v))
-    tk = torch.cat([hk[packed.prompt_of], tk], dim=2)
-    tv = torch.cat([hv[packed.prompt_of], tv], dim=2)
-    return torch.cat([found, _flat(_attention(plan, tq, tk, tv, mask[:, None]), tails)])
+    tq, tk, tv = (_lay(t[count:], tails) for t in (q, k, v))
+    tk = torch.cat([hk.index_select(0, packed.prompt_of), tk], dim=2)
+    tv = torch.cat([hv.index_select(0, packed.prompt_of), tv], dim=2)
+    return torch.cat([found, _flat(_attention(plan, tq, tk, tv, masks.of_tails(window, v.dtype)), tails)])
 
 
 def _projected(plan: Plan, block: Block, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -101,23 +142,18 @@ def _attention(
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
 
 
-def _window_mask(segments: Segments, window: int | None) -> torch.Tensor | None:
-    width = segments.lay.shape[1]
-    if window is None or window >= width:
-        return None
-    place = torch.arange(width, device=segments.lay.device)
-    back = place[:, None] - place[None]
-    return (back >= 0) & (back < window)
-
-
 def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """Lay packed [K, heads, D] into padded rows [S, heads, W, D]."""
-    return x[segments.lay].transpose(1, 2)
+    """Lay packed [n, heads, D] into padded rows [S, heads, W, D]."""
+    if segments.lay is not None:
+        laid = x.index_select(0, segments.lay)
+    else:
+        laid = x.new_zeros(segments.rows * segments.width, *x.shape[1:]).index_copy(0, segments.back, x)
+    return laid.view(segments.rows, segments.width, *x.shape[1:]).transpose(1, 2)
 
 
 def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     """Take the tokens of padded rows [S, heads, W, D] back into a run [n, heads * D]."""
-    return x.transpose(1, 2).flatten(0, 1)[segments.back].flatten(1)
+    return x.transpose(1, 2).flatten(0, 1).index_select(0, segments.back).flatten(1)
 
 
 @torch.no_grad()
@@ -129,9 +165,8 @@ def fits(plan: Plan | None, body: nn.Module) -> bool:
     vocabulary = next(plan.embed.parameters()).shape[0]
     ids = (torch.arange(9, device=device) * 7919) % vocabulary
     everything = torch.arange(9, device=device)
-    whole = Segments(everything[None], everything)
     nothing = torch.zeros(0, device=device)
-    packed = Packed(ids, everything, everything, whole, None, nothing, nothing, nothing)
+    packed = Packed(ids, everything, everything, Segments(1, 9, everything), None, nothing, nothing)
     expected = body(input_ids=ids[None], use_cache=False).last_hidden_state[0].float()
     far = (hidden_states(plan, packed).float() - expected).abs().max() / expected.abs().max()
     return bool(far <= PARITY.get(next(body.parameters()).dtype, 0.0))

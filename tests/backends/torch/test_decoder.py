@@ -87,12 +87,16 @@ def some_rows(sharing):
     return batch_of([prompts[i] for i in chosen], [rng.integers(3, VOCABULARY, n) for n in lengths])
 
 
-@pytest.mark.parametrize("sharing", [False, True])
+@pytest.mark.parametrize("way", ["apart", "sharing", "sharing, whole rows"])
 @pytest.mark.parametrize("name", MODELS)
-def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(name, sharing):
+def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(name, way, monkeypatch):
+    sharing = way != "apart"
+    if way == "sharing, whole rows":
+        monkeypatch.setattr("steadyrl.backends.torch.packed.MASK_PLACES", 0)
     model, batch = random_model(name), some_rows(sharing)
     plan, weights = plan_of(model), torch.randn(int(batch.completion_mask.sum()), 32)
     packed = pack(batch, torch.device("cpu"))
+    assert (packed.tails is not None) == (way == "sharing")
     unshared = sum(int(n) - 1 for n in batch.lengths)
     assert len(packed.ids) == unshared - (7 + 4 + 4 if sharing else 0)
     leaves = list(model.parameters())
@@ -110,6 +114,38 @@ def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(na
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
+
+
+def test_packing_long_rows_takes_memory_in_proportion_to_their_tokens():
+    """Four of 3,000 tokens: a mask of what each may attend to would have 36 million places."""
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(3, VOCABULARY, 100)
+    batch = batch_of([prompt] * 4, [rng.integers(3, VOCABULARY, 2900) for _ in range(4)])
+    packed = pack(batch, torch.device("cpu"))
+    tensors = [packed.ids, packed.places, packed.chosen, packed.heads.back, packed.heads.lay, packed.prompt_of]
+    assert sum(t.numel() for t in tensors) < 6 * batch.tokens.size
+
+
+def test_gradients_are_equal_to_the_last_bit_on_two_threads():
+    """Two prompts of sixteen rows: what their tokens receive from eight rows each must be added in one order."""
+    threads = torch.get_num_threads()
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, VOCABULARY, n) for n in (60, 90)]
+    rows = batch_of([prompts[i % 2] for i in range(16)], [rng.integers(3, VOCABULARY, 24 + i) for i in range(16)])
+    settings = transformers.LlamaConfig(**COMMON, **(ROTARY | {"hidden_size": 64, "max_position_embeddings": 256}))
+    model = transformers.AutoModelForCausalLM.from_config(settings).eval()
+    plan, packed, leaves = plan_of(model), pack(rows, torch.device("cpu")), list(model.parameters())
+    torch.set_num_threads(2)
+    try:
+        found = []
+        for _ in range(8):
+            hidden = hidden_states(plan, packed)
+            found.append(torch.autograd.grad((hidden * hidden.detach().roll(1, 0)).sum(), leaves, allow_unused=True))
+    finally:
+        torch.set_num_threads(threads)
+    for repeated in found[1:]:
+        for one, other in zip(found[0], repeated, strict=True):
+            assert one is other is None or torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", MODELS)
