@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,8 @@ def preflight_command(
     as_json: Annotated[bool, typer.Option("--json", help="print the verdicts as JSON")] = False,
 ) -> None:
     """Try everything on a few prompts before spending compute. Exit code 1 if something fails."""
-    verdicts = preflight(open_session(configs.load(config, overrides or [])))
+    session = open_session(configs.load(config, overrides or []))
+    verdicts = preflight(session, lambda line: print(line, file=sys.stderr, flush=True))
     failed = any(verdict.passed is False for verdict in verdicts)
     if as_json:
         print(json.dumps({"passed": not failed, "verdicts": [asdict(verdict) for verdict in verdicts]}, indent=2))

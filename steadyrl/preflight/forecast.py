@@ -11,7 +11,7 @@ from pathlib import Path
 
 from steadyrl.backends.torch.device_memory import peak_device_memory
 from steadyrl.config import Config
-from steadyrl.preflight.trial import Timed, Trial, Verdict
+from steadyrl.preflight.trial import Timed, Trial, Verdict, step_rollouts
 from steadyrl.preflight.trial_updates import TrialUpdates
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
@@ -78,7 +78,7 @@ def _time(trial: Trial, tried: TrialUpdates) -> Verdict:
     session, config = trial.session, trial.session.config
     if tried.updates is None:
         return Verdict("time", None, "no update could be timed")
-    rows = _rollouts(config)
+    rows = step_rollouts(session)
     per_reward = trial.reward.seconds / trial.reward.rows
     updates = config.update.epochs * config.update.minibatches
     parts = {
@@ -115,7 +115,11 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Verdict:
     config, described = trial.session.config, trial.session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
     moments = trained * _MOMENT_BYTES if isinstance(trained, int) else 0
-    growth = max(1.0, _rollouts(config) / trial.sampling[1].rows)
+    rows, lengths = step_rollouts(trial.session), trial.batch.lengths
+    # Rows are computed in parts of bounded size.
+    at_once = min(rows, config.backend.micro_batch_tokens / max(1.0, float(lengths.mean())))
+    drawn = min(rows, config.backend.generate_rows)
+    growth = max(1.0, at_once / trial.scoring.rows, drawn / trial.sampling[1].rows)
     most = now.peak + (growth - 1) * max(0, now.peak - before.peak - moments)
     message = (
         f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
@@ -157,10 +161,6 @@ def _disk(config: Config, saved_bytes: int | None) -> Verdict:
         "free some space, keep fewer checkpoints, or write the runs elsewhere (run.folder)",
         ("run.keep_checkpoints=1",) if config.run.keep_checkpoints > 1 else (),
     )
-
-
-def _rollouts(config: Config) -> int:
-    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
 
 
 def _size(count: float) -> str:

@@ -203,7 +203,7 @@ def _padding(trial: Trial, gap: np.ndarray) -> _Cause | None:
             "mask the padding and count positions from each row's first token when scoring",
             ("backend.micro_batch_tokens=1",),
         )
-    problems = [trial.groups[trial.batch.groups[row]].problem for row in worst]
+    problems = [trial.measured[trial.batch.groups[row]].problem for row in worst]
     own = []
     for number, problem in enumerate(problems):
         lone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
@@ -322,10 +322,7 @@ def _gap(batch: Batch, logprobs: np.ndarray) -> np.ndarray:
 
 
 def _tolerance(session: Session) -> tuple[float, float]:
-    precision = session.config.backend.precision
-    if precision == "auto":  # bfloat16 is for GPUs
-        precision = "bf16" if str(session.backend.describe().get("device")).startswith("cuda") else "fp32"
-    return TOLERANCES[precision]
+    return TOLERANCES.get(str(session.backend.describe().get("precision")), TOLERANCES["fp32"])
 
 
 def _within(session: Session, gap: np.ndarray) -> bool:

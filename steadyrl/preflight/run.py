@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from steadyrl.preflight.forecast import forecast, memory_now
 from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler_parity
-from steadyrl.preflight.trial import Trial, Verdict, begin_trial
+from steadyrl.preflight.trial import Trial, Verdict, begin_trial, silent
 from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rewards.combine import score_texts
 from steadyrl.train import Session
@@ -23,8 +23,12 @@ _GOLD_PROBLEMS = 64
 _MARKS = {True: "ok  ", False: "FAIL", None: "?   "}
 
 
-def preflight(session: Session) -> list[Verdict]:
+def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[Verdict]:
     """Sample a few prompts, make a few updates and take them back; judge what is seen.
+
+    Args:
+        session: What is looked at.
+        phase: Called with a line when something longer begins.
 
     Returns:
         Verdicts in the order of a step, then time, memory and disk of the whole run.
@@ -33,7 +37,7 @@ def preflight(session: Session) -> list[Verdict]:
         SteadyError: The session cannot make a step at all, for a reason of its settings.
     """
     before = memory_now()
-    trial = begin_trial(session)
+    trial = begin_trial(session, phase)
     verdicts = [
         completions(trial),
         rewards(trial),
@@ -42,7 +46,7 @@ def preflight(session: Session) -> list[Verdict]:
         sampled_entropy(trial),
         reference_parity(trial),
     ]
-    updates = make_trial_updates(trial)
+    updates = make_trial_updates(trial, phase)
     return [*verdicts, *updates.verdicts, *forecast(trial, updates, before)]
 
 

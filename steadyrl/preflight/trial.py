@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,10 @@ from steadyrl.types import Batch, Group, Problem, TokenScores
 
 # 64 rollouts see a reward that one answer in fifty earns, and 4096 tokens bound what long completions cost.
 ROLLOUTS, TOKENS, LEAST_ROLLOUTS = 64, 4096, 16
+# From here on the trial is no larger than a step, and half of a step is scored and trained: so that the preflight takes
+# at most the time of two steps. Smaller models are quick, and more rollouts tell more.
+LARGE = 50_000_000  # parameters
+LEAST_SCORED = 4  # rollouts
 _CANDIDATES = 8  # problems looked at for each one that is taken, so that long and short prompts meet in a batch
 _KEY = 2**31 + 2  # the preflight's draws never meet those of training or of evaluations
 _NO_LOGPROB = 1.0  # nats: no probability has it, so that no backend can take it for its own
@@ -59,7 +64,9 @@ class Trial:
     Attributes:
         session: Where they come from.
         groups: Scored, as far as they could be.
-        batch: All rollouts that hold a token of the policy, scored or not (a reward of 0 stands for an unknown one).
+        measured: Those of them that were measured: all, or for a large model a part.
+        batch: All rollouts of these that hold a token of the policy, scored or not (a reward of 0 stands for an unknown
+            one).
         scores: What the trainer measures on every row of ``batch``, without a look at the sampler's log-probs.
         training: What the algorithm would train on, prepared; None where it kept nothing.
         sampling: What drawing took, on a part of the rows and on all.
@@ -69,6 +76,7 @@ class Trial:
 
     session: Session
     groups: Sequence[Group]
+    measured: Sequence[Group]
     batch: Batch
     scores: TokenScores
     training: Batch | None
@@ -77,16 +85,25 @@ class Trial:
     scoring: Timed
 
 
-def begin_trial(session: Session) -> Trial:
+def silent(line: str) -> None:
+    """Say nothing of how far the preflight is."""
+
+
+def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Trial:
     """Sample and score a few rollouts; the session stays as it is.
+
+    Args:
+        session: What is looked at.
+        phase: Called with a line when something longer begins.
 
     Raises:
         DataError: None of them holds a token of the policy: no turn fits, or the environment is broken.
     """
     backend, key, environment = session.backend, (session.config.run.seed, _KEY), session.environment
     problems, samples = _choose(session)
-    # What is done once must not be timed.
-    collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
+    phase(f"preflight: sampling {len(problems) * samples} completions")
+    if not is_large(session):  # what is done once must not be timed; here it would show
+        collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
     began = time.perf_counter()
     few = max(1, len(problems) // 4)
     collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
@@ -99,31 +116,72 @@ def begin_trial(session: Session) -> Trial:
     if not any(rollout.completion_mask.any() for group in groups for rollout in group.rollouts):
         require_scores(groups)  # a broken environment says more than the rollouts that it left empty
         require_tokens(groups, session.environment)
-    batch = rows_of(session, groups)
+    measured = _part(session, groups)
+    batch = rows_of(session, measured)
+    phase(f"preflight: {len(batch.lengths)} completions scored by policy and reference")
     scores = measure(session, batch)
     start = time.perf_counter()
-    selected = session.algorithm.select(groups)
+    selected = session.algorithm.select(measured)
     training = _prepare(session, selected) if selected else None
     return Trial(
         session=session,
         groups=groups,
+        measured=measured,
         batch=batch,
         scores=scores,
         training=training,
         sampling=(Timed(few * samples, half - began), Timed(rows, drawn - half)),
         reward=Timed(rows, rewarded - drawn),
-        scoring=Timed(rows, time.perf_counter() - start),
+        scoring=Timed(sum(len(group.rollouts) for group in measured), time.perf_counter() - start),
     )
 
 
-def measure(session: Session, batch: Batch) -> TokenScores:
+def is_large(session: Session) -> bool:
+    """Return whether the model is so large that the preflight itself has a cost."""
+    parameters = session.backend.describe().get("parameters", 0)
+    return isinstance(parameters, int) and parameters >= LARGE
+
+
+def _part(session: Session, groups: list[Group]) -> list[Group]:
+    """Return the groups that are measured: all, or of a large model those that teach most, up to half of a step."""
+    if not is_large(session):
+        return groups
+
+    def teaches(number: int) -> tuple[bool, float, int]:
+        rewards = [r.reward for r in groups[number].rollouts if r.reward is not None]
+        return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
+
+    limit, rows, chosen = max(LEAST_SCORED, step_rollouts(session) // 2), 0, []
+    for number in sorted(range(len(groups)), key=teaches, reverse=True):
+        if rows and rows + len(groups[number].rollouts) > limit:
+            continue
+        chosen.append(number)
+        rows += len(groups[number].rollouts)
+    return [groups[number] for number in sorted(chosen)]
+
+
+def step_rollouts(session: Session) -> int:
+    """Return how many rollouts a step of the run draws."""
+    return session.config.rollout.prompts_per_step * session.config.rollout.samples_per_prompt
+
+
+def measure(session: Session, batch: Batch, needs: frozenset[str] | None = None) -> TokenScores:
     """Have the trainer measure every row itself.
 
     A backend may take the sampler's log-probs for its own where the two agree on some rows; here it cannot, since
     they are withheld.
+
+    Args:
+        session: Holds the trainer.
+        batch: What is measured.
+        needs: See Algorithm; None for the algorithm's own.
     """
     withheld = np.where(batch.completion_mask, _NO_LOGPROB, 0.0).astype(np.float32)
-    return session.backend.score(replace(batch, sampling_logprobs=withheld), session.sampling, session.algorithm.needs)
+    return session.backend.score(
+        replace(batch, sampling_logprobs=withheld),
+        session.sampling,
+        session.algorithm.needs if needs is None else needs,
+    )
 
 
 def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
@@ -152,6 +210,8 @@ def _prepare(session: Session, groups: list[Group]) -> Batch | None:
 def _choose(session: Session) -> tuple[list[Problem], int]:
     """Return problems whose prompts are of different lengths, and how many samples to draw of each."""
     rollouts = min(ROLLOUTS, max(LEAST_ROLLOUTS, TOKENS // session.sampling.max_new_tokens))
+    if is_large(session):
+        rollouts = max(LEAST_SCORED, min(rollouts, step_rollouts(session)))
     samples = min(session.config.rollout.samples_per_prompt, rollouts // 2)
     count = min(rollouts // samples, len(session.problems))  # a small step's own prompts would tell too little
     indices = uniform(

@@ -10,7 +10,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import numpy as np
 from steadyrl import kl
 from steadyrl.batch import take_rows
 from steadyrl.errors import AccessError
-from steadyrl.preflight.trial import Timed, Trial, Verdict, measure
+from steadyrl.preflight.trial import Timed, Trial, Verdict, measure, silent
 from steadyrl.train import Session, learning_rate
 from steadyrl.types import Array, Batch, TokenScores
 
@@ -32,7 +32,7 @@ _REORDERED, _DROPOUT = 1e-3, 3e-3
 # lie elsewhere in memory); what a checkpoint loses changes a step by a tenth of itself and more.
 _ROUNDING = 1e-4
 _LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
-_BYTES_PER_PARAMETER = 12  # weight and Adam's two moments, float32
+_BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
 _NAMES = ("gradient", "update", "continuation")
 
 
@@ -60,8 +60,12 @@ class _Taken:
     seconds: float
 
 
-def make_trial_updates(trial: Trial) -> TrialUpdates:
+def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> TrialUpdates:
     """Make a few updates and take them back.
+
+    Args:
+        trial: Its rollouts train.
+        phase: Called with a line when something longer begins.
 
     Raises:
         AccessError: There is no room for the state in the folder for temporary files.
@@ -74,28 +78,30 @@ def make_trial_updates(trial: Trial) -> TrialUpdates:
         middle.mkdir()
         trial.session.backend.save(start)
         try:
-            return _updates(trial, trial.training, start, middle)
+            return _updates(trial, trial.training, start, middle, phase)
         finally:
             trial.session.backend.load(start)
 
 
-def _updates(trial: Trial, batch: Batch, start: Path, middle: Path) -> TrialUpdates:
+def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Callable[[str], None]) -> TrialUpdates:
     session, backend = trial.session, trial.session.backend
     rate = learning_rate(session.config.update, 0, session.config.run.steps)
     # A part of the rows for the second step: two sizes tell what of an update's time grows with them.
     part = take_rows(batch, np.arange(0, len(batch.lengths), 4))
-    before = measure(session, batch)
+    phase(f"preflight: two updates on {len(batch.lengths)} completions")
+    before = _measure(session, batch)
     first = _take(session, batch, part, rate)
     gradient = _gradient(batch, before, first.stats["grad_norm"])
     if not math.isfinite(first.stats["grad_norm"]):
         rest = (Verdict(name, None, "no update could be made") for name in _NAMES[1:])
         return TrialUpdates((gradient, *rest))
-    after = measure(session, batch)
+    after = _measure(session, batch)
+    phase("preflight: saving, loading, and the same updates again")
     backend.save(middle)
     saved = sum(file.stat().st_size for file in middle.rglob("*") if file.is_file())
     second = _take(session, part, part, rate)
     backend.load(middle)
-    loaded = measure(session, part)
+    loaded = _measure(session, part)
     repeated = _take(session, part, part, rate)
     backend.load(start)
     anew = _take(session, batch, part, rate)
@@ -112,7 +118,12 @@ def _take(session: Session, rows: Batch, seen: Batch, rate: float) -> _Taken:
         rows, algorithm.loss, session.sampling, algorithm.needs, rate, session.config.update.max_grad_norm
     )
     seconds = time.perf_counter() - began
-    return _Taken({name: total / count for name, (total, count) in stats.items()}, measure(session, seen), seconds)
+    return _Taken({name: total / count for name, (total, count) in stats.items()}, _measure(session, seen), seconds)
+
+
+def _measure(session: Session, rows: Batch) -> TokenScores:
+    """Measure what updates change; the reference stays as it is."""
+    return measure(session, rows, session.algorithm.needs - {"ref_logprobs"})
 
 
 def _gradient(batch: Batch, before: TokenScores, norm: float) -> Verdict:
@@ -286,8 +297,9 @@ def _temporary_folder(session: Session) -> tempfile.TemporaryDirectory[str]:
     Raises:
         AccessError: It has no room for them.
     """
-    parameters = session.backend.describe().get("parameters", 0)
-    needed = 2 * _BYTES_PER_PARAMETER * (parameters if isinstance(parameters, int) else 0)
+    described = session.backend.describe()
+    trained = described.get("trained", described.get("parameters", 0))
+    needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)
     try:
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if free >= needed:

@@ -8,11 +8,12 @@ import pytest
 
 from steadyrl import config
 from steadyrl.backends.toy import ToyBackend
+from steadyrl.checkpoint import State
 from steadyrl.errors import ConfigError
 from steadyrl.preflight.run import completions, gold_answer, preflight, rewards, summary_line
 from steadyrl.preflight.trial import Verdict, begin_trial
 from steadyrl.rundir import RunDir
-from steadyrl.train import open_session, train
+from steadyrl.train import one_step, open_session, train
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -99,6 +100,7 @@ def tiny(tiny_models, tmp_path):
         ("qwen3", ("algorithm.name=grpo",)),
         ("gpt2", ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0", "update.old_logprobs=recompute")),
         ("qwen2", ("model.lora_rank=4",)),
+        ("llama", ("backend.weights=bf16",)),
     ],
 )
 def test_a_sound_torch_session_passes_and_trains_as_without(tiny, tmp_path, family, overrides):
@@ -143,6 +145,49 @@ def test_an_algorithm_that_cannot_use_the_rollouts_is_wrong_input(toy):
 def test_a_trial_is_small_whatever_a_step_is(toy, overrides, problems, rollouts):
     trial = begin_trial(toy("rollout.prompts_per_step=1000", *overrides))
     assert (len(trial.groups), len(trial.batch.lengths)) == (problems, rollouts)
+
+
+class Counting(ToyBackend):
+    """Counts rows: a pass through the model for each that is drawn or scored, three for each that is trained."""
+
+    work = 0
+
+    def generate(self, prompts, sampling, seeds):
+        self.work += len(prompts)
+        return super().generate(prompts, sampling, seeds)
+
+    def score(self, batch, sampling, needs):
+        self.work += len(batch.lengths) * (1 + ("ref_logprobs" in needs))
+        return super().score(batch, sampling, needs)
+
+    def step(self, batch, *rest):
+        self.work += 3 * len(batch.lengths)
+        return super().step(batch, *rest)
+
+
+@pytest.mark.parametrize("overrides", [("algorithm.name=grpo", "algorithm.args.kl_coef=0.0"), ()])
+@pytest.mark.parametrize("prompts", [8, 40])
+def test_the_preflight_of_a_large_model_costs_no_more_than_two_steps(toy, monkeypatch, overrides, prompts):
+    monkeypatch.setattr("steadyrl.preflight.trial.LARGE", 0)
+    settings = (f"rollout.prompts_per_step={prompts}", "update.epochs=1", "update.minibatches=1")
+    session = replace(toy(*settings, *overrides), backend=Counting())
+    lines = []
+    assert could_not_tell(preflight(session, lines.append)) - {"reference_parity"} == {"gold_answer"}
+    spent, session.backend.work = session.backend.work, 0
+    assert any("sampling" in line for line in lines) and any("updates" in line for line in lines)
+    state = State(algorithm=dict(session.algorithm.state))
+    for _ in range(2):
+        one_step(session, state)
+    assert 0 < spent <= session.backend.work
+
+
+def test_the_groups_that_teach_are_measured_of_a_large_model(toy, monkeypatch):
+    monkeypatch.setattr("steadyrl.preflight.trial.LARGE", 0)
+    trial = begin_trial(toy("rollout.prompts_per_step=16"))
+    assert len(trial.groups) == 16 and sum(len(group.rollouts) for group in trial.measured) == 16
+    left = [group for group in trial.groups if group not in trial.measured]
+    differs = [len({r.reward for r in group.rollouts}) > 1 for group in trial.measured]
+    assert all(differs) or not any(len({r.reward for r in group.rollouts}) > 1 for group in left)
 
 
 def cause_of(verdict):

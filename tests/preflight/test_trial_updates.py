@@ -267,3 +267,19 @@ def test_too_little_room_for_the_state_is_refused_before_anything_is_saved(toy, 
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(AccessError, match="set TMPDIR"):
         make_trial_updates(begin_trial(toy()))
+
+
+def test_room_is_asked_for_what_is_trained_and_not_for_what_is_loaded(toy, monkeypatch):
+    """A LoRA adapter of 10 million on a model of 7.6 billion: two copies take 240 MB, not 180 GB."""
+
+    class Adapted(ToyBackend):
+        def describe(self):
+            return super().describe() | {"parameters": 7_600_000_000, "trained": 10_000_000}
+
+    usage = SimpleNamespace(total=10**12, used=0, free=240_000_000)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
+    trial = begin_trial(replace(toy(), backend=Adapted()))
+    assert make_trial_updates(trial).saved_bytes
+    usage.free -= 1
+    with pytest.raises(AccessError, match=r"two copies of the state \(0\.2 GiB\)"):
+        make_trial_updates(trial)
