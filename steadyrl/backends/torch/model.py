@@ -75,6 +75,8 @@ def add_lora(model: Any, section: ModelSection) -> Any:
     try:
         with warnings.catch_warnings():  # of a rank that peft itself sets for fused experts, whether adapted or not
             warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
+            # peft reads a property that transformers has renamed.
+            warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated", FutureWarning)
             return peft.get_peft_model(model, config).eval()
     except ValueError as error:
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
