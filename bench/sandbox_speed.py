@@ -23,40 +23,21 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import numpy as np
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # the attacks lie with the tests, which are no package that is installed
 
-from steadyrl.sandbox.choose import probe
-from steadyrl.sandbox.outcome import Returned
-from steadyrl.sandbox.pool import Limits, Sandbox
-from steadyrl.tasks.code.task import OWN_PROBLEMS
+import numpy as np  # noqa: E402
 
-ROOT = Path(__file__).parent.parent
+from steadyrl.sandbox.choose import probe  # noqa: E402
+from steadyrl.sandbox.outcome import Returned  # noqa: E402
+from steadyrl.sandbox.pool import Limits, Sandbox  # noqa: E402
+from tests.sandbox.attacks.every import EVERY  # noqa: E402
+from tests.sandbox.attacks.record import WRITTEN  # noqa: E402
+
 CHECKS, WORKERS = 500, (1, 2)
 CALLS = [(1, 2), (3, 4), (-5, 5)]
-WRITTEN = ("/tmp", "/var/tmp", "/dev/shm")
 ORDINARY = "def add(a, b):\n    return a + b\n"
-HOSTILE = (
-    "import os\nos._exit(0)",
-    "import os\ndef add(a, b):\n    return os.fork()",
-    "import os\ndef add(a, b):\n    os.kill(os.getppid(), 9)",
-    "import socket\ndef add(a, b):\n    return socket.create_connection(('127.0.0.1', 9))",
-    "import os, time\ndef add(a, b):\n    if not os.fork():\n        os.setsid(), time.sleep(600)\n    return 0",
-    "import subprocess\ndef add(a, b):\n    subprocess.Popen(['sleep', '600'], start_new_session=True)\n    return 0",
-    *(f"def add(a, b):\n    return open('{folder}/left-{os.getpid()}', 'w').write('x')" for folder in WRITTEN),
-    f"def add(a, b):\n    return open({str(OWN_PROBLEMS)!r}).read()",
-    "import os\ndef add(a, b):\n    return os.listdir('/')",
-    "import os\ndef add(a, b):\n    return dict(os.environ)",
-    "print('passed')\ndef add(a, b):\n    print('passed')\n    return 'passed'",
-    "import builtins, unittest\nunittest.TestCase.assertEqual = lambda *_: None\n"
-    "builtins.all = builtins.any = lambda _: True\ndef add(a, b):\n    return 0",
-    "def add(a, b):\n    return [0] * (1 << 40)",
-    "def add(a, b):\n    return 'x' * 3_000_000",
-    "def add(a, b):\n    return add(a, b)",
-    "import os\ndef add(a, b):\n    os.write(3, b'[\"value\", 3]\\n' * 9)",
-    "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\ndef add(a, b):\n    return 0",
-    "class A:\n    def __eq__(self, o): return True\ndef add(a, b):\n    return A()",
-    "def add(a, b:",
-)
+HOSTILE = [attack.code for attack in EVERY if not (attack.slow or attack.right or "@" in attack.code)]
 HANGING = "def add(a, b):\n    while True: pass"
 HANGING_SHARE = 0.002
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
@@ -109,7 +90,7 @@ def interpreter_start() -> float:
 
 
 def speed(jail: str, workers: int) -> dict[str, float]:
-    """Return start of a worker, median and 95th percentile of a check, and checks per second."""
+    """Return start of a worker, median and 95th percentile of a check, processor time of one, and checks per second."""
 
     def check(_: int) -> float:
         began = time.perf_counter()
@@ -120,15 +101,28 @@ def speed(jail: str, workers: int) -> dict[str, float]:
     with Sandbox(jail, workers=workers) as pool, ThreadPoolExecutor(workers) as threads:
         start = check(0)
         list(threads.map(check, range(10 * workers)))
-        began = time.perf_counter()
+        used, began = processor_time(), time.perf_counter()
         times = list(threads.map(check, range(CHECKS)))
-        took = time.perf_counter() - began
+        took, used = time.perf_counter() - began, processor_time() - used
     return {
         "first_ms": round(start * 1e3, 1),
         "median_ms": round(float(np.median(times)) * 1e3, 2),
         "p95_ms": round(float(np.quantile(times, 0.95)) * 1e3, 2),
+        "processor_ms": round(used / CHECKS * 1e3, 2),
         "checks_per_s": round(CHECKS / took),
     }
+
+
+def processor_time() -> float:
+    """Return the seconds of processor time of this process and of its living descendants with their dead children.
+
+    Unlike seconds of the clock they hardly depend on what else the machine does.
+    """
+    ticks = 0
+    for pid in {os.getpid(), *descendants(os.getpid())}:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11 : 13 if pid == os.getpid() else 15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def long_run(jail: str, runs: int) -> dict[str, int]:

@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -129,6 +130,30 @@ def test_a_failure_of_the_machine_leaves_answers_unscored(own, terms, monkeypatc
     [rollout] = score_texts([(own.problems("train")[0], "    return 'never judged before'\n")], terms)
     assert rollout.reward is None
     assert "the worker died" in rollout.unscored
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        *(f"x = []\n    for _ in range({depth}): x = [x]" for depth in (101, 330, 492, 700, 5000)),
+        "x = {index * (2**61 - 1) for index in range(3000)}",
+        "x = dict.fromkeys(index * (2**61 - 1) for index in range(3000))",
+        "import json, os\n    x = [index * (2**61 - 1) for index in range(31_000)]\n"
+        "    os.write(3, json.dumps(['value', ['set', *x]]).encode() + b'\\n'); os._exit(0)",
+        "import os\n    x = 0\n    os.write(3, b'[\"value\", ' + b'[\"list\", ' * 492 + b'1' + b']' * 493 + b'\\n')",
+        "x = '\\ud800' * 100",
+    ],
+)
+def test_values_that_are_deep_or_costly_score_nothing_and_not_unknown(own, built):
+    problems = [p for p in both(own) if p.id.startswith("lists/")][:2]
+    terms = make_terms({"tests": 1.0, "compiles": 0.1, "quality": 0.1, "brevity": 0.1}, own)
+    names = [problem.columns["entry_point"] for problem in problems]
+    answers = [f"def {name}(*_):\n    {built}\n    return x\n" for name in names]
+    began = time.process_time()
+    rollouts = score_texts(list(zip(problems, answers, strict=True)), terms)
+    assert time.process_time() - began < 3  # it took 19 s where such values were rebuilt
+    assert [(r.parts["tests"], r.unscored) for r in rollouts] == [(0.0, None)] * 2
+    assert all(r.note and r.note.encode() for r in rollouts)
 
 
 def test_a_problem_of_the_users_own_words_cannot_be_scored(own, terms):
