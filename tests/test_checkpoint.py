@@ -91,7 +91,7 @@ def test_an_empty_state_is_refused_and_the_checkpoint_before_it_named(toy, tmp_p
     message = refusal(run, session)
     assert str(run.checkpoint_folder(4)) in message
     assert "it lacks step, updates, problems_drawn, tokens, algorithm" in message
-    assert "delete that folder, and a resume begins at the checkpoint of step 2" in message
+    assert "delete that folder, and a resume begins at the earlier checkpoint of step 2" in message
     shutil.rmtree(run.checkpoint_folder(4))
     assert checkpoint.load(run, session.backend).step == 2
 
