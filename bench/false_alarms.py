@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.jumps import jumps
-from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Series
-from steadyrl.doctor.signals import bursts, spikes, trend
+from steadyrl.doctor.statistics.jumps import jumps
+from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.signals import bursts, spikes, trend
 
 RUNS, STEPS = 2000, 200
 KINDS = {

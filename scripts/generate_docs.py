@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,13 @@ from pydantic_core import PydanticUndefined
 
 from steadyrl import plugins
 from steadyrl.config import Config
-from steadyrl.doctor.check import Check
-from steadyrl.doctor.examine import TOPICS
+from steadyrl.doctor.check import Cause, Check
+from steadyrl.doctor.examine import CHECKS
 from steadyrl.doctor.names import generic
 from steadyrl.doctor.names.identify import TABLES, explain
 from steadyrl.metrics import CATALOGUE
-from steadyrl.report.expectations import HEALTHY
 
 DOCS = Path(__file__).parent.parent / "docs"
-SECTION = re.compile(r"^(Symptoms?|Causes|What tells|Critical|Remedy|Source)([^:\n]*):\s*(\w+|\S)", re.MULTILINE)
 GENERATED = "Generated from the code by `make docs`."
 WRITTEN = ("README.md", "statistics.md")  # of docs/doctor, by hand
 
@@ -76,23 +73,38 @@ def metrics_page() -> str:
 
 def doctor_pages() -> dict[str, str]:
     """Return every generated page by its path below docs/doctor."""
-    made = {f"{check.name}.md": check_page(topic, check) for topic, checks in TOPICS.items() for check in checks}
+    made = {f"{check.name}.md": check_page(check) for check in CHECKS}
     return {**made, "names.md": names_page()}
 
 
-def check_page(topic: str, check: Check) -> str:
-    """Return the page of a check: its docstring, with its sections as headings."""
-    first, _, rest = check.page.partition("\n")
+def check_page(check: Check) -> str:
+    """Return the page of a check, made from its record."""
     needs = [" or ".join(f"`{name}`" for name in need.split("|")) for need in check.needs]
+    steps = f" It takes {check.min_steps} steps." if check.min_steps > 1 else ""
+    causes = [
+        f"- **{cause.name}**: {cause.sign}.\n  *Do:* {cause.remedy.strip()}\n  {_known_from(cause)}"
+        for cause in check.causes
+    ]
     parts = [
         f"# {check.name}",
-        first,
-        f"{topic}. Healthy: {HEALTHY[check.name]}",
-        f"Needs {' and '.join(needs)}." if needs else "Needs no particular metric: it says what it lacks.",
-        _sections(rest),
+        check.title,
+        f"{check.topic}. Healthy: {check.healthy}",
+        f"Needs {' and '.join(needs)}.{steps}" if needs else "Needs no particular metric: it says what it lacks.",
+        "## Symptom",
+        check.symptom,
+        "## Causes, what tells them apart, and what to do",
+        "\n".join(causes),
+        "## Source",
+        f"{check.source[0].upper() if check.source.split()[0].islower() else check.source[0]}{check.source[1:]}.",
         f"{GENERATED} [All checks](README.md), [names of metrics](names.md).",
     ]
-    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+    return "\n\n".join(part.strip() for part in parts).replace("<", "&lt;") + "\n"
+
+
+def _known_from(cause: Cause) -> str:
+    """Return how it is known that the cause shows so, and what brings it about."""
+    known = f"Measured: {cause.measured}." if cause.measured else "Reasoned, not measured."
+    return known + (f" Often caused by {', '.join(cause.follows)}." if cause.follows else "")
 
 
 def names_page() -> str:
@@ -160,21 +172,6 @@ def _rewards() -> str:
         "weighted sum. If a reward cannot be computed, the rollout stays unscored. The task's own metric is measured "
         "even\nif it has no weight.\n"
     )
-
-
-def _capital(word: str) -> str:
-    """Return a word with a capital letter, unless it is a name that has none."""
-    return word[0].upper() + word[1:] if word.isalpha() and word != "steadyrl" else word
-
-
-def _sections(text: str) -> str:
-    """Return a docstring's body with its sections as headings and its indentation gone."""
-    marked = SECTION.sub(lambda found: f"\n## {found[1]}{found[2]}\n\n{_capital(found[3])}", text)
-    lines = [line.removeprefix("    ") if line.startswith("    ") else line for line in marked.splitlines()]
-    joined = re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in lines))
-    # A list needs an empty line before it, and code its single marks.
-    joined = re.sub(r"(?<=\n)((?!- |  ).+)\n(?=- )", r"\1\n\n", joined)
-    return joined.replace("``", "`").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

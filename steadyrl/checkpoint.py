@@ -223,7 +223,9 @@ def _read_state(run: RunDir, step: int) -> State:
 def _damaged(run: RunDir, step: int, what: str) -> CheckpointError:
     folder = run.checkpoint_folder(step)
     before = [earlier for earlier in run.checkpoints() if earlier < step]
-    where = f"at the earlier checkpoint of step {before[-1]}" if before else "at step 0, for there is no earlier checkpoint"
+    where = (
+        f"at the earlier checkpoint of step {before[-1]}" if before else "at step 0, for there is no earlier checkpoint"
+    )
     return CheckpointError(
         f"the checkpoint '{folder}' is damaged ({_STATE}: {what}); delete that folder, and a resume begins {where}"
     )

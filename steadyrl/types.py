@@ -202,33 +202,45 @@ class Batch:
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+Severity = Literal["critical", "warning", "info"]
+
+
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with a run, and why.
+    """What one check says: that something is wrong and why, that all is well, or that it cannot tell.
 
     Attributes:
-        check: Which check found it, such as "negative_kl".
+        check: Which check says it, such as "negative_kl".
         severity: "critical": what is trained from here on is worth nothing; "warning": it harms; "info": worth knowing.
         since_step: The first step at which it shows; None where it holds for the run as a whole.
         cause: A short name of what is behind it, such as "warped_sampling"; "unknown" where nothing tells.
-        message: One sentence: what is seen and what is behind it.
+        message: One sentence: what is seen and what is behind it; of an unknown, why it cannot be told.
         evidence: The numbers, with their steps, a sentence each.
         remedy: What to do, in one or two sentences.
-        overrides: The remedy as settings of steadyrl that can be pasted, such as "sampling.logprobs=sampled".
+        overrides: The remedy as settings that can be pasted, under the names of the trainer at hand.
         source: Where the rule comes from: a paper, a file, a thread.
-        follows: The check whose finding brings this one about; "" where it stands alone.
+        follows: The check whose finding causes this one; "" where it stands alone.
+        state: "ok": judged and in order; "found": the above; "unknown": it could not be judged, which is never health.
+        would_tell: Of an unknown, the quantities or settings that would let the check tell.
     """
 
     check: str
-    severity: Literal["critical", "warning", "info"]
-    since_step: int | None
-    cause: str
-    message: str
-    evidence: tuple[str, ...]
-    remedy: str
+    severity: Severity = "info"
+    since_step: int | None = None
+    cause: str = ""
+    message: str = ""
+    evidence: tuple[str, ...] = ()
+    remedy: str = ""
     overrides: tuple[str, ...] = ()
     source: str = ""
     follows: str = ""
+    state: Literal["ok", "found", "unknown"] = "found"
+    would_tell: tuple[str, ...] = ()
+
+    @property
+    def harms(self) -> bool:
+        """True if it is more than worth knowing."""
+        return self.state == "found" and self.severity != "info"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from steadyrl.checkpoint import PilotState
 from steadyrl.config import Config, SectionType
+from steadyrl.doctor.examine import CHECKS
 from steadyrl.protocols import Numbers
 from steadyrl.types import Finding
 
@@ -92,38 +93,10 @@ MOVES: Mapping[str, Move] = {
     "temperature": Move("sampling.temperature", _warmer, "x 1.2, up to 1.5 x and 2"),
     "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
 }
-# (check, cause) -> moves, tried in this order. The autopilot cannot fix what is not here: faults of the reward, the
-# data, the units, the log, the sampler and the reference.
+# (check, cause) -> moves, tried in this order, as the checks' records have them. What has none is not for the
+# autopilot to fix: faults of the reward, of the data, of units and logs, of sampler and reference.
 FIXES: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("learning_rate_too_high", "learning_rate"): ("learning_rate",),
-    ("learning_rate_too_high", "epochs"): ("epochs", "learning_rate"),
-    ("clip_fraction_high", "epochs"): ("epochs", "learning_rate"),
-    ("clip_fraction_high", "learning_rate"): ("learning_rate",),
-    ("ratio_off", "learning_rate"): ("learning_rate",),
-    ("kl_runaway", "learning_rate"): ("learning_rate", "epochs"),
-    ("kl_runaway", "controller_absent"): ("kl_coef", "learning_rate"),
-    ("kl_runaway", "controller_slow"): ("kl_coef", "learning_rate"),
-    ("kl_runaway", "unknown"): ("kl_coef", "learning_rate"),
-    ("kl_controller", "slow"): ("kl_coef",),
-    ("kl_controller", "saturated"): ("epochs", "learning_rate"),
-    ("entropy_collapse", "learning_rate"): ("learning_rate", "epochs"),
-    ("entropy_collapse", "degenerate"): ("learning_rate", "kl_coef"),
-    ("entropy_collapse", "no_entropy_pressure"): ("entropy_up", "clip"),
-    ("entropy_collapse", "unknown"): ("learning_rate", "entropy_up"),
-    ("entropy_explosion", "learning_rate"): ("learning_rate", "epochs"),
-    ("entropy_explosion", "entropy_coef"): ("entropy_down",),
-    ("entropy_explosion", "noise_reward"): ("learning_rate",),
-    ("entropy_explosion", "unknown"): ("learning_rate",),
-    ("policy_loss_spikes", "learning_rate"): ("learning_rate",),
-    ("policy_loss_spikes", "advantages"): ("reward_limit", "learning_rate"),
-    ("value_loss_spikes", "reward_outlier"): ("reward_limit",),
-    ("value_loss_spikes", "kl"): ("learning_rate", "epochs"),
-    ("reward_scale", "outliers"): ("reward_limit",),
-    ("grad_norm", "reward_outlier"): ("reward_limit",),
-    ("grad_norm", "large_updates"): ("learning_rate",),
-    ("grad_norm", "exploding"): ("learning_rate",),
-    ("no_signal_groups", "same_answers"): ("temperature",),
-    ("reward_falling", "unknown"): ("learning_rate",),
+    (check.name, cause.name): cause.moves for check in CHECKS for cause in check.causes if cause.moves
 }
 
 

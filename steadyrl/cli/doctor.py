@@ -7,19 +7,20 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from steadyrl.cli.doctor_text import show
+from steadyrl.cli.doctor_text import show, show_difference
 from steadyrl.cli.terminal import note
+from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
+from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.examine import Diagnosis, diagnose_all, span
 from steadyrl.errors import SteadyError
 
-HEALTHY, FINDINGS, UNREADABLE = 0, 1, 2  # exit codes
+HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
 UNBROKEN = 100_000  # characters
 
 
@@ -29,9 +30,10 @@ def doctor_command(
     config: Annotated[
         Path | None, typer.Option(help="the trainer's config (TOML or JSON), for logs that hold no settings")
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="every finding, and what could not be told")] = False,
     report: Annotated[Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here")] = None,
 ) -> None:
-    """Say what is wrong with a run, and why. Exit code 0: healthy, 1: findings, 2: something could not be read."""
+    """Say what is wrong with a run, and why. Exit code 0: healthy, 1: sick, 2: unreadable, 3: too little to judge."""
     settings = {} if config is None else _settings(config)
     diagnoses: list[Diagnosis] = []
     unreadable: dict[str, str] = {}
@@ -42,20 +44,26 @@ def doctor_command(
             found, refused = [], {str(path): str(error)}
         diagnoses += found
         unreadable |= {name: " ".join(why.split()) for name, why in refused.items()}
-    _print(diagnoses, unreadable, as_json)
+    _print(diagnoses, unreadable, as_json, full)
     for problem in unreadable.values():
         note(f"error: {problem}")
     if report is not None and diagnoses:
         _write(diagnoses, report)
     if unreadable:
         raise typer.Exit(UNREADABLE)
-    raise typer.Exit(HEALTHY if all(diagnosis.healthy for diagnosis in diagnoses) else FINDINGS)
+    verdicts = {diagnosis.verdict for diagnosis in diagnoses}
+    raise typer.Exit(SICK if "sick" in verdicts else TOO_LITTLE if "too little to judge" in verdicts else HEALTHY)
 
 
 def _settings(config: Path) -> dict[str, Any]:
     from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log
 
     return read_settings(config)
+
+
+def _difference(diagnoses: list[Diagnosis]) -> list[str]:
+    """Return why two runs differ, a sentence each; nothing where there are not two."""
+    return sentences(differ(diagnoses[0].run, diagnoses[1].run)) if len(diagnoses) == 2 else []
 
 
 def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict[str, Any]:
@@ -69,35 +77,40 @@ def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict
                 "steps": diagnosis.run.steps,
                 "first_step": span(diagnosis.run)[0],
                 "last_step": span(diagnosis.run)[1],
+                "verdict": diagnosis.verdict,
+                "missing": list(diagnosis.missing),
                 "healthy": diagnosis.healthy,
-                "findings": [{**asdict(placed.finding), "depth": placed.depth} for placed in tree(diagnosis.findings)],
+                "findings": [
+                    {**as_finding(placed.finding), "depth": placed.depth} for placed in tree(diagnosis.findings)
+                ],
                 "could_not_tell": [
-                    {"check": unclear.check, "why": unclear.why, "would_tell": list(unclear.would_tell)}
-                    for unclear in diagnosis.unclear
+                    {"check": unknown.check, "why": unknown.message, "would_tell": list(unknown.would_tell)}
+                    for unknown in diagnosis.unknown
                 ],
                 "notes": list(diagnosis.run.notes),
                 "unknown_names": list(diagnosis.run.unknown),
             }
             for diagnosis in diagnoses
         ],
+        "difference": _difference(diagnoses),
         "unreadable": [{"path": path, "error": error} for path, error in unreadable.items()],
     }
 
 
-def _print(diagnoses: list[Diagnosis], unreadable: Mapping[str, str], as_json: bool) -> None:
+def _print(diagnoses: list[Diagnosis], unreadable: Mapping[str, str], as_json: bool, full: bool) -> None:
     """Print the diagnoses; a reader that has seen enough, such as head, changes nothing of what was found."""
     try:
         if as_json:
             print(json.dumps(as_record(diagnoses, unreadable), indent=2, allow_nan=False))
         else:
-            _show(diagnoses)
+            _show(diagnoses, full)
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes once more when it ends, and would fail then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _show(diagnoses: list[Diagnosis]) -> None:
+def _show(diagnoses: list[Diagnosis], full: bool) -> None:
     from rich.console import Console
 
     class Terminal(Console):
@@ -111,7 +124,9 @@ def _show(diagnoses: list[Diagnosis]) -> None:
     width = None if sys.stdout.isatty() else UNBROKEN
     console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     for diagnosis in diagnoses:
-        show(console, diagnosis)
+        show(console, diagnosis, full)
+    if told := _difference(diagnoses):
+        show_difference(console, told)
 
 
 def _write(diagnoses: list[Diagnosis], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A diagnosis in a terminal: findings under their causes, what they rest on, what to do, what could not be told."""
+"""A diagnosis in a terminal: the verdict, the leading cause and what to change on one screen; all else on request."""
 
 from __future__ import annotations
 
@@ -10,50 +10,105 @@ from rich.text import Text
 
 from steadyrl.cli import text_plot
 from steadyrl.doctor.causes import Placed, tree
-from steadyrl.doctor.check import Unclear
 from steadyrl.doctor.deciding import deciding_series
-from steadyrl.doctor.examine import CHECKS, Diagnosis, applies, span
+from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis, span
+from steadyrl.doctor.series import Run
 from steadyrl.types import Finding
 
 STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+VERDICTS = {"healthy": "bold green", "sick": "bold red", "too little to judge": "bold yellow"}
 INDENT = 4  # columns per link of a chain
 NOT_LOGGED = "the log has no "  # how a check says that it lacks what it needs
 MOST_UNKNOWN = 5  # names shown of those that could not be placed
+MOST_OTHERS = 6  # further findings named in the short answer
 
 
-def show(console: Console, diagnosis: Diagnosis) -> None:
-    """Print a diagnosis."""
+def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
+    """Print a diagnosis: all of it, or what fits on a screen."""
     _line(console, _head(diagnosis), style="bold")
-    for text in diagnosis.run.notes:
+    for text in diagnosis.run.notes if full else ():
         _line(console, f"note: {text}", 2)
-    if diagnosis.run.unknown:
+    if diagnosis.run.unknown and full:
         _line(console, _unknown(diagnosis.run.unknown), 2)
-    if not diagnosis.findings:
-        _line(console, f"healthy: {_checked(diagnosis)}")
+    _line(console, _verdict(diagnosis), style=VERDICTS[diagnosis.verdict])
+    if not full:
+        _short(console, diagnosis)
+        return
     shown: set[str] = set()
     for placed in tree(diagnosis.findings):
         _finding(console, diagnosis, placed, shown)
-    if diagnosis.findings and diagnosis.healthy:
-        _line(console, f"healthy, but for what is worth knowing above: {_checked(diagnosis)}")
-    if diagnosis.unclear:
+    if diagnosis.unknown:
         console.print()
         _line(console, "could not tell:", style="bold")
-        for text in _gaps(diagnosis.unclear):
+        for text in _gaps(diagnosis.unknown):
             _line(console, text, 2)
     console.print()
+
+
+def _short(console: Console, diagnosis: Diagnosis) -> None:
+    """Print the leading cause with its evidence and what to change; the others by name."""
+    harmful = [finding for finding in diagnosis.findings if finding.harms]
+    if harmful:
+        # The first link of the worst chain is its root, which may itself be worth knowing only.
+        lead = diagnosis.findings[0]
+        _line(console, f"{lead.check} ({_words(lead.cause)}), {_since(lead)}: {lead.message}", 2, STYLES[lead.severity])
+        _line(console, f"seen: {lead.evidence[0] if lead.evidence else lead.message}", 2)
+        _line(console, f"do: {lead.remedy}", 2)
+        for text in changes(diagnosis.run, lead):
+            _line(console, f"change: {text}", 2)
+        others = [finding for finding in diagnosis.findings if finding is not lead]
+        caused = [finding.check for finding in others if finding.follows]
+        alone = [finding.check for finding in others if finding.harms and not finding.follows]
+        for word, names in (("caused by it, or by what it causes", caused), ("also found", alone)):
+            if names:
+                more = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""
+                _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{more}", 2)
+    known = [finding.check for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
+    if known:
+        _line(console, f"worth knowing: {', '.join(known[:MOST_OTHERS])}", 2)
+    _line(console, "everything else: --full", 2, "dim")
+    console.print()
+
+
+def show_difference(console: Console, told: Sequence[str]) -> None:
+    """Print why two runs differ."""
+    _line(console, "why these two runs differ:", style="bold")
+    for text in told:
+        _line(console, text, 2)
+    console.print()
+
+
+def changes(run: Run, finding: Finding) -> list[str]:
+    """Return a finding's overrides with what each setting was, where that is known."""
+    canonical = {key: name for name, key in run.keys.items()}
+    shown = []
+    for text in finding.overrides:
+        key, _, value = text.partition("=")
+        old = run.settings.get(canonical.get(key, ""))
+        if old is None and canonical.get(key) == "learning_rate" and (logged := run.get("learning_rate")) is not None:
+            old = float(logged.values.max())
+        was = "" if old is None else f" (it is {old:.3g})" if isinstance(old, float) else f" (it is {old})"
+        shown.append(f"{key}={value}{was}")
+    return shown
 
 
 def _head(diagnosis: Diagnosis) -> str:
     run = diagnosis.run
     first, last = span(run)
     who = "an unknown trainer" if run.trainer == "unknown" else run.trainer
-    return f"{run.path}: {who}{f', {run.algorithm}' if run.algorithm else ''}, {run.steps} steps ({first} to {last})"
+    each = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
+    algorithm = f", {run.algorithm}" if run.algorithm else ""
+    return f"{run.path}: {who}{algorithm}, {run.steps} rows ({first} to {last}{each})"
 
 
-def _checked(diagnosis: Diagnosis) -> str:
-    silent = {unclear.check for unclear in diagnosis.unclear}
-    names = [check.name for check in CHECKS if applies(check, diagnosis.run) and check.name not in silent]
-    return f"{len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
+def _verdict(diagnosis: Diagnosis) -> str:
+    if diagnosis.verdict == "too little to judge":
+        return f"too little to judge: nothing harmful is seen, but not known are {'; '.join(diagnosis.missing)}"
+    if diagnosis.verdict == "sick":
+        return "sick"
+    silent = {unknown.check for unknown in diagnosis.unknown}
+    names = [check.name for check in CHECKS if check.applies(diagnosis.run) and check.name not in silent]
+    return f"healthy: {len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
 
 
 def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[str]) -> None:
@@ -61,7 +116,7 @@ def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[
     console.print()
     title = Text()
     title.append(f"{finding.severity} ", STYLES[finding.severity])
-    title.append(_clean(f"{finding.check} ({finding.cause.replace('_', ' ')}), {_since(finding)}"), "bold")
+    title.append(_clean(f"{finding.check} ({_words(finding.cause)}), {_since(finding)}"), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))
     console.print(Padding(title, (0, 0, 0, left), expand=False))
@@ -79,13 +134,17 @@ def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[
     _plot(console, diagnosis, finding, left, shown)
 
 
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _since(finding: Finding) -> str:
     return "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
 
 
 def _plot(console: Console, diagnosis: Diagnosis, finding: Finding, left: int, shown: set[str]) -> None:
     """Print the series that decides, once for all findings of the same series and step."""
-    series = deciding_series(diagnosis.run, finding, CHECKS)
+    series = deciding_series(diagnosis.run, finding, BY_NAME)
     if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
         return
     shown.add(f"{series.source} {finding.since_step}")
@@ -95,15 +154,15 @@ def _plot(console: Console, diagnosis: Diagnosis, finding: Finding, left: int, s
         console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, left), expand=False))
 
 
-def _gaps(unclear: Sequence[Unclear]) -> Iterator[str]:
+def _gaps(unknown: Sequence[Finding]) -> Iterator[str]:
     """Yield a line per reason: the checks that it silences, and what would let them tell; what is not logged in one."""
     absent: dict[str, list[str]] = {}
     reasons: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for gap in unclear:
-        if gap.why.startswith(NOT_LOGGED):
-            absent.setdefault(gap.why.removeprefix(NOT_LOGGED), []).append(gap.check)
+    for gap in unknown:
+        if gap.message.startswith(NOT_LOGGED):
+            absent.setdefault(gap.message.removeprefix(NOT_LOGGED), []).append(gap.check)
         else:
-            reasons.setdefault((gap.why, gap.would_tell), []).append(gap.check)
+            reasons.setdefault((gap.message, gap.would_tell), []).append(gap.check)
     for (why, would_tell), checks in reasons.items():
         told = f"; {', '.join(would_tell)} would tell" if would_tell else ""
         yield f"{', '.join(checks)}: {why}{told}"

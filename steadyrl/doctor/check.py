@@ -1,31 +1,87 @@
-"""What a check is: a pure function of a run, with what it needs and how it explains itself."""
+"""What a check is: one record that holds all that is known of a fault, and a pure function that looks for it.
+
+Pages, the order of findings, their chains, texts and overrides, and the autopilot's moves are derived from these
+records. Knowledge is data, logic is code: ``find`` says which cause shows, since when and by which numbers; what that
+cause means and what to do about it stands in the record.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from steadyrl.doctor.series import Run
-from steadyrl.types import Finding
+from steadyrl.types import Finding, Severity
+
+Value = float | int | str | bool
+FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
+
+
+def nothing(run: Run) -> Mapping[str, Value]:
+    """Change no setting."""
+    return {}
 
 
 @dataclass(frozen=True)
-class Unclear:
-    """A check could not tell: never the same as health.
+class Cause:
+    """What may be behind a finding.
 
     Attributes:
-        check: Which.
-        why: One sentence.
-        would_tell: Quantities or settings that would let it tell.
+        name: As in ``Finding.cause``.
+        sign: The measurement that tells it from the other causes.
+        remedy: What to do about it.
+        change: The settings that the remedy changes, by their canonical names (``quantities.SETTINGS``).
+        follows: Checks whose findings bring this about, the nearest first.
+        moves: What the autopilot may try, in this order (``autopilot.knobs.MOVES``).
+        measured: The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only.
     """
 
-    check: str
+    name: str
+    sign: str
+    remedy: str
+    change: Callable[[Run], Mapping[str, Value]] = nothing
+    follows: tuple[str, ...] = ()
+    moves: tuple[str, ...] = ()
+    measured: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What ``find`` saw.
+
+    Attributes:
+        cause: Name of one of the check's causes.
+        severity: As in ``Finding``.
+        since: As ``Finding.since_step``.
+        message: As in ``Finding``.
+        evidence: As in ``Finding``.
+        remedy: Instead of the cause's, where numbers of the run belong in it.
+        change: Instead of the cause's, likewise.
+    """
+
+    cause: str
+    severity: Severity
+    since: int | None
+    message: str
+    evidence: tuple[str, ...] = ()
+    remedy: str = ""
+    change: Mapping[str, Value] | None = None
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Why ``find`` cannot tell: one sentence, and the quantities or settings that would let it."""
+
     why: str
     would_tell: tuple[str, ...] = ()
 
 
-Result = Finding | Unclear | None
+Result = Found | Unknown | None
+
+
+def always(run: Run) -> bool:
+    """Return True: a check that every kind of training has a use for."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -34,30 +90,98 @@ class Check:
 
     Attributes:
         name: As in ``Finding.check``.
+        topic: The section of a report that it belongs to.
+        title: The fault in one line.
+        symptom: What is seen, and beyond which numbers.
+        healthy: What a healthy run shows instead.
+        causes: What may be behind it.
+        find: (run) -> what it saw; several where there are several.
+        source: Where the rule comes from.
         needs: Quantities without which it cannot tell; of an alternative "a|b" one is enough.
-        page: Its docstring: symptom, causes, what tells them apart, remedy, source.
-        function: The check itself.
+        min_steps: Fewer steps of the first need cannot be judged; rows count for as many steps as they average.
+        applies: False for runs that have nothing that the check could be about.
+        follows: Checks whose harmful findings bring this one about, whatever its cause.
+        judges: Which of the four things that a verdict "healthy" rests on it looks at, if any.
+        shows: The quantities that show it best, where the first need does not.
     """
 
     name: str
-    needs: tuple[str, ...]
-    page: str
-    function: Callable[[Run], Result | Sequence[Result]]
+    topic: str
+    title: str
+    symptom: str
+    healthy: str
+    causes: tuple[Cause, ...]
+    find: Callable[[Run], Result | Sequence[Result]]
+    source: str
+    needs: tuple[str, ...] = ()
+    min_steps: int = 1
+    applies: Callable[[Run], bool] = always
+    follows: tuple[str, ...] = ()
+    judges: str = ""
+    shows: tuple[str, ...] = ()
 
-    def __call__(self, run: Run) -> list[Finding | Unclear]:
-        """Return what the check says of a run; nothing if it is healthy."""
+    def __call__(self, run: Run) -> list[Finding]:
+        """Return what the check says of a run; one finding in state "ok" if it judged and found nothing.
+
+        Of a run that has nothing that the check could be about it says nothing.
+        """
+        if not self.applies(run):
+            return []
         missing = [need for need in self.needs if not any(run.get(name) for name in need.split("|"))]
         if missing:
-            return [Unclear(self.name, f"the log has no {' and no '.join(missing)}", tuple(missing))]
-        found = self.function(run)
-        several = found if isinstance(found, list | tuple) else [found]
-        return [result for result in several if isinstance(result, Finding | Unclear)]
+            return [self._unknown(Unknown(f"the log has no {' and no '.join(missing)}", tuple(missing)))]
+        if short := self._too_short(run):
+            return [self._unknown(short)]
+        found = self.find(run)
+        several = [found] if found is None or isinstance(found, Found | Unknown) else found
+        said = [self._finding(run, result) for result in several if result is not None]
+        return said or [Finding(self.name, state="ok", message=self.healthy)]
+
+    def cause(self, name: str) -> Cause:
+        """Return the cause of a name."""
+        return next(cause for cause in self.causes if cause.name == name)
+
+    def _too_short(self, run: Run) -> Unknown | None:
+        if self.min_steps <= 1 or not self.needs:
+            return None
+        series = [run.get(name) for name in self.needs[0].split("|")]
+        rows = max(len(one) for one in series if one is not None)
+        if rows >= min(FEWEST_ROWS, self.min_steps) and rows * run.averaged_over >= self.min_steps:
+            return None
+        each = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
+        wanted = -(-self.min_steps // run.averaged_over)
+        return Unknown(f"{rows} rows{each} are too few; it takes {max(wanted, min(FEWEST_ROWS, self.min_steps))}")
+
+    def _finding(self, run: Run, result: Found | Unknown) -> Finding:
+        if isinstance(result, Unknown):
+            return self._unknown(result)
+        cause = self.cause(result.cause)
+        change = cause.change(run) if result.change is None else result.change
+        return Finding(
+            check=self.name,
+            severity=result.severity,
+            since_step=result.since,
+            cause=cause.name,
+            message=result.message,
+            evidence=result.evidence,
+            remedy=result.remedy or cause.remedy,
+            overrides=spelled(run, change),
+            source=self.source,
+        )
+
+    def _unknown(self, result: Unknown) -> Finding:
+        return Finding(self.name, message=result.why, state="unknown", would_tell=result.would_tell)
 
 
-def check(needs: Sequence[str] = ()) -> Callable[[Callable[[Run], Result | Sequence[Result]]], Check]:
-    """Make a check of a function; its name and docstring become the check's."""
+def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return changes of settings under the trainer's own names, old values beside the new where they are known.
 
-    def make(function: Callable[[Run], Result | Sequence[Result]]) -> Check:
-        return Check(function.__name__, tuple(needs), inspect.getdoc(function) or "", function)
+    Of a trainer whose name for a setting is not known, the change is left to the remedy's words.
+    """
+    return tuple(f"{run.keys[name]}={_text(value)}" for name, value in change.items() if name in run.keys)
 
-    return make
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

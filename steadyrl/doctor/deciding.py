@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,29 +12,17 @@ from steadyrl.doctor.check import Check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.types import Finding
 
-# Where the first thing that a check needs is not what its finding shows best. "heldout/" is a family: its first member.
-DECIDING: Mapping[str, tuple[str, ...]] = {
-    "warped_sampling": ("entropy", "sampler_gap"),
-    "kl_controller": ("kl_ref", "kl_coef"),
-    "kl_penalty_off": ("kl_coef", "loss", "kl_ref"),
-    "reward_jump": ("reward", "reward_std"),
-    "learning_rate_too_low": ("kl_ref", "kl_old"),
-    "grad_norm": ("grad_norm",),
-    "reward_hacking": ("heldout/", "reward"),
-    "over_training": ("heldout/", "reward"),
-    "stalled": ("time_logged",),
-}
 ONLY_SIGNED = ("negative_kl",)  # estimators that cannot be negative would show nothing of it
 NAME = re.compile(r"[\w/.-]*\w")
 
 
-def deciding_series(run: Run, finding: Finding, checks: Sequence[Check]) -> Series | None:
+def deciding_series(run: Run, finding: Finding, checks: Mapping[str, Check]) -> Series | None:
     """Return the finite entries of the series that shows a finding best, or None where none is logged.
 
     Of several that could, the one that the finding's own evidence names.
     """
-    needs = next((check.needs for check in checks if check.name == finding.check), ())
-    wanted = DECIDING.get(finding.check, tuple(name for need in needs for name in need.split("|")))
+    check = checks.get(finding.check)
+    wanted = () if check is None else check.shows or tuple(name for need in check.needs for name in need.split("|"))
     named = set(NAME.findall(" ".join((finding.message, *finding.evidence))))
     if not wanted:  # a check of whatever is logged
         wanted = tuple(quantity for quantity in run.series if quantity in named)

@@ -5,124 +5,124 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from steadyrl.doctor.causes import arrange
-from steadyrl.doctor.check import Check, Unclear
+from steadyrl.doctor.check import Check
+from steadyrl.doctor.checks.ending import empty_completions, truncated
 from steadyrl.doctor.checks.entropy import entropy_collapse, entropy_explosion, entropy_is_a_sum
+from steadyrl.doctor.checks.form import answers_alike
 from steadyrl.doctor.checks.gradient import grad_norm
 from steadyrl.doctor.checks.hacking import over_training, reward_hacking
 from steadyrl.doctor.checks.jump import reward_jump, value_jump
 from steadyrl.doctor.checks.kl import kl_runaway, kl_zero
 from steadyrl.doctor.checks.kl_control import kl_controller, kl_unit_clash
-from steadyrl.doctor.checks.kl_penalty import kl_penalty_off
+from steadyrl.doctor.checks.kl_penalty import kl_penalty_off, kl_penalty_outweighs
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_high, learning_rate_too_low
-from steadyrl.doctor.checks.length import (
-    empty_completions,
-    length_collapse,
-    length_explosion,
-    repetition,
-    truncated,
-)
+from steadyrl.doctor.checks.length import length_collapse, length_explosion, repetition
 from steadyrl.doctor.checks.loss import loss_reading
 from steadyrl.doctor.checks.negative_kl import negative_kl
 from steadyrl.doctor.checks.non_finite import non_finite
 from steadyrl.doctor.checks.progress import stalled, throughput_decay
 from steadyrl.doctor.checks.ratios import clip_fraction_high, policy_loss_spikes, ratio_off
 from steadyrl.doctor.checks.reward import reward_constant, reward_falling, reward_flat
-from steadyrl.doctor.checks.reward_signal import no_signal_groups, reward_noise, reward_scale, reward_unscored
+from steadyrl.doctor.checks.reward_scale import reward_noise, reward_scale, reward_unscored
 from steadyrl.doctor.checks.sampler import sampler_mismatch, warped_sampling
-from steadyrl.doctor.checks.values import GROUPED, advantage_off, explained_variance_low, value_loss_spikes
+from steadyrl.doctor.checks.signal import advantage_baseline, no_signal_groups, reward_part_idle
+from steadyrl.doctor.checks.values import advantage_off, explained_variance_low, value_loss_spikes
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.signals import BLOCKS
+from steadyrl.doctor.statistics.repeats import without_repeats
+from steadyrl.doctor.statistics.signals import BLOCKS
 from steadyrl.errors import RunError
 from steadyrl.types import Finding
 
-# By what a report has a section about; in each, what brings others about comes first.
+# Among findings that are equally bad and equally old, what brings others about comes first.
+CHECKS: tuple[Check, ...] = (
+    warped_sampling, sampler_mismatch, non_finite,
+    kl_unit_clash, negative_kl, kl_controller, kl_penalty_off, kl_penalty_outweighs, kl_zero, kl_runaway,
+    learning_rate_too_high, learning_rate_too_low, ratio_off, clip_fraction_high, policy_loss_spikes, grad_norm,
+    loss_reading,
+    value_jump, value_loss_spikes, explained_variance_low, advantage_off,
+    entropy_is_a_sum, entropy_collapse, entropy_explosion,
+    truncated, empty_completions, length_collapse, length_explosion, repetition, answers_alike,
+    reward_constant, reward_unscored, reward_jump, advantage_baseline, no_signal_groups, reward_part_idle, reward_scale,
+    reward_flat, reward_falling, reward_hacking, over_training, reward_noise,
+    stalled, throughput_decay,
+)  # fmt: skip
+BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
 TOPICS: Mapping[str, tuple[Check, ...]] = {
-    "Sampling and numbers": (warped_sampling, sampler_mismatch, non_finite),
-    "KL": (kl_unit_clash, negative_kl, kl_controller, kl_penalty_off, kl_zero, kl_runaway),
-    "Policy": (
-        learning_rate_too_high,
-        learning_rate_too_low,
-        ratio_off,
-        clip_fraction_high,
-        policy_loss_spikes,
-        grad_norm,
-        loss_reading,
-    ),
-    "Value": (value_jump, value_loss_spikes, explained_variance_low, advantage_off),
-    "Entropy": (entropy_is_a_sum, entropy_collapse, entropy_explosion),
-    "Reward": (
-        reward_constant,
-        reward_unscored,
-        reward_jump,
-        no_signal_groups,
-        reward_scale,
-        reward_flat,
-        reward_falling,
-        reward_hacking,
-        over_training,
-        reward_noise,
-    ),
-    "Length and text": (length_collapse, length_explosion, truncated, empty_completions, repetition),
-    "Speed": (stalled, throughput_decay),
+    topic: tuple(check for check in CHECKS if check.topic == topic)
+    for topic in dict.fromkeys(check.topic for check in CHECKS)
 }
-CHECKS: tuple[Check, ...] = tuple(check for checks in TOPICS.values() for check in checks)
-RANKS = {check.name: rank for rank, check in enumerate(CHECKS)}
-_VALUES = (value_jump, value_loss_spikes, explained_variance_low)
-# By algorithm. What does not apply says nothing: a run without a value head lacks no value loss in its log.
-WITHOUT: Mapping[str, tuple[Check, ...]] = {
-    **dict.fromkeys((*GROUPED, "rlaif", "rwr"), _VALUES),
-    "ppo": (no_signal_groups,),
-    # Of what was sampled only the best is in the batch, and that is likelier than the rest.
-    "raft": (*_VALUES, warped_sampling),
-    # Nothing was sampled: texts and rewards are those of good answers, and the policy is to become sure of them.
-    "sft": (*_VALUES, *TOPICS["Reward"], warped_sampling, sampler_mismatch, advantage_off, entropy_collapse),
+Verdict = Literal["healthy", "sick", "too little to judge"]
+# What has to be judged before a run is called healthy; of each one check is enough.
+JUDGED: Mapping[str, str] = {
+    "reward": "the course of the reward",
+    "signal": "the learning signal",
+    "length": "the length of the answers",
+    "gradient": "the gradient",
 }
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with a run, and what could not be told.
+    """What is wrong with a run, what is in order, and what could not be told.
 
     Attributes:
         run: As it was read.
         findings: Each cause directly before what it brings about (see ``causes.tree``), the worst chain first.
-        unclear: In the order of the checks.
+        unknown: What could not be judged, in the order of the checks.
+        fine: What was judged and is in order, in the order of the checks.
     """
 
     run: Run
     findings: tuple[Finding, ...]
-    unclear: tuple[Unclear, ...]
+    unknown: tuple[Finding, ...] = ()
+    fine: tuple[Finding, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Sick if anything harms; healthy only where reward, signal, length and gradient were judged."""
+        if any(finding.harms for finding in self.findings):
+            return "sick"
+        return "too little to judge" if self.missing else "healthy"
 
     @property
     def healthy(self) -> bool:
-        """True if nothing harms; something may be worth knowing, or may not be told."""
-        return all(finding.severity == "info" for finding in self.findings)
+        """True if enough was judged and nothing harms; something may be worth knowing."""
+        return self.verdict == "healthy"
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Of each thing that could not be judged and has to be, what it is and what would let it be judged."""
+        gaps = {gap.check: gap for gap in self.unknown}
+        found = []
+        for aspect, what in JUDGED.items():
+            checks = [check for check in CHECKS if check.judges == aspect]
+            if any(check.name not in gaps and check.applies(self.run) for check in checks):
+                continue
+            why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
+            found.append(f"{what}: {why.replace('|', ' or ')}")
+        return tuple(found)
 
 
 def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:
     """Run the checks that apply to a run, and put causes before consequences."""
+    run = without_repeats(run)
     # A diverged run logs 1e300, whose square is infinite: checks compare with that as they should.
     with np.errstate(over="ignore", invalid="ignore"):
-        results = [result for check in checks if applies(check, run) for result in check(run)]
-    findings = [result for result in results if isinstance(result, Finding)]
+        results = [result for check in checks for result in check(run)]
     first, last = span(run)
     return Diagnosis(
         run=run,
-        findings=arrange(findings, tolerance=(last - first) // BLOCKS, ranks=RANKS),
-        unclear=tuple(dict.fromkeys(result for result in results if isinstance(result, Unclear))),
+        findings=arrange([result for result in results if result.state == "found"], (last - first) // BLOCKS, BY_NAME),
+        unknown=tuple(dict.fromkeys(result for result in results if result.state == "unknown")),
+        fine=tuple(result for result in results if result.state == "ok"),
     )
-
-
-def applies(check: Check, run: Run) -> bool:
-    """Return False where an algorithm has nothing that a check could be about."""
-    return check not in WITHOUT.get(run.algorithm, ())
 
 
 def diagnose(path: Path | str, settings: Mapping[str, Any] | None = None) -> list[Diagnosis]:

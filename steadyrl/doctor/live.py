@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.doctor.causes import SEVERITIES
+from steadyrl.doctor.causes import SEVERITIES, as_record
 from steadyrl.doctor.check import Check
 from steadyrl.doctor.checks.progress import stalled
 from steadyrl.doctor.examine import CHECKS, examine
@@ -45,7 +45,7 @@ class Change:
 
     def record(self) -> dict[str, Any]:
         """Return a line of findings.jsonl."""
-        return {"step": self.step, "state": self.state, **asdict(self.finding)}
+        return {**as_record(self.finding), "step": self.step, "state": self.state}
 
 
 @dataclass

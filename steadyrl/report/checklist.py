@@ -16,7 +16,7 @@ import numpy as np
 
 from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.series import Series
-from steadyrl.doctor.signals import BURSTS_FROM, bursts
+from steadyrl.doctor.statistics.signals import BURSTS_FROM, bursts
 from steadyrl.report.epochs import Records, epoch_table, split, values_of
 from steadyrl.stats import difference_of_means
 from steadyrl.types import Finding

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.doctor.causes import SEVERITIES, tree
-from steadyrl.doctor.check import Check, Unclear
-from steadyrl.doctor.examine import TOPICS, Diagnosis, applies, span
+from steadyrl.doctor.check import Check
+from steadyrl.doctor.examine import BY_NAME, TOPICS, Diagnosis, span
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.signals import head, tail
+from steadyrl.doctor.statistics.signals import head, tail
 from steadyrl.report import markup
 from steadyrl.report.diagnosis_pictures import draw
-from steadyrl.report.expectations import HEALTHY
 from steadyrl.report.write import page
 from steadyrl.rundir import write_text
 from steadyrl.types import Finding
@@ -96,8 +95,8 @@ def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
         "overrides": " ".join(shlex.quote(text) for text in settings),
         "others": others,
         "expected": _expected(harmful, diagnosis.findings),
-        "checklist": [_item(diagnosis, check) for checks in TOPICS.values() for check in checks if applies(check, run)],
-        "unclear": [_gap(gap) for gap in diagnosis.unclear],
+        "checklist": [_item(diagnosis, check) for checks in TOPICS.values() for check in checks if check.applies(run)],
+        "unclear": [_gap(gap) for gap in diagnosis.unknown],
         "pictures": _pictures(diagnosis, number),
         "unknown": run.unknown,
     }
@@ -105,8 +104,10 @@ def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
 
 def _headline(diagnosis: Diagnosis, harmful: Sequence[Finding]) -> str:
     if not harmful:
-        healthy, known = "Healthy: no harmful finding", len(diagnosis.findings)
-        return f"{healthy}; {known} for information only." if known else f"{healthy}."
+        if diagnosis.missing:
+            return f"Too little to judge. Not known: {'; '.join(diagnosis.missing)}."
+        told = "Healthy: nothing was found that harms"
+        return f"{told}; {len(diagnosis.findings)} things are worth knowing." if diagnosis.findings else f"{told}."
     worst = harmful[0]
     more = f" ({len(harmful) - 1} further root causes)" if len(harmful) > 1 else ""
     return f"{worst.severity}: {worst.message}{more}"
@@ -127,13 +128,13 @@ def _brings(root: Finding, findings: Sequence[Finding]) -> list[str]:
 
 def _harms(root: Finding, findings: Sequence[Finding]) -> bool:
     chain = {root.check, *_brings(root, findings)}
-    return root.severity != "info" or any(f.severity != "info" and f.check in chain and f.follows for f in findings)
+    return root.harms or any(f.harms and f.check in chain and f.follows for f in findings)
 
 
 def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check]) -> dict[str, Any]:
     names = {check.name for check in checks}
     found = [finding for finding in diagnosis.findings if finding.check in names]
-    silent = [gap for gap in diagnosis.unclear if gap.check in names]
+    silent = [gap for gap in diagnosis.unknown if gap.check in names]
     word = "not measured" if len(silent) == len(checks) else "fine"
     if found:
         word = SEVERITIES[min(SEVERITIES.index(finding.severity) for finding in found)]
@@ -160,16 +161,16 @@ def _rows(run: Run, quantities: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _expected(harmful: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-    """Return what to expect once the root causes are fixed."""
+    """Return what should be seen once the root causes are fixed."""
     checks = [check for finding in harmful for check in (finding.check, *_brings(finding, findings))]
-    return [HEALTHY[check] for check in dict.fromkeys(checks)]
+    return [BY_NAME[check].healthy for check in dict.fromkeys(checks) if check in BY_NAME]
 
 
 def _item(diagnosis: Diagnosis, check: Check) -> dict[str, str]:
     """Return a line of the checklist: pass, fail or unknown."""
     found = [finding for finding in diagnosis.findings if finding.check == check.name]
-    gaps = [_gap(gap)["why"] for gap in diagnosis.unclear if gap.check == check.name]
-    if any(finding.severity != "info" for finding in found):
+    gaps = [_gap(gap)["why"] for gap in diagnosis.unknown if gap.check == check.name]
+    if any(finding.harms for finding in found):
         word, why = "fail", found[0].message
     elif found:
         word, why = "pass", f"for information: {found[0].message}"
@@ -177,13 +178,13 @@ def _item(diagnosis: Diagnosis, check: Check) -> dict[str, str]:
         word, why = "unknown", gaps[0]
     else:
         word, why = "pass", ""
-    return {"check": check.name, "word": word, "expected": HEALTHY[check.name], "why": why}
+    return {"check": check.name, "word": word, "expected": check.healthy, "why": why}
 
 
-def _gap(gap: Unclear) -> dict[str, str]:
-    """Return a check that could not be made, with alternatives in words."""
+def _gap(gap: Finding) -> dict[str, str]:
+    """Return what could not be told, with alternatives in words."""
     would_tell = ", ".join(gap.would_tell).replace("|", " or ")
-    return {"check": gap.check, "why": gap.why.replace("|", " or "), "would_tell": would_tell}
+    return {"check": gap.check, "why": gap.message.replace("|", " or "), "would_tell": would_tell}
 
 
 def _pictures(diagnosis: Diagnosis, number: int) -> list[dict[str, Any]]:

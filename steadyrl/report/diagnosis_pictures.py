@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from steadyrl.doctor.deciding import deciding_series, thinned
-from steadyrl.doctor.examine import CHECKS, Diagnosis
+from steadyrl.doctor.examine import BY_NAME, Diagnosis
 from steadyrl.doctor.series import Series
 from steadyrl.report import plots
 from steadyrl.types import Finding
@@ -41,7 +41,7 @@ def draw(diagnosis: Diagnosis) -> list[Picture]:
     """Return a picture per series that decides a finding, in the order of the findings."""
     shown: dict[str, tuple[Series, list[Finding]]] = {}
     for finding in diagnosis.findings:
-        series = deciding_series(diagnosis.run, finding, CHECKS)
+        series = deciding_series(diagnosis.run, finding, BY_NAME)
         if series is not None and len(series) > 1:
             shown.setdefault(series.source or series.quantity, (series, []))[1].append(finding)
     several = list(shown.items())[:MOST_PICTURES]

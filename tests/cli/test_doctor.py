@@ -45,7 +45,7 @@ def fine(tmp_path):
 
 
 def test_a_healthy_run_ends_with_0_and_says_what_was_checked(doctor, fine):
-    code, out, _ = doctor(fine)
+    code, out, _ = doctor(fine, "--full")
     assert code == 0
     line = next(line for line in out.splitlines() if "checks could tell" in line)
     assert line.startswith("healthy") and "kl_runaway" in line and "ratio_off" not in line
@@ -53,7 +53,7 @@ def test_a_healthy_run_ends_with_0_and_says_what_was_checked(doctor, fine):
 
 
 def test_a_sick_run_ends_with_1_and_shows_the_cause_before_what_follows_from_it(doctor, sick):
-    code, out, _ = doctor(sick)
+    code, out, _ = doctor(sick, "--full")
     assert code == 1
     lines = out.splitlines()
     root = next(i for i, line in enumerate(lines) if line.startswith("warning learning_rate_too_high"))
@@ -67,9 +67,29 @@ def test_a_sick_run_ends_with_1_and_shows_the_cause_before_what_follows_from_it(
     assert any("▲ step 200" in line for line in told)
 
 
+def test_the_short_answer_fits_on_a_screen_and_says_what_to_change(doctor, tmp_path):
+    rows = [{**row, "learning_rate": 1e-3} for row in logs.sick()]
+    code, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    lines = out.splitlines()
+    assert code == 1 and len(lines) < 15
+    assert lines[1] == "sick"
+    assert lines[2].strip().startswith("learning_rate_too_high (learning rate), since step 200")
+    assert any(line.strip().startswith("seen: ") for line in lines)
+    change = next(line for line in lines if line.strip().startswith("change: "))
+    assert "update.learning_rate=" in change and change.endswith("(it is 0.001)")
+
+
+def test_a_log_of_a_few_rows_is_too_little_to_judge_and_says_what_to_log(doctor, tmp_path):
+    rows = [{"step": i, "reward/mean": 0.1 * i, "reward/std": 0.2, "kl_ref_k3": 0.01} for i in range(5)]
+    code, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    assert code == 3
+    told = next(line for line in out.splitlines() if line.startswith("too little to judge"))
+    assert "the gradient norm is not logged" in told and "5 rows are too few" in told
+
+
 def test_the_remedy_can_be_pasted(doctor, tmp_path):
     rows = [{**row, "learning_rate": 1e-3} for row in logs.sick()]
-    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows), "--full")
     overrides = re.search(r"^ +set: (.+)$", out, re.MULTILINE)[1].split()
     values = {key: float(value) for key, _, value in (text.partition("=") for text in overrides)}
     assert 1e-5 < values["update.learning_rate"] < 1e-3
@@ -116,9 +136,9 @@ def test_a_folder_of_runs_of_several_kinds_gives_each(doctor, fine, tmp_path):
     fine.unlink()
     code, out, _ = doctor(tmp_path, "--json")
     assert code == 1
-    assert [(run["path"], run["healthy"]) for run in json.loads(out)["runs"]] == [
-        (str(tmp_path / "a" / "trainer_state.json"), True),
-        (str(tmp_path / "b" / "metrics.jsonl"), False),
+    assert [(run["path"], run["verdict"]) for run in json.loads(out)["runs"]] == [
+        (str(tmp_path / "a" / "trainer_state.json"), "too little to judge"),
+        (str(tmp_path / "b" / "metrics.jsonl"), "sick"),
     ]
 
 
@@ -274,13 +294,13 @@ def test_another_trainers_toml_is_taken_as_it_is(tmp_path):
 
 def test_a_log_cannot_steer_the_terminal(doctor, tmp_path):
     rows = [{"step": i, "reward/\x1b[31mred": 0.5, "\x1b]0;title\x07": 1.0, "reward/mean": 0.5} for i in range(60)]
-    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows), "--full")
     assert "\x1b" not in out and "\x07" not in out
 
 
 def test_markup_in_names_is_printed_as_it_is(doctor, tmp_path):
     rows = [{"step": i, "[bold]x[/bold]": 1.0, "loss": 1.0} for i in range(5)]
-    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    _, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows), "--full")
     assert "[bold]x[/bold]" in out
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from steadyrl.doctor.signals import bursts
+from steadyrl.doctor.statistics.signals import bursts
 from tests.doctor.checks.series_for_values import noise, series
 
 

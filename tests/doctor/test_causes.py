@@ -1,10 +1,10 @@
 """Causes stand before what they bring about; what no link joins stands by how bad it is."""
 
-import re
 from dataclasses import replace
 
-from steadyrl.doctor.causes import BROUGHT_ABOUT_BY, arrange, tree
-from steadyrl.doctor.examine import CHECKS, RANKS
+from steadyrl.autopilot.knobs import MOVES
+from steadyrl.doctor.causes import arrange, tree
+from steadyrl.doctor.examine import BY_NAME, CHECKS
 from steadyrl.types import Finding
 
 
@@ -13,7 +13,7 @@ def found(check, since=None, severity="warning", cause="unknown", follows="", ev
 
 
 def placed(*findings, tolerance=0):
-    return [(p.finding.check, p.depth) for p in tree(arrange(findings, tolerance, RANKS))]
+    return [(p.finding.check, p.depth) for p in tree(arrange(findings, tolerance, BY_NAME))]
 
 
 def test_a_value_spike_caused_by_the_kl_stands_under_the_kl_and_that_under_the_learning_rate():
@@ -51,15 +51,15 @@ def test_a_consequence_that_names_another_cause_of_its_own_stays_alone():
 
 
 def test_a_cause_that_a_finding_names_but_nobody_found_is_dropped():
-    (alone,) = arrange([found("ratio_off", 5, follows="learning_rate_too_high")], 0, RANKS)
+    (alone,) = arrange([found("ratio_off", 5, follows="learning_rate_too_high")], 0, BY_NAME)
     assert alone.follows == ""
 
 
 def test_the_worst_chain_comes_first_even_where_its_root_is_mild():
-    warning = found("truncated", 10, "warning")
+    warning = found("repetition", 10, "warning")
     root = found("no_signal_groups", 50, "info", cause="too_hard")
     zero = found("grad_norm", 60, "critical", cause="no_signal", follows="no_signal_groups")
-    assert placed(warning, root, zero) == [("no_signal_groups", 0), ("grad_norm", 1), ("truncated", 0)]
+    assert placed(warning, root, zero) == [("no_signal_groups", 0), ("grad_norm", 1), ("repetition", 0)]
 
 
 def test_roots_of_one_severity_stand_by_their_first_step():
@@ -81,7 +81,7 @@ def test_findings_that_say_the_same_are_put_together_with_all_their_evidence():
         found("truncated", 40, "warning", "grew", evidence=("a", "b")),
         found("truncated", 30, "critical", "grew", evidence=("b", "c")),
     )
-    (single,) = arrange(twice, 0, RANKS)
+    (single,) = arrange(twice, 0, BY_NAME)
     assert (single.severity, single.since_step, single.evidence) == ("critical", 30, ("b", "c", "a"))
 
 
@@ -103,17 +103,15 @@ def test_the_order_does_not_depend_on_the_order_of_the_checks():
 
 
 def test_every_link_is_between_checks_that_exist():
-    named = {*BROUGHT_ABOUT_BY, *(cause for links in BROUGHT_ABOUT_BY.values() for cause, _ in links)}
-    assert named <= set(RANKS)
+    named = {name for check in CHECKS for name in check.follows}
+    named |= {name for check in CHECKS for cause in check.causes for name in cause.follows}
+    assert named <= set(BY_NAME)
 
 
-def test_the_causes_that_links_ask_for_are_in_the_checks_own_pages():
-    words = {check.name: set(re.findall(r"\w+", check.page)) for check in CHECKS}
-    missing = [
-        (consequence, cause)
-        for consequence, links in BROUGHT_ABOUT_BY.items()
-        for _, causes in links
-        for cause in causes
-        if cause != "unknown" and cause not in words[consequence]
-    ]
-    assert missing == []
+def test_every_move_of_a_cause_is_one_of_the_autopilot():
+    assert {move for check in CHECKS for cause in check.causes for move in cause.moves} == set(MOVES)
+
+
+def test_causes_of_one_check_have_names_of_their_own():
+    for check in CHECKS:
+        assert len({cause.name for cause in check.causes}) == len(check.causes), check.name

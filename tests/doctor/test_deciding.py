@@ -3,7 +3,7 @@
 import numpy as np
 
 from steadyrl.doctor.deciding import deciding_series, envelope, thinned
-from steadyrl.doctor.examine import CHECKS
+from steadyrl.doctor.examine import BY_NAME
 from steadyrl.doctor.series import Run, Series
 from steadyrl.types import Finding
 
@@ -22,29 +22,29 @@ def finding(check, *evidence):
 
 def test_the_series_that_the_evidence_names_is_shown():
     made = run(kl_ref=[series("kl_ref", "kl_k3"), series("kl_ref", "objective/kl")])
-    assert deciding_series(made, finding("kl_runaway", "objective/kl is above 20"), CHECKS).source == "objective/kl"
-    assert deciding_series(made, finding("kl_runaway", "it is high"), CHECKS).source == "kl_k3"
+    assert deciding_series(made, finding("kl_runaway", "objective/kl is above 20"), BY_NAME).source == "objective/kl"
+    assert deciding_series(made, finding("kl_runaway", "it is high"), BY_NAME).source == "kl_k3"
 
 
 def test_a_negative_kl_is_shown_by_an_estimator_that_can_be_negative():
     made = run(kl_ref=[series("kl_ref", "kl_k3", "k3"), series("kl_ref", "kl_k1", "k1")])
-    assert deciding_series(made, finding("negative_kl"), CHECKS).source == "kl_k1"
+    assert deciding_series(made, finding("negative_kl"), BY_NAME).source == "kl_k1"
 
 
 def test_a_check_of_whatever_is_logged_is_shown_by_what_it_names():
     made = run(loss=[series("loss", "loss")], entropy=[series("entropy", "entropy")])
-    assert deciding_series(made, finding("non_finite", "entropy: 3 times"), CHECKS).source == "entropy"
+    assert deciding_series(made, finding("non_finite", "entropy: 3 times"), BY_NAME).source == "entropy"
 
 
 def test_a_family_is_found_by_its_members():
     made = run(**{"heldout/f1": [series("heldout/f1", "eval_f1")]})
-    assert deciding_series(made, finding("over_training"), CHECKS).source == "eval_f1"
+    assert deciding_series(made, finding("over_training"), BY_NAME).source == "eval_f1"
 
 
 def test_nothing_logged_gives_nothing():
-    assert deciding_series(run(), finding("kl_runaway"), CHECKS) is None
+    assert deciding_series(run(), finding("kl_runaway"), BY_NAME) is None
     assert (
-        deciding_series(run(kl_ref=[series("kl_ref", "kl", values=(np.nan,))]), finding("kl_runaway"), CHECKS) is None
+        deciding_series(run(kl_ref=[series("kl_ref", "kl", values=(np.nan,))]), finding("kl_runaway"), BY_NAME) is None
     )
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.jumps import jumps, jumps_at
+from steadyrl.doctor.statistics.jumps import jumps, jumps_at
 from tests.doctor.checks.series_for_values import noise, rise, series
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.levels import measure
+from steadyrl.doctor.statistics.levels import measure
 from tests.doctor.checks.series_for_values import noise, rise, series
 
 

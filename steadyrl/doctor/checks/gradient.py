@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Result, Unclear, check
-from steadyrl.doctor.checks.measures import setting, share_with_spike
-from steadyrl.doctor.checks.readings import number
-from steadyrl.doctor.checks.remedies import scaled_learning_rate
-from steadyrl.doctor.levels import measure
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.checks.signal import signal_lost
+from steadyrl.doctor.remedies import slower, times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.measures import setting, share_with_spike
+from steadyrl.doctor.statistics.readings import learns, number
+from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
+from steadyrl.types import Severity
 
 SPIKE_FACTOR = 5.0  # times the usual norm; noise of a factor 1.6 (lognormal, 0.5) reaches it once in a thousand steps
 EXPLODED = 10.0  # times the first level
@@ -22,6 +23,11 @@ FAR_ABOVE = 10.0  # median norm over the limit: nine tenths of the length is cut
 CERTAINLY_ABOVE = 3.0  # median norm over the limit, from which few gradients can have passed unclipped
 MOSTLY = 0.5
 SAME_NORM = 1e-3  # relative distance to the limit at which a norm was logged after clipping
+ERRATIC, ERRATIC_ROWS, ERRATIC_TIMES = 100.0, 4, 20.0  # times the limit; rows; times the median
+ERRATIC_MANY, ERRATIC_SHARE = 2, 0.02  # so many rows, and that share of them
+USUAL_LIMIT = 1.0  # at which trainers clip where nothing is set
+NEARLY_ALL = 0.9  # share of completions cut off that can leave no loss at all
+GROUPS_EQUAL = 0.9  # share of groups without signal that explains a gradient of 0
 HOW_TO_LOG = {
     "steadyrl": "it logs grad_norm with every step; this log was cut or written by another version",
     "trl-ppo": "its own loop does not log it: call accelerator.clip_grad_norm_ in a subclass's step and log what it "
@@ -32,79 +38,94 @@ HOW_TO_LOG = {
 }
 
 
-@check()
-def grad_norm(run: Run) -> Result | list[Result]:
-    """Gradient norm spikes, grows, is zero, always clipped, or not logged.
-
-    Symptom: the norm before clipping, often the earliest sign of an unstable run, does one of the things below.
-
-    Causes and what tells them apart:
-    - spikes (warning): several steps with more than 5 times the norm of the steps before. With reward spikes at those
-      steps the cause is reward_outlier, with value-loss spikes value_loss, with jumps of the KL or the ratio
-      large_updates, else unknown. A single spike is not reported.
-    - exploding (warning): the norm's level at the end is 10 times that at the start.
-    - zero: the norm is exactly 0. With groups that have no signal the cause is no_signal (all advantages are 0); with
-      none of that it is detached: the loss does not reach the trained weights (a frozen model, an adapter that is
-      switched off). Critical if so in every step.
-    - always_clipped (worth knowing): nearly every gradient is clipped. Adam and its kin divide by the usual size of the
-      gradients, which takes out any constant scale: the limit changes the length of a step little, and only evens out
-      what single steps weigh. With plain SGD it is the limit, and not the learning rate, that sets the size of the
-      step; then a warning if the norm is 10 times the limit and more.
-    - logged_after_clipping (worth knowing): the norm is never above the limit and mostly equal to it: what is logged
-      was clipped before and shows nothing.
-    - not logged: it cannot be told. The answer then says how to log it with the trainer at hand.
-
-    Remedy: for spikes and growth, half the learning rate, fewer epochs, and a checkpoint some 100 steps before the
-    first spike; skipping the batches of the spike helped in large runs. Clipping every gradient needs none with Adam:
-    raise max_grad_norm only if large gradients are to count for more.
-
-    Source: PaLM, as quoted by others (restart some 100 steps before a spike, skip its batches); ZClip (arXiv
-    2504.02507, abstract) on spikes of the norm; Adam (arXiv 1412.6980, section 2.1) on its steps, which do not change
-    with the scale of the gradient; OPT-175B chronicles (metaseq, 56_percent_update.md): norms were watched
-    and the learning rate lowered; TRL #3857 for a norm of 0 without signal.
-    """
+def _gradient(run: Run) -> Result | list[Result]:
     norm = run.get("grad_norm")
     if norm is None:
         usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
         hint = HOW_TO_LOG.get(run.trainer, usual)
-        return Unclear("grad_norm", f"the gradient norm is not logged; {run.trainer}: {hint}", ("grad_norm",))
-    if len(norm) < MIN_STEPS:
-        return Unclear("grad_norm", f"{len(norm)} steps are too few to tell what is usual")
+        return Unknown(f"the gradient norm is not logged; {run.trainer}: {hint}", ("grad_norm",))
     zero = _zero(run, norm)
     if zero is not None:
         return zero
-    if len(norm) <= BURSTS_FROM:
-        return Unclear("grad_norm", f"{len(norm)} steps are too few to tell spikes from noise")
-    return [_spikes(run, norm), _exploding(run, norm), _clipped(run, norm)]
+    if erratic := _erratic(run, norm):
+        return erratic
+    if len(norm) * run.averaged_over < MIN_STEPS:
+        return Unknown(f"{len(norm)} rows are too few to tell what is usual")
+    return [_spikes(run, norm), _exploding(norm), _clipped(run, norm)]
 
 
-def _zero(run: Run, norm: Series) -> Finding | None:
+def _zero(run: Run, norm: Series) -> Result:
     nothing = norm.values <= ZERO
     if nothing.mean() <= ZERO_SHARE:
         return None
-    share, spread = run.get("no_signal"), run.get("reward_std")
-    equal = (share is not None and np.median(share.values) > 0.9) or (spread is not None and not spread.values.any())
-    told = "the rewards do not differ" if equal else "the rewards differ, so the loss does not reach the weights"
-    return Finding(
-        check="grad_norm",
-        severity="critical" if nothing.all() else "warning",
-        since_step=int(norm.steps[nothing.argmax()]),
-        cause="no_signal" if equal else "detached",
-        message=f"the gradient is exactly 0 in {nothing.mean():.0%} of the steps: {told}",
-        evidence=(f"{int(nothing.sum())} of {len(norm)} steps have a norm of 0",),
-        remedy="Mend the reward or the choice of problems."
-        if equal
-        else "See which weights require a gradient, and that the adapter is switched on when the loss is computed.",
-        source="TRL #3857",
-        follows="no_signal_groups" if equal and share is not None else "",
+    share = signal_lost(run)
+    shown = f"the gradient is exactly 0 in {nothing.mean():.0%} of the rows"
+    since = int(norm.steps[nothing.argmax()])
+    severity: Severity = "critical" if nothing.all() else "warning"
+    rows = (f"{int(nothing.sum())} of {len(norm)} rows have a norm of 0",)
+    if share is None:
+        return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
+    equal = float(share[0].values.mean())
+    if equal > GROUPS_EQUAL or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
+        return Found("no_signal", severity, since, f"{shown}: the rewards of a prompt do not differ", rows)
+    cut = run.get("truncated")
+    if cut is not None and float(cut.values.mean()) > NEARLY_ALL:
+        told = f"most completions are cut off, and those may be masked out of the loss ({cut.values.mean():.0%})"
+        return Found("masked", severity, since, f"{shown}: {told}", rows)
+    told = f"{1 - equal:.0%} of the groups have rewards that differ, so the loss does not reach the weights"
+    return Found("detached", severity, since, f"{shown}: {told}", rows)
+
+
+def _erratic(run: Run, norm: Series) -> Result:
+    """Find norms so far beyond the limit that no noise of a stable run makes them, in a log of any length."""
+    if len(norm) < ERRATIC_ROWS:
+        return None
+    limit = max(setting(run, "max_grad_norm") or USUAL_LIMIT, USUAL_LIMIT)
+    usual = float(np.median(norm.values))
+    far = norm.values > ERRATIC * limit
+    if far.sum() < max(ERRATIC_MANY if len(norm) > BURSTS_FROM else 1, ERRATIC_SHARE * len(norm)):
+        return None
+    most = float(norm.values.max())
+    if most < ERRATIC_TIMES * usual and usual < ERRATIC * limit:
+        return None
+    cause, told = _spike_cause(run, norm.steps[far])
+    told = told if len(norm) > BURSTS_FROM else f"the median of the {len(norm)} rows is {number(usual)}"
+    return Found(
+        cause if len(norm) > BURSTS_FROM else "exploding",
+        "warning",
+        int(norm.steps[far.argmax()]),
+        f"the gradient norm is above {ERRATIC * limit:g} in {int(far.sum())} rows, up to {number(most)}: {told}",
+        (f"median norm {number(usual)}; trainers clip at {limit:g}",),
     )
 
 
-def _spikes(run: Run, norm: Series) -> Finding | None:
+def _spikes(run: Run, norm: Series) -> Result:
     far = bursts(norm, SPIKE_FACTOR)
     if not len(far):
         return None
-    steps = norm.steps[far]
+    cause, told = _spike_cause(run, norm.steps[far])
+    top = far[np.argmax(norm.values[far])]
+    idle = signal_lost(run)
+    # Steps without any signal have a gradient near 0, and lower what is usual.
+    quiet = idle is not None and float(idle[0].values.mean()) > MOSTLY / 2 and cause == "unknown" and _small(run, norm)
+    return Found(
+        cause,
+        "info" if quiet or (cause == "unknown" and _small(run, norm) and learns(run)) else "warning",
+        int(norm.steps[far[0]]),
+        f"the gradient norm spikes from step {norm.steps[far[0]]} on, up to {number(float(norm.values[top]))}: {told}",
+        (
+            f"{len(far)} steps above {SPIKE_FACTOR:g} times the level before them; the median is "
+            f"{number(float(np.median(norm.values)))}, the greatest is at step {norm.steps[top]}",
+        ),
+    )
+
+
+def _small(run: Run, norm: Series) -> bool:
+    """Return True if no norm is far above where it is clipped: such spikes move the weights no further than others."""
+    return bool(norm.values.max() <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT))
+
+
+def _spike_cause(run: Run, steps: np.ndarray) -> tuple[str, str]:
     candidates = (
         ("reward_outlier", "reward_max"),
         ("reward_outlier", "reward_min"),
@@ -116,66 +137,37 @@ def _spikes(run: Run, norm: Series) -> Finding | None:
     shares = ((cause, name, share_with_spike(run.get(name), steps)) for cause, name in candidates)
     cause, name, share = next((c for c in shares if c[2] >= MOSTLY), ("unknown", "", 0.0))
     told = f"{name} jumps at or before {share:.0%} of them" if name else "nothing else that is logged jumps with it"
-    top = far[np.argmax(norm.values[far])]
-    return Finding(
-        check="grad_norm",
-        severity="warning",
-        since_step=int(steps[0]),
-        cause=cause,
-        message=f"the gradient norm spikes from step {steps[0]} on, up to {number(float(norm.values[top]))}: {told}",
-        evidence=(
-            f"{len(far)} steps above {SPIKE_FACTOR:g} times the level before them; the median is "
-            f"{number(float(np.median(norm.values)))}, the greatest is at step {norm.steps[top]}",
-        ),
-        remedy="Half the learning rate, and go on from a checkpoint some 100 steps before the first spike; bound the "
-        "reward if it has outliers.",
-        overrides=scaled_learning_rate(run, 0.5),
-        source="ZClip, arXiv 2504.02507 (abstract); OPT-175B chronicles",
-        follows="value_loss_spikes" if cause == "value_loss" else "",
-    )
+    return cause, told
 
 
-def _exploding(run: Run, norm: Series) -> Finding | None:
+def _exploding(norm: Series) -> Result:
     levels, start, end = measure(norm), head(norm), tail(norm)
     if levels is None or not levels.rose or start <= 0 or end < EXPLODED * start:
         return None
-    return Finding(
-        check="grad_norm",
-        severity="warning",
-        since_step=first_lasting(norm, norm.values > EXPLODED * start),
-        cause="exploding",
-        message=f"the gradient norm grew from {number(start)} to {number(end)}",
-        evidence=(f"medians of the first and the last steps: {number(start)} and {number(end)}",),
-        remedy="Half the learning rate, and go on from a checkpoint before the growth; see whether entropy or the "
-        "sampler's mismatch changed first.",
-        overrides=scaled_learning_rate(run, 0.5),
-        source="OPT-175B chronicles",
+    return Found(
+        "exploding",
+        "warning",
+        first_lasting(norm, norm.values > EXPLODED * start),
+        f"the gradient norm grew from {number(start)} to {number(end)}",
+        (f"medians of the first and the last steps: {number(start)} and {number(end)}",),
     )
 
 
-def _clipped(run: Run, norm: Series) -> Finding | None:
+def _clipped(run: Run, norm: Series) -> Result:
     share, limit = run.get("grad_clipped"), setting(run, "max_grad_norm")
     typical = tail(norm, 0.5)
     over = typical / limit if limit else 0.0
     if limit and norm.values.max() <= limit * (1 + SAME_NORM) and abs(over - 1) < SAME_NORM:
-        return Finding(
-            check="grad_norm",
-            severity="info",
-            since_step=None,
-            cause="logged_after_clipping",
-            message=f"the gradient norm is never above the limit of {number(limit)}: it was logged after clipping",
-            evidence=(f"median norm {number(typical)}, greatest {number(float(norm.values.max()))}",),
-            remedy="Log the norm that the clipping function returns: the one before clipping.",
-            source="arithmetic",
+        return Found(
+            "logged_after_clipping",
+            "info",
+            None,
+            f"the gradient norm is never above the limit of {number(limit)}: it was logged after clipping",
+            (f"median norm {number(typical)}, greatest {number(float(norm.values.max()))}",),
         )
     if not limit or not (tail(share, 0.5) >= ALWAYS_CLIPPED if share is not None else over > CERTAINLY_ABOVE):
         return None
-    return _always_clipped(run, typical, limit)
-
-
-def _always_clipped(run: Run, typical: float, limit: float) -> Finding:
-    """Say what clipping every gradient does: with Adam, which is taken for granted where nothing is known, little."""
-    over, optimizer = typical / limit, str(run.settings.get("optimizer", ""))
+    optimizer = str(run.settings.get("optimizer", ""))
     plain = "sgd" in optimizer.lower()
     far = plain and over > FAR_ABOVE
     does = (
@@ -183,16 +175,68 @@ def _always_clipped(run: Run, typical: float, limit: float) -> Finding:
         if plain
         else "with Adam the limit changes the length of the steps little, and evens out what single steps weigh"
     )
-    return Finding(
-        check="grad_norm",
-        severity="warning" if far else "info",
-        since_step=None,
-        cause="always_clipped",
-        message=f"nearly every gradient is clipped (median norm {number(typical)}, limit {number(limit)}): {does}",
-        evidence=(f"the median norm is {number(over)} times the limit",),
-        remedy="Set the limit near the usual norm and lower the learning rate instead."
-        if plain
-        else "Nothing has to be done; raise max_grad_norm only if large gradients are to count for more.",
-        overrides=(f"update.max_grad_norm={typical:.2g}",) if far else (),
-        source="arithmetic of clipping" if plain else "Adam, arXiv 1412.6980, section 2.1",
+    return Found(
+        "always_clipped",
+        "warning" if far else "info",
+        None,
+        f"nearly every gradient is clipped (median norm {number(typical)}, limit {number(limit)}): {does}",
+        (f"the median norm is {number(over)} times the limit",),
+        "" if plain else "Nothing has to be done; raise max_grad_norm only if large gradients are to count for more.",
+        change={"max_grad_norm": float(f"{typical:.2g}")} if far else {},
     )
+
+
+HALVE = (
+    "Halve the learning rate, clip the norm at 1, and go on from a checkpoint some 100 steps before the first spike; "
+    "bound the reward if it has outliers."
+)
+_SAMPLER = ("warped_sampling", "sampler_mismatch")
+grad_norm = Check(
+    name="grad_norm", topic="Policy",
+    title="The gradient norm spikes, grows, is zero, always clipped, or not logged.",
+    symptom="The norm before clipping, often the earliest sign of an unstable run, does one of these: several steps "
+    "have 5 times the norm of the steps before; norms lie above 100 times the limit at which trainers clip, and 20 "
+    "times the median (four rows can show it); the level at the end is 10 times that at the start; it is exactly 0 "
+    "in more than half of the rows; it is always clipped. A single spike is not reported. Where it is not logged, "
+    "the answer says how to log it with the trainer at hand.",
+    healthy="The gradient norm is logged before clipping, above 0, and of one size.",
+    causes=(
+        Cause("reward_outlier", "the greatest or least reward spikes at those steps", HALVE,
+              change=times("learning_rate", 0.5), follows=("reward_jump", "reward_scale"), moves=("reward_limit",)),
+        Cause("value_loss", "the value loss spikes at those steps", HALVE, change=times("learning_rate", 0.5),
+              follows=("value_loss_spikes", "reward_jump", "value_jump")),
+        Cause("large_updates", "the KL or the ratio jumps at those steps", HALVE, change=times("learning_rate", 0.5),
+              follows=("learning_rate_too_high",), moves=("learning_rate",)),
+        Cause("exploding", "its level grew, or lies far beyond every limit from the start",
+              "Halve the learning rate, clip the norm at 1, and go on from a checkpoint before the growth; see "
+              "whether entropy or the sampler's mismatch changed first.", change=slower,
+              follows=(*_SAMPLER, "reward_jump", "learning_rate_too_high"), moves=("learning_rate",)),
+        Cause("no_signal", "it is 0 where the rewards of a prompt do not differ: all advantages are 0",
+              "Fix the reward or the choice of problems.", follows=("no_signal_groups", "reward_constant"),
+              measured="constant_reward; published logs of TRL"),
+        Cause("masked", "it is 0 in rows whose completions are nearly all cut off, and trainers can mask those out "
+              "of the loss",
+              "Raise the length limit, or let cut-off completions into the loss.", follows=("truncated",)),
+        Cause("detached", "it is 0 although rewards differ within groups: the loss does not reach the trained "
+              "weights",
+              "See which weights require a gradient, that the adapter is switched on when the loss is computed, "
+              "and that every process gets its part of the batch; log the loss before and after one step by hand.",
+              measured="published log of ms-swift"),
+        Cause("always_clipped", "nearly every gradient is clipped. Adam divides by the usual size of the "
+              "gradients, which takes out any constant scale, so that the limit changes little; with plain SGD it "
+              "sets the size of the step, and is a warning from 10 times the limit on",
+              "With Adam nothing has to be done. With SGD set the limit near the usual norm and lower the learning "
+              "rate.", follows=("reward_scale",)),
+        Cause("logged_after_clipping", "it is never above the limit and mostly equal to it",
+              "Log the norm that the clipping function returns: the one before clipping."),
+        Cause("unknown", "nothing else that is logged jumps with it; worth knowing only while no norm is above 10 "
+              "times the limit and the reward rises, or many steps have no signal and lower what is usual", HALVE,
+              change=times("learning_rate", 0.5),
+              follows=(*_SAMPLER, "reward_jump", "value_jump", "learning_rate_too_high")),
+    ),
+    find=_gradient,
+    judges="gradient",
+    source="PaLM, as quoted by others (restart some 100 steps before a spike, skip its batches); ZClip (arXiv "
+    "2504.02507, abstract); Adam (arXiv 1412.6980, section 2.1); OPT-175B chronicles (metaseq); TRL #3857 for a "
+    "norm of 0 without signal; Hugging Face's default of max_grad_norm 1", shows=("grad_norm",),
+)  # fmt: skip

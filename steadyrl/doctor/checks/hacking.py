@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Result, Unclear, check
-from steadyrl.doctor.checks.measures import setting
-from steadyrl.doctor.checks.readings import number, within
-from steadyrl.doctor.levels import Levels, measure
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.checks.reward import learning_reward
+from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.levels import Levels, measure
+from steadyrl.doctor.statistics.readings import number, within
 
 # Held-out measurements of which more is not better, or that are no goal.
 NO_GOAL = (
@@ -20,38 +20,22 @@ NO_GOAL = (
 TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-out problems
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST = 6  # evaluations
+FEWEST_ROWS = 3
+HALVED = 0.5  # of the first third of the log
+RIGHTNESS = ("accura", "correct", "answer", "exact", "solve")
 
 
-@check(needs=("reward",))
-def reward_hacking(run: Run) -> Result | list[Result]:
-    """Trained reward rises while a held-out measurement, or another part of it, falls.
-
-    Symptom: the training reward ends clearly above its start and a measurement on held-out problems ends clearly below
-    its own start. The policy got better at the reward and worse at the task.
-
-    Causes and what tells them apart:
-    - held_out_falls: the reward differs from the held-out measurement in something the policy has found: a judge that
-      likes a phrase, a rule with a gap, or problems known by heart. Critical: every further step makes it worse.
-    - part_falls: one part of the reward falls while the sum rises: parts compete. Told where the part falls in training
-      as well, or the held-out reward as a whole rises, or nothing is held out: what is rewarded is then not the gap.
-      Worth knowing; which of the parts counts is yours to say.
-
-    Without held-out measurements and without parts this cannot be told: a reward curve alone never shows it.
-
-    Remedy: read the completions with the highest rewards; close the gap in the reward, or weigh the part that falls
-    higher; keep the checkpoint with the best held-out measurement; a larger KL coefficient slows it down.
-
-    Source: Secrets of RLHF I (arXiv 2307.04964, abstract): the reward curve misleads; noise of block means as in
-    docs/doctor/statistics.md.
-    """
+def _hacking(run: Run) -> Result | list[Result]:
     reward, heldout, parts = run.get("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
     assert reward is not None, "a need"
     if not heldout and len(parts) < 2:
-        return Unclear(
-            "reward_hacking",
+        return Unknown(
             "only the trained reward is logged, which rises in a hacked run as well",
             ("heldout/*", "reward_part/*"),
         )
+    given_up = _given_up(reward, parts)
+    if given_up is not None:
+        return given_up
     rewards = measure(reward)
     if rewards is None or not rewards.rose:
         return None
@@ -60,14 +44,39 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         levels = measure(series)
         if levels is not None and levels.fell:
             gap = not _is_traded(name, heldout, parts)
-            found.append(_hacked(run, f"heldout/{name}", levels, rewards, critical=gap))
+            found.append(_hacked(f"heldout/{name}", levels, rewards, critical=gap))
     if found or heldout:
         return found
     for name, series in parts.items():
         levels = measure(series)
         if levels is not None and levels.fell:
-            found.append(_hacked(run, name, levels, rewards, critical=False))
+            found.append(_hacked(name, levels, rewards, critical=False))
     return found
+
+
+def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
+    """Find a part for being right that falls to half while the whole rises, row after row; three rows can show it."""
+    if float(reward.values[-1]) <= float(reward.values[0]):
+        return None
+    for name, part in parts.items():
+        start, end = float(part.values[0]), float(part.values[-1])
+        if len(part) < FEWEST_ROWS or not any(word in name.lower() for word in RIGHTNESS) or start <= 0:
+            continue
+        thirds = [float(third.mean()) for third in np.array_split(part.values, 3)]
+        if not (thirds[0] > thirds[1] > thirds[2]) or thirds[2] > HALVED * thirds[0]:
+            continue
+        levels = measure(part)
+        if levels is not None and len(part) >= FEWEST and not levels.fell:
+            continue
+        return Found(
+            "rightness_falls",
+            "warning",
+            int(part.steps[0]),
+            f"the reward rises from {number(float(reward.values[0]))} to {number(float(reward.values[-1]))} while "
+            f"{name} falls from {number(start)} to {number(end)}",
+            (f"{name}: {', '.join(number(third) for third in thirds)} in the three thirds of the log",),
+        )
+    return None
 
 
 def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Series]) -> bool:
@@ -85,27 +94,18 @@ def _goals(run: Run, family: str) -> dict[str, Series]:
     return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
 
 
-def _hacked(run: Run, name: str, levels: Levels, rewards: Levels, critical: bool) -> Finding:
-    coefficient = setting(run, "kl_coef")
-    more = (f"algorithm.args.kl_coef={2 * coefficient:.3g}",) if coefficient else ()
-    return Finding(
-        check="reward_hacking",
-        severity="critical" if critical else "info",
-        since_step=_leaves_start(levels),
-        cause="held_out_falls" if critical else "part_falls",
-        message=f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))} while "
+def _hacked(name: str, levels: Levels, rewards: Levels, critical: bool) -> Found:
+    return Found(
+        "held_out_falls" if critical else "part_falls",
+        "critical" if critical else "info",
+        _leaves_start(levels),
+        f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))} while "
         f"{name} falls from {number(levels.first)} to {number(levels.end)}",
-        evidence=(
+        (
             f"{name}: noise explains a difference of {number(levels.least)} between blocks, it fell by "
             f"{number(levels.first - levels.end)}",
             f"reward: noise explains {number(rewards.least)}",
         ),
-        remedy="Read the completions with the highest rewards and close the gap in the reward; keep the checkpoint "
-        "with the best held-out measurement."
-        if critical
-        else f"Give '{name}' more weight if it counts; hold out problems and measure what you want.",
-        overrides=more if critical else ("evaluate.every=50",),
-        source="Secrets of RLHF I, arXiv 2307.04964 (abstract)",
     )
 
 
@@ -116,31 +116,45 @@ def _leaves_start(levels: Levels) -> int:
     return int(levels.steps[min(int(above[-1]) + 1, len(low) - 1)])
 
 
-@check(needs=("reward",))
-def over_training(run: Run) -> Result | list[Result]:
-    """Held-out measurement passed its peak while the training reward went on rising.
+HIGHEST = "Read the completions with the highest rewards and close the gap in the reward; keep the checkpoint with the "
+reward_hacking = Check(
+    name="reward_hacking", topic="Reward",
+    title="The trained reward rises while a held-out measurement, or another part of it, falls.",
+    symptom="The training reward ends clearly above its start and a measurement on held-out problems, or a part of "
+    "the reward, ends clearly below its own start. The policy got better at the reward and worse at the task. A "
+    "part for being right that falls to half from third to third of the log shows it in three rows. Without "
+    "held-out measurements and without parts this cannot be told: a reward curve alone never shows it.",
+    healthy="Held-out measurements rise with the reward.",
+    causes=(
+        Cause("held_out_falls", "the reward differs from the held-out measurement in something the policy has "
+              "found: a judge that likes a phrase, a rule with a gap, or problems known by heart. Critical: every "
+              "further step makes it worse", HIGHEST + "best held-out measurement.", change=times("kl_coef", 2.0)),
+        Cause("rightness_falls", "a part whose name says that it pays for being right (accuracy, correct, answer, "
+              "exact) falls to half, while the whole rises by parts that pay for form or length",
+              HIGHEST + "best share of right answers, and pay for form only where the answer is right.",
+              measured="published log of open-r1"),
+        Cause("part_falls", "one part of the reward falls while the sum rises: parts compete. Told where the part "
+              "falls in training as well, or the held-out reward as a whole rises, or nothing is held out. Worth "
+              "knowing; which of the parts counts is yours to say",
+              "Give the part that falls more weight if it counts; hold out problems and measure what you want."),
+    ),
+    find=_hacking, needs=("reward",), applies=learning_reward, follows=("length_collapse", "length_explosion"),
+    source="Secrets of RLHF I (arXiv 2307.04964, abstract): the reward curve misleads; noise of block means as in "
+    "docs/doctor/statistics.md", shows=("heldout/", "reward"),
+)  # fmt: skip
 
-    Symptom: a measurement on held-out problems rose, was best in the middle of the run, and lost at least a quarter
-    of that gain again, beyond its noise; the training reward did not fall in the same time.
 
-    Causes and what tells them apart:
-    - past_peak: the policy fits the training problems or the reward's gaps more than the task. If the training reward
-      fell too, the run broke for another reason and reward_falling says so.
-
-    Remedy: use the checkpoint at the peak; plan so many steps, or more and other problems.
-
-    Source: steadyrl's own rule; noise of block means as in docs/doctor/statistics.md.
-    """
+def _over(run: Run) -> Result | list[Result]:
     heldout, reward = _goals(run, "heldout/"), run.get("reward")
     assert reward is not None, "a need"
     if not heldout:
-        return Unclear("over_training", "nothing is measured on held-out problems", ("heldout/*",))
+        return Unknown("nothing is measured on held-out problems", ("heldout/*",))
     if max(len(series) for series in heldout.values()) < FEWEST:
-        return Unclear("over_training", f"fewer than {FEWEST} held-out evaluations show no peak", ("heldout/*",))
+        return Unknown(f"fewer than {FEWEST} held-out evaluations show no peak", ("heldout/*",))
     return [_past_peak(name, series, reward) for name, series in heldout.items()]
 
 
-def _past_peak(name: str, series: Series, reward: Series) -> Finding | None:
+def _past_peak(name: str, series: Series, reward: Series) -> Result:
     levels = measure(series)
     if levels is None:
         return None
@@ -153,18 +167,31 @@ def _past_peak(name: str, series: Series, reward: Series) -> Finding | None:
     rewards = measure(within(reward, since, int(reward.steps[-1])))
     if rewards is None or rewards.fell:
         return None
-    return Finding(
-        check="over_training",
-        severity="warning",
-        since_step=since,
-        cause="past_peak",
-        message=f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while "
+    return Found(
+        "past_peak",
+        "warning",
+        since,
+        f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while "
         "the training reward did not fall",
-        evidence=(
+        (
             f"heldout/{name}: {number(levels.first)} at first, {number(best)} at its best, {number(levels.end)} at the "
             f"end; noise explains {number(levels.least)}",
         ),
-        remedy=f"Use the checkpoint nearest to step {since}, and plan about so many steps.",
-        overrides=(f"run.steps={max(since, 1)}",),
-        source="docs/doctor/statistics.md",
+        change={"steps": max(since, 1)},
     )
+
+
+over_training = Check(
+    name="over_training", topic="Reward",
+    title="A held-out measurement passed its peak while the training reward went on rising.",
+    symptom="A measurement on held-out problems rose, was best in the middle of the run, and lost at least a quarter "
+    "of that gain again, beyond its noise; the training reward did not fall in the same time.",
+    healthy="The last held-out measurement is about the best one.",
+    causes=(
+        Cause("past_peak", "the policy fits the training problems or the reward's gaps more than the task. If the "
+              "training reward fell too, the run broke for another reason and reward_falling says so",
+              "Use the checkpoint at the peak; plan so many steps, or more and other problems."),
+    ),
+    find=_over, needs=("reward",), applies=learning_reward, follows=("reward_hacking",),
+    source="steadyrl's own rule; noise of block means as in docs/doctor/statistics.md", shows=("heldout/", "reward"),
+)  # fmt: skip

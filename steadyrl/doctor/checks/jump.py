@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import Result, Unclear, check
-from steadyrl.doctor.checks.measures import reward_spread
-from steadyrl.doctor.checks.readings import KL_OLD_LARGE, number, update_size, within
-from steadyrl.doctor.checks.units import TOKEN, find, together
-from steadyrl.doctor.jumps import Jump, jumps, jumps_at, shows_at
+from steadyrl.doctor.check import Cause, Check, Found, Result
+from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, SPIKE_WINDOW
+from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
+from steadyrl.doctor.statistics.measures import reward_spread
+from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, update_size, within
+from steadyrl.doctor.statistics.signals import MIN_STEPS, SPIKE_WINDOW
+from steadyrl.doctor.statistics.units import TOKEN, find, together
 from steadyrl.stats import MAD_TO_STD
-from steadyrl.types import Finding
 
 SAME_TIME = 2  # steps: a jump is dated to within two
 GROWN = float(np.log(1.5))  # of the spread's logarithm: from half as much again on, the scores scatter more
@@ -38,44 +38,22 @@ class _Moved:
     spread: bool
 
 
-@check(needs=("reward",))
-def reward_jump(run: Run) -> Result:
-    """Rewards change from one step to the next, and the policy does not.
-
-    Symptom: the mean reward, one of its parts or the spread of the rewards has another level from some step on, by more
-    than 7 standard errors of ten steps, and the whole change is there within three steps. Length, entropy and KL to the
-    reference go on as before, and so do the shares of empty, cut off and unscored completions. A policy that learns by
-    small updates changes its rewards gradually; what changes them at once is what scores them.
-
-    Causes and what tells them apart:
-    - judge_noise: the spread of the rewards grew by half or more: verdicts became noisier. The policy cannot spread its
-      completions so in one step.
-    - reward_shift: the level moved by more than 3 spreads and the spread stayed: a constant was added or taken away, as
-      with another normalisation or version of the scorer. Advantages of a group baseline do not notice; a value head
-      does.
-    - judge_or_engine: the level moved by less and the spread stayed: another scorer, prompt of the judge or index; the
-      spread of the part that jumped would tell more.
-    - other_prompts: the prompts' length jumped at the same step: the problems changed (worth knowing only).
-
-    Not judged: a reward that became constant (reward_constant), jumps that go with one of the policy, and parts whose
-    jump does not show in the whole reward: a policy that learns gives one part away for another, and a measurement may
-    count for nothing.
-
-    Remedy: score some completions of the steps before with the scorer as it is now; they have to get the same rewards.
-    Go on from the step before the jump once they do.
-
-    Source: steadyrl's own rule; rates of false alarms in docs/doctor/statistics.md.
-    """
+def _reward_jump(run: Run) -> Result:
     reward = run.get("reward")
     assert reward is not None, "a need"
-    if len(reward) < MIN_STEPS:
-        return Unclear("reward_jump", f"{len(reward)} steps are too few to tell a jump from noise")
     moved = sorted(_moved(run, reward), key=lambda m: m.jump.step)
     for first in moved:
         since = first.jump.step
         if not _constant_after(run, since) and not _policy_jumps(run, since) and not _texts_lost(run, since):
             together_with = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
-            return _finding(run, since, together_with)
+            cause, told = _cause(run, since, together_with)
+            return Found(
+                cause,
+                "info" if cause == "other_prompts" else "warning",
+                since,
+                f"the rewards changed at step {since} from one step to the next, and the policy did not: {told}",
+                tuple(map(_sentence, together_with)),
+            )
     return None
 
 
@@ -116,27 +94,6 @@ def _texts_lost(run: Run, since: int) -> bool:
     return any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST)
 
 
-def _finding(run: Run, since: int, moved: list[_Moved]) -> Finding:
-    cause, told = _cause(run, since, moved)
-    remedies = {
-        "judge_noise": "Score some completions twice: verdicts that differ have to be averaged, or the judge mended.",
-        "reward_shift": "Find what was added to the rewards and take it off again; go on from a checkpoint before.",
-        "judge_or_engine": "Score completions of the steps before with the scorer as it is now: the rewards have to be "
-        "the same. Log the spread of each part.",
-        "other_prompts": "Nothing, if the change of problems was meant.",
-    }
-    return Finding(
-        check="reward_jump",
-        severity="info" if cause == "other_prompts" else "warning",
-        since_step=since,
-        cause=cause,
-        message=f"the rewards changed at step {since} from one step to the next, and the policy did not: {told}",
-        evidence=tuple(map(_sentence, moved)),
-        remedy=remedies[cause],
-        source="docs/doctor/statistics.md",
-    )
-
-
 def _sentence(moved: _Moved) -> str:
     before, after = moved.jump.before, moved.jump.after
     if moved.spread:
@@ -157,31 +114,41 @@ def _cause(run: Run, since: int, moved: list[_Moved]) -> tuple[str, str]:
     return "judge_or_engine", "what scores them gives other verdicts"
 
 
-@check(needs=("value_mean", "reward"))
-def value_jump(run: Run) -> Result:
-    """Value head predicts something else from one step to the next, and the rewards do not change.
+reward_jump = Check(
+    name="reward_jump", topic="Reward",
+    title="Rewards change from one step to the next, and the policy does not.",
+    symptom="The mean reward, one of its parts or the spread of the rewards has another level from some step on, by "
+    "more than 7 standard errors of ten steps, and the whole change is there within three steps. Length, entropy "
+    "and KL to the reference go on as before, and so do the shares of empty, cut off and unscored completions. A "
+    "policy that learns by small updates changes its rewards gradually; what changes them at once is what scores "
+    "them. Not judged are a reward that became constant, jumps that go with one of the policy, and parts whose jump "
+    "does not show in the whole reward.",
+    healthy="Rewards change as gradually as the policy does.",
+    causes=(
+        Cause("judge_noise", "the spread of the rewards grew by half or more: verdicts became noisier",
+              "Score some completions twice: verdicts that differ have to be averaged, or the judge fixed.",
+              measured="reward_noise, judge_garbage"),
+        Cause("reward_shift", "the level moved by more than 3 spreads and the spread stayed: a constant was added "
+              "or taken away. Advantages of a group baseline do not notice; a value head does",
+              "Find what was added to the rewards and take it off again; go on from a checkpoint before.",
+              measured="reward_offset"),
+        Cause("judge_or_engine", "the level moved by less and the spread stayed: another scorer, prompt of the "
+              "judge or index",
+              "Score completions of the steps before with the scorer as it is now: the rewards have to be the "
+              "same. Log the spread of each part.", measured="judge_garbage"),
+        Cause("other_prompts", "the prompts' length jumped at the same step: the problems changed; worth knowing "
+              "only",
+              "Nothing, if the change of problems was meant."),
+    ),
+    find=_reward_jump, needs=("reward",), min_steps=MIN_STEPS, applies=learning_reward,
+    source="steadyrl's own rule; rates of false alarms in docs/doctor/statistics.md", shows=("reward", "reward_std"),
+)  # fmt: skip
 
-    Symptom: the mean prediction moves in one step by more than 8 of its usual steps and by more than one standard
-    deviation of the returns, after the first ten steps, while the mean reward moves as always.
 
-    Causes and what tells them apart:
-    - value_reset: the head lost its weights, as when a run is resumed without them or with a fresh optimizer. Until it
-      has learned again, its advantages carry its own error: all have one sign, and the explained variance is far
-      below 0.
-
-    Where the reward jumps too, the prediction follows it, and reward_jump speaks of it. Nor is it judged where the
-    policy itself changes as suddenly.
-
-    Remedy: resume with the value head's weights and its optimizer state, from the checkpoint before the jump; or hold
-    the policy until the explained variance is back.
-
-    Source: steadyrl's own rule.
-    """
+def _value_jump(run: Run) -> Result:
     value, reward = run.get("value_mean"), run.get("reward")
     assert value is not None and reward is not None, "needs"
     value, reward = together(value, reward)
-    if len(value) < MIN_STEPS:
-        return Unclear("value_jump", f"{len(value)} steps are too few to tell what is usual")
     spread = run.get("return_std") or reward_spread(run)
     width = 0.0 if spread is None else float(np.median(spread.values))
     moves, rewards = np.abs(np.diff(value.values)), np.abs(np.diff(reward.values))
@@ -197,27 +164,43 @@ def value_jump(run: Run) -> Result:
     return None
 
 
-def _reset(run: Run, value: Series, at: int, width: float) -> Finding:
+def _reset(run: Run, value: Series, at: int, width: float) -> Found:
     since, before, after = int(value.steps[at]), float(value.values[at - 1]), float(value.values[at])
     explained = run.get("explained_variance")
     there = None if explained is None else within(explained, since, since)
-    more = (
-        (f"the explained variance is {number(float(there.values[0]))} there",)
-        if there is not None and len(there)
-        else ()
-    )
-    return Finding(
-        check="value_jump",
-        severity="warning",
-        since_step=since,
-        cause="value_reset",
-        message=f"the mean prediction of the value head jumps at step {since} and the rewards do not: it lost its "
-        "weights",
-        evidence=(
+    more = there is not None and len(there) > 0
+    return Found(
+        "value_reset",
+        "warning",
+        since,
+        f"the mean prediction of the value head jumps at step {since} and the rewards do not: it lost its weights",
+        (
             f"mean prediction {number(before)} before, {number(after)} at step {since}; returns have a standard "
             f"deviation of {number(width)}",
-            *more,
+            *(
+                (f"the explained variance is {number(float(there.values[0]))} there",)
+                if there is not None and more
+                else ()
+            ),
         ),
-        remedy="Resume with the value head's weights and its optimizer state, from a checkpoint before the jump.",
-        source="steadyrl",
     )
+
+
+value_jump = Check(
+    name="value_jump", topic="Value",
+    title="The value head predicts something else from one step to the next, and the rewards do not change.",
+    symptom="The mean prediction moves in one step by more than 8 of its usual steps and by more than one standard "
+    "deviation of the returns, after the first ten steps, while the mean reward moves as always. Not judged where "
+    "the reward or the policy itself changes as suddenly.",
+    healthy="The mean prediction of the value head moves by small steps.",
+    causes=(
+        Cause("value_reset", "the head lost its weights, as when a run is resumed without them or with a fresh "
+              "optimizer. Until it has learned again its advantages carry its own error, and the explained variance "
+              "is far below 0",
+              "Resume with the value head's weights and its optimizer state, from a checkpoint before the jump; or "
+              "hold the policy until the explained variance is back.", measured="value_head_reset"),
+    ),
+    find=_value_jump, needs=("value_mean", "reward"), min_steps=MIN_STEPS,
+    applies=lambda run: run.traits.critic is not False,
+    source="steadyrl's own rule",
+)  # fmt: skip

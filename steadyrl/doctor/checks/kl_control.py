@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import Unclear, check
-from steadyrl.doctor.checks.measures import setting
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.checks.negative_kl import signed_below_zero
-from steadyrl.doctor.checks.readings import number, steps_of
-from steadyrl.doctor.checks.units import SEQUENCE, TOKEN, find
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.signals import MIN_STEPS, first_lasting, tail
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.measures import setting
+from steadyrl.doctor.statistics.readings import number, steps_of
+from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
+from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
 
 COEF_CONSTANT = 1e-9  # relative change; a controller that works moves by 1e-5 and more
 OFF_TARGET = 3.0  # times; half or double a target is the controller at work
@@ -93,41 +92,14 @@ def target_in(run: Run) -> tuple[float, str] | None:
     return target, str(unit)
 
 
-@check(needs=("kl_ref",))
-def kl_unit_clash(run: Run) -> Finding | Unclear | None:
-    """The target of the KL controller was meant in another unit than the one it is compared in.
-
-    Symptom:
-        The KL is many times off its target, above or below, while the same KL in the other unit (per token instead of
-        per sequence, or the reverse) is close to it. The controller then drives the coefficient to where it should
-        not be: a per-token target of 0.1 held against a sum over 200 tokens sees 200 times too much. Or: the target
-        is below half a nat per sequence, and the coefficient is being driven up although the KL is no runaway. A
-        policy at K nats from where it began can have moved a roughly normal reward by sqrt(2 K) of its standard
-        deviations at most: such a target leaves less than one.
-
-    Causes and what tells them apart:
-        - "target_per_token": the controller compares sums over a sequence, and the target fits a mean per token, or
-          nothing that a policy that learns could keep.
-        - "target_per_sequence": the controller compares means per token, and the target fits a sum.
-        A true runaway is off in both units. A coefficient that hardly moves does no harm by its target: see
-        kl_controller.
-
-    Remedy:
-        Give the target in the controller's unit: per token times the mean length is per sequence.
-
-    Source:
-        TRL 0.11 (target 6 nats per sequence, sums), verl (target_kl 0.1, mean per token; horizon 10000);
-        TinyZero#16 (confusion of the two scales).
-    """
+def _clash(run: Run) -> Result:
     target, unit = setting(run, "kl_target"), run.settings.get("kl_target_unit")
-    if run.settings.get("kl_adaptive") is False:
-        return None
     if not target:
-        return Unclear("kl_unit_clash", "the log has no target for the KL", ("kl_target",))
+        return Unknown("the log has no target for the KL", ("kl_target",))
     length = run.get("length")
     per_token, per_sequence = find(run, "kl_ref", TOKEN, ESTIMATORS), find(run, "kl_ref", SEQUENCE, ESTIMATORS)
     if per_token is None or per_sequence is None:
-        return Unclear("kl_unit_clash", "the KL is known in one unit only, and lengths are not", ("length", "kl_ref"))
+        return Unknown("the KL is known in one unit only, and lengths are not", ("length", "kl_ref"))
     if length is None:
         return None
     compared = {TOKEN: per_token, SEQUENCE: per_sequence}[unit or _logged_unit(run)]
@@ -138,20 +110,18 @@ def kl_unit_clash(run: Run) -> Finding | Unclear | None:
     if not fits and not (compared is per_sequence and off >= CLASH and _cannot_be_kept(run, target, level)):
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
-    return Finding(
-        check="kl_unit_clash",
-        severity="warning",
-        since_step=None,
-        cause="target_per_token" if compared is per_sequence else "target_per_sequence",
-        message=f"The KL's target {target:g} is compared with {compared.unit}, but fits {other.unit}"
+    return Found(
+        "target_per_token" if compared is per_sequence else "target_per_sequence",
+        "warning",
+        None,
+        f"The KL's target {target:g} is compared with {compared.unit}, but fits {other.unit}"
         + ("." if fits else " if anything: so near to where it began no policy has learned much."),
-        evidence=(
+        (
             f"the KL is {number(level)} {compared.unit} and {number(meant)} {other.unit} (medians)",
             f"completions have {number(tail(length))} tokens",
         ),
-        remedy=f"Set the target to about {better:.2g} {compared.unit}: the sum is the mean times the length.",
-        overrides=(f"algorithm.args.kl_target={target * (tail(length) if other is per_token else 1.0):.2g}",),
-        source="TRL 0.11: target 6 per sequence; verl: target_kl 0.1 per token",
+        f"Set the target to about {better:.2g} {compared.unit}: the sum is the mean times the length.",
+        {"kl_target": float(f"{better:.2g}")},
     )
 
 
@@ -168,63 +138,65 @@ def _logged_unit(run: Run) -> str:
     return next((s.unit for s in run.series["kl_ref"] if s.unit in (TOKEN, SEQUENCE)), TOKEN)
 
 
-@check(needs=("kl_coef|kl_ref",))
-def kl_controller(run: Run) -> Finding | Unclear | None:
-    """The controller of the KL penalty does not do its work.
+def adaptive(run: Run) -> bool:
+    """Return False where the coefficient of the penalty is known to be fixed."""
+    return run.settings.get("kl_adaptive") is not False
 
-    Symptom:
-        The KL stays above 3 times its target, and the coefficient of the penalty does not answer, or too slowly; or
-        the coefficient falls while the KL is measured below 0.
 
-    Causes and what tells them apart:
-        - "absent": the coefficient is constant to nine digits although there is a target.
-        - "slow": it rises, but at its pace it needs more steps to double than the run has. The published
-          controller moves by at most 0.2 n / H a step for a batch of n and a horizon H, whether the KL is 20 or 300:
-          with n = 64 and H = 10000 it needs 542 steps to double.
-        - "saturated": it rises by the same, largest step each time, and fast enough, and the KL still does not
-          follow: something else drives it, mostly the learning rate.
-        - "negative_kl": the KL is measured below 0, which looks like one far below its target, so the
-          coefficient decays. The fault is in the KL.
+kl_unit_clash = Check(
+    name="kl_unit_clash", topic="KL",
+    title="The target of the KL controller was meant in another unit than the one it is compared in.",
+    symptom="The KL is many times off its target, above or below, while the same KL in the other unit (per token "
+    "instead of per sequence, or the reverse) is close to it. A per-token target of 0.1 held against a sum over 200 "
+    "tokens sees 200 times too much. Or: the target is below half a nat per sequence, and the coefficient is being "
+    "driven up although the KL is no runaway. A policy at K nats from where it began can have moved a roughly "
+    "normal reward by sqrt(2 K) of its standard deviations at most: such a target leaves less than one.",
+    healthy="The KL's target is in the unit of the KL that it is compared with.",
+    causes=(
+        Cause("target_per_token", "the controller compares sums over a sequence, and the target fits a mean per "
+              "token, or nothing that a policy that learns could keep",
+              "Give the target in the controller's unit: per token times the mean length is per sequence.",
+              measured="unit_clash"),
+        Cause("target_per_sequence", "the controller compares means per token, and the target fits a sum; a true "
+              "runaway is off in both units",
+              "Give the target in the controller's unit: per sequence divided by the mean length is per token."),
+    ),
+    find=_clash, needs=("kl_ref",), applies=adaptive,
+    source="TRL 0.11 (target 6 nats per sequence, sums), verl (target_kl 0.1, mean per token; horizon 10000); "
+    "TinyZero#16 (confusion of the two scales)",
+)  # fmt: skip
 
-    Remedy:
-        Shorten the horizon: H = 0.2 n K / ln 2 samples to double in K steps, which is 370 for n = 64 and K = 20; in
-        steadyrl, whose horizon counts steps, 6 for K = 20.
 
-    Source:
-        Ziegler et al. (arXiv 1909.08593); TRL 0.11 ``utils.py``, AdaptiveKLController; TRL from 0.12 on has a fixed
-        coefficient; OpenRLHF ``ppo_trainer.py``: "AdaptiveKLController is incompatible here".
-    """
+def _controller(run: Run) -> Result:
     moves = coefficient_moves(run)
     if moves is not None and moves.falls and (since := signed_below_zero(run)) is not None:
-        return _controller_finding(
-            run, "negative_kl", since, ("the coefficient falls while the KL is measured below 0",), "negative_kl"
-        )
-    if run.settings.get("kl_adaptive") is False:
+        return _says(run, "negative_kl", since, ("the coefficient falls while the KL is measured below 0",))
+    if not adaptive(run):
         return None
     target = target_in(run)
     if target is None:
-        return Unclear("kl_controller", "the controller's target or its unit is not known", ("kl_target",))
+        return Unknown("the controller's target or its unit is not known", ("kl_target",))
     kl = find(run, "kl_ref", target[1], ESTIMATORS)
     if kl is None:
-        return Unclear("kl_controller", f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
+        return Unknown(f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
     off = kl.values > OFF_TARGET * target[0]
     since = first_lasting(kl, off, MIN_STEPS)
     if since is None or tail(kl) <= OFF_TARGET * target[0]:
         return None
     level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target[0])} times its target {target[0]:g}"
     if moves is not None and moves.constant:
-        return _controller_finding(run, "absent", since, (level, f"the coefficient stays at {moves.last:g}"))
+        return _says(run, "absent", since, (level, f"the coefficient stays at {moves.last:g}"))
     pace = moves.sentence if moves is not None else ""
     doubling = moves.doubling if moves is not None else None
     if moves is None or not moves.per_step:
         doubling = _doubling_by_settings(run)
         pace = "" if doubling is None else f"by its settings the coefficient needs {doubling:.0f} steps to double"
     if doubling is None:
-        return Unclear("kl_controller", "neither the coefficient nor the horizon is known", ("kl_coef", "kl_horizon"))
+        return Unknown("neither the coefficient nor the horizon is known", ("kl_coef", "kl_horizon"))
     if doubling > steps_of(run):
-        return _controller_finding(run, "slow", since, (level, pace))
+        return _says(run, "slow", since, (level, pace))
     if moves is not None and moves.repeated:
-        return _controller_finding(run, "saturated", since, (level, pace, "its last moves are all of one size"))
+        return _says(run, "saturated", since, (level, pace, "its last moves are all of one size"))
     return None
 
 
@@ -238,32 +210,51 @@ def _doubling_by_settings(run: Run) -> float | None:
     return None if not batch else float(np.log(2.0)) / (LARGEST_ERROR * batch / horizon)
 
 
-def _controller_finding(run: Run, cause: str, since: int, evidence: tuple[str, ...], follows: str = "") -> Finding:
+def _says(run: Run, cause: str, since: int, evidence: tuple[str, ...]) -> Found:
     batch = setting(run, "batch_size")
-    samples = (
-        f" ({LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0):.0f} samples at a batch of {batch:.0f})" if batch else ""
+    samples = LARGEST_ERROR * (batch or 0.0) * DOUBLE_IN / np.log(2.0)
+    change: dict[str, Value] = {"kl_horizon": round(samples)} if batch else {}
+    if run.settings.get("kl_horizon_unit") == "updates":
+        change = {"kl_horizon": round(LARGEST_ERROR * DOUBLE_IN / np.log(2.0))}
+    return Found(
+        cause,
+        "warning",
+        since,
+        f"The controller of the KL penalty does not hold the KL: {cause.replace('_', ' ')}.",
+        evidence,
+        f"Shorten the horizon so that the coefficient can double in {DOUBLE_IN:.0f} steps ({samples:.0f} samples at a "
+        f"batch of {batch:.0f})."
+        if cause == "slow" and batch
+        else "",
+        change if cause == "slow" else {"epochs": 1} if cause == "saturated" else {},
     )
-    shorter = f"Shorten the horizon so that the coefficient can double in {DOUBLE_IN:.0f} steps{samples}."
-    remedies = {
-        "absent": "Switch the controller on, or set a larger fixed coefficient.",
-        "slow": shorter,
-        "saturated": "Lower the learning rate or make fewer epochs: the penalty alone does not hold the policy.",
-        "negative_kl": "Mend the KL first (see the check negative_kl), then restore the coefficient.",
-    }
-    overrides = {
-        "absent": ("algorithm.args.kl_control=adaptive", "algorithm.args.kl_horizon=6"),
-        "slow": ("algorithm.args.kl_horizon=6",),
-        "saturated": ("update.epochs=1",),
-    }
-    return Finding(
-        check="kl_controller",
-        severity="warning",
-        since_step=since,
-        cause=cause,
-        message=f"The controller of the KL penalty does not hold the KL: {cause.replace('_', ' ')}.",
-        evidence=evidence,
-        remedy=remedies[cause],
-        overrides=overrides.get(cause, ()),
-        source="Ziegler et al., arXiv 1909.08593: the relative error is clipped to 0.2",
-        follows=follows,
-    )
+
+
+kl_controller = Check(
+    name="kl_controller", topic="KL",
+    title="The controller of the KL penalty does not do its work.",
+    symptom="The KL stays above 3 times its target, and the coefficient of the penalty does not answer, or too "
+    "slowly; or the coefficient falls while the KL is measured below 0.",
+    healthy="The KL stays within three times its target, and its coefficient answers within some 20 steps.",
+    causes=(
+        Cause("absent", "the coefficient is constant to nine digits although there is a target",
+              "Switch the controller on, or set a larger fixed coefficient.", follows=("kl_unit_clash",)),
+        Cause("slow", "it rises, but at its pace it needs more steps to double than the run has. The published "
+              "controller moves by at most 0.2 n / H a step for a batch of n and a horizon H: with n = 64 and H = "
+              "10000 it needs 542 steps to double, whether the KL is 20 or 300",
+              "Shorten the horizon: H = 0.2 n K / ln 2 samples to double in K steps, which is 370 for n = 64 and K "
+              "= 20; where the horizon counts steps, 6 for K = 20.", follows=("kl_unit_clash",), moves=("kl_coef",),
+              measured="controller_slow, unit_clash"),
+        Cause("saturated", "it rises by the same, largest step each time, and fast enough, and the KL still does "
+              "not follow: something else drives it, mostly the learning rate",
+              "Lower the learning rate or make fewer epochs: the penalty alone does not hold the policy.",
+              follows=("kl_unit_clash", "learning_rate_too_high"), moves=("epochs", "learning_rate")),
+        Cause("negative_kl", "the KL is measured below 0, which looks like one far below its target, so the "
+              "coefficient decays",
+              "Fix the KL first (see the check negative_kl), then restore the coefficient.", follows=("negative_kl",)),
+    ),
+    find=_controller, needs=("kl_coef|kl_ref",),
+    source="Ziegler et al. (arXiv 1909.08593: the relative error is clipped to 0.2); TRL 0.11 utils.py, "
+    'AdaptiveKLController; OpenRLHF ppo_trainer.py: "AdaptiveKLController is incompatible here"',
+    shows=("kl_ref", "kl_coef"),
+)  # fmt: skip

@@ -1,60 +1,41 @@
-"""Is the KL penalty applied that was set: by the logged coefficient, and by what the loss holds of it."""
+"""The KL penalty: is it applied as it was set, and does it outweigh the reward."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from steadyrl.doctor.check import Result, Unclear, check
-from steadyrl.doctor.checks.measures import setting
-from steadyrl.doctor.checks.readings import number, within
-from steadyrl.doctor.checks.units import TOKEN, find, together
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import first_lasting
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.measures import kl_coef, setting
+from steadyrl.doctor.statistics.readings import fell, number, within
+from steadyrl.doctor.statistics.signals import first_lasting, head, tail
+from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find, together
 
 OFF = 1e-3  # of the coefficient before: what a controller reaches in no step
 LASTING = 5  # steps
 SOME_KL = 1e-3  # nats per token: from there on a penalty shows in a loss that is printed with five digits
 NONE_LEFT = 1e-5  # of the size of the loss: printing and rounding
 MEASURED_OFF = 0.1  # of the set coefficient: estimators and updates within a step make it 0.5 to 2
+OUTWEIGHS = 1.0  # penalty of a completion over what its reward can vary by
+OPENING = 3  # rows
+SHRANK = 0.5  # of the first length
+FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
 
 
-@check(needs=("kl_ref",))
-def kl_penalty_off(run: Run) -> Result:
-    """The KL penalty stopped, or never was, although one is set.
-
-    Symptom: the coefficient in the log falls to 0 from one step to the next and stays there; or the loss holds no
-    penalty: it equals the policy's part, although the KL is not 0 and the coefficient is. Nothing holds the policy near
-    its reference from there on. It need not show in KL or reward for long.
-
-    Causes and what tells them apart:
-    - penalty_switched_off: it was there before. A schedule that lowers the coefficient step by step raises nothing.
-    - not_applied: a coefficient is set, and the loss never held a penalty: it is computed and not added, or for another
-      algorithm.
-
-    A coefficient that is 0 from the start was chosen (it is TRL's default for GRPO); see kl_runaway for when that
-    harms.
-
-    Remedy: set the coefficient back to what it was, and see what changed it at that step: a resume with other settings,
-    a schedule, a state that was lost.
-
-    Source: arithmetic: a penalty in the loss is the coefficient times the KL.
-    """
+def _off(run: Run) -> Result:
     coef = run.get("kl_coef")
     if coef is not None and (since := _dropped(coef)) is not None:
         before = float(coef.values[np.searchsorted(coef.steps, since) - 1])
-        return _finding(
-            run, since, "penalty_switched_off", before, (f"the coefficient went from {number(before)} to 0",)
-        )
+        return _gone(run, since, "penalty_switched_off", before, (f"the coefficient went from {number(before)} to 0",))
     held = _held_in_loss(run)
     fixed = setting(run, "kl_coef")
     if held is None:
         if coef is not None or not fixed:
             return None
         why = "the coefficient is set, and neither it nor the parts of the loss are logged"
-        return Unclear("kl_penalty_off", why, ("kl_coef", "loss", "loss_policy"))
+        return Unknown(why, ("kl_coef", "loss", "loss_policy"))
     if not fixed:
         return None
     gone = np.abs(held.values) < MEASURED_OFF * fixed
@@ -62,8 +43,9 @@ def kl_penalty_off(run: Run) -> Result:
     if since is None or not gone[held.steps >= since].all():
         return None
     cause = "penalty_switched_off" if (~gone[held.steps < since]).sum() >= LASTING else "not_applied"
-    text = f"loss less its policy part is {number(_median(held, since))} times the KL from step {since} on"
-    return _finding(run, since, cause, fixed, (text, f"the coefficient is set to {fixed:g}"))
+    median = float(np.median(within(held, since, int(held.steps[-1])).values))
+    text = f"loss less its policy part is {number(median)} times the KL from step {since} on"
+    return _gone(run, since, cause, fixed, (text, f"the coefficient is set to {fixed:g}"))
 
 
 def _dropped(coef: Series) -> int | None:
@@ -79,7 +61,7 @@ def _held_in_loss(run: Run) -> Series | None:
     """Return the coefficient that the loss shows: (loss - policy's part) / KL, where the KL is not near 0; or None."""
     loss, policy = run.get("loss"), run.get("loss_policy")
     kl = find(run, "kl_ref", TOKEN, ("k3", "exact", "k1", ""))
-    if loss is None or policy is None or kl is None or run.settings.get("kl_place") != "loss":
+    if loss is None or policy is None or kl is None or run.traits.kl_place != "loss":
         return None
     if run.get("loss_value") is not None:
         return None
@@ -94,22 +76,114 @@ def _held_in_loss(run: Run) -> Series | None:
     return Series("kl_coef", "", "measured", loss.source, loss.steps[there], penalty[there] / kl.values[there])
 
 
-def _median(series: Series, since: int) -> float:
-    return float(np.median(within(series, since, int(series.steps[-1])).values))
-
-
-def _finding(run: Run, since: int, cause: str, coefficient: float, evidence: Sequence[str]) -> Finding:
+def _gone(run: Run, since: int, cause: str, coefficient: float, evidence: Sequence[str]) -> Found:
     kl = run.get("kl_ref")
     assert kl is not None, "a need"
-    return Finding(
-        check="kl_penalty_off",
-        severity="warning",
-        since_step=since,
-        cause=cause,
-        message=f"From step {since} on nothing holds the policy near its reference: {cause.replace('_', ' ')}.",
-        evidence=(*evidence, f"the KL is {number(float(kl.values[-1]))} {kl.unit} at the end"),
-        remedy=f"Set the coefficient back to {number(coefficient)} and find what changed it; if it was meant, watch "
-        "held-out rewards.",
-        overrides=(f"algorithm.args.kl_coef={coefficient:.3g}",),
-        source="arithmetic of the penalty",
+    return Found(
+        cause,
+        "warning",
+        since,
+        f"From step {since} on nothing holds the policy near its reference: {cause.replace('_', ' ')}.",
+        (*evidence, f"the KL is {number(float(kl.values[-1]))} {kl.unit} at the end"),
+        change={"kl_coef": float(f"{coefficient:.3g}")},
     )
+
+
+PUT_BACK = (
+    "Set the coefficient back to what it was, and find what changed it at that step: a resume with other settings, a "
+    "schedule, a state that was lost. If it was meant, watch held-out rewards."
+)
+kl_penalty_off = Check(
+    name="kl_penalty_off", topic="KL",
+    title="The KL penalty stopped, or never was, although one is set.",
+    symptom="The coefficient in the log falls to 0 from one step to the next and stays there; or the loss holds no "
+    "penalty: it equals the policy's part, although the KL is not 0 and the coefficient is. Nothing holds the "
+    "policy near its reference from there on. It need not show in KL or reward for long. A coefficient that is 0 "
+    "from the start was chosen (it is TRL's default for GRPO); see kl_runaway for when that harms.",
+    healthy="The coefficient of the KL penalty is what was set, or what its controller made of it.",
+    causes=(
+        Cause("penalty_switched_off", "it was there before; a schedule that lowers the coefficient step by step "
+              "raises nothing", PUT_BACK, measured="kl_coef_zero"),
+        Cause("not_applied", "a coefficient is set, and the loss never held a penalty: it is computed and not added",
+              "See where the penalty is added to the loss or the reward for this algorithm."),
+    ),
+    find=_off, needs=("kl_ref",),
+    source="arithmetic: a penalty in the loss is the coefficient times the KL", shows=("kl_coef", "loss", "kl_ref"),
+)  # fmt: skip
+
+
+def _penalty(run: Run) -> tuple[float, float, str] | None:
+    """Return (penalty of a first completion, what its reward can vary by, how that is known), or None."""
+    if run.traits.kl_place == "loss":
+        return None
+    kl, reward = find(run, "kl_ref", SEQUENCE, ("k1", "exact", "k3", "")), run.get("reward")
+    coefficient = None if kl is None else kl_coef(run, kl)
+    if (
+        kl is None
+        or coefficient is None
+        or reward is None
+        or (run.traits.kl_place != "reward" and not run.traits.critic)
+    ):
+        return None
+    penalty = float(np.median((coefficient * np.abs(kl.values))[:OPENING]))
+    least, greatest = run.get("reward_min"), run.get("reward_max")
+    if least is not None and greatest is not None:
+        width = float(greatest.values.max() - least.values.min())
+        return penalty, width, f"all rewards of the run lie within {number(width)}"
+    spread = run.get("reward_std")
+    if spread is None or not spread.values.any():
+        return None
+    width = 4.0 * float(spread.values[:OPENING].max())
+    return penalty, width, f"rewards differ by about {number(width)} (four standard deviations)"
+
+
+def penalty_pays(run: Run) -> str:
+    """Return a sentence if the KL penalty of a whole completion was larger than all that its reward could give."""
+    found = _penalty(run)
+    if found is None or found[0] <= OUTWEIGHS * found[1] or found[1] <= 0:
+        return ""
+    return f"at the start the KL penalty took {number(found[0])} from the reward of a completion, and {found[2]}"
+
+
+def _outweighs(run: Run) -> Result:
+    found = _penalty(run)
+    if found is None:
+        return Unknown("it takes a KL in the reward, its coefficient, the lengths and the range of the rewards")
+    told, length = penalty_pays(run), run.get("length")
+    if not told:
+        return None
+    shrank = length is not None and tail(length, least=OPENING) < SHRANK * head(length, least=OPENING)
+    kl = find(run, "kl_ref", SEQUENCE, ("k1", "exact", "k3", ""))
+    assert kl is not None, "asked before"
+    coefficient = kl_coef(run, kl)
+    assert coefficient is not None, "asked before"
+    better: Mapping[str, Value] = {"kl_coef": float(f"{float(coefficient[0]) * FRACTION * found[1] / found[0]:.1g}")}
+    return Found(
+        "ends_early" if shrank else "reward_drowned",
+        "warning" if shrank or fell(run, "reward") else "info",
+        int(kl.steps[0]),
+        f"the KL penalty outweighs the reward: {told}",
+        (f"coefficient {number(float(coefficient[0]))}, KL {number(float(kl.values[0]))} nats per completion",),
+        change=better,
+    )
+
+
+kl_penalty_outweighs = Check(
+    name="kl_penalty_outweighs", topic="KL",
+    title="The KL penalty of a completion is larger than anything its reward can give.",
+    symptom="The penalty in the reward is the coefficient times the KL summed over the tokens of a completion. At "
+    "the start of the log it is larger than the whole range of the rewards. The policy then learns to pay less "
+    "penalty, and the surest way is to end at once.",
+    healthy="The KL penalty of a whole completion is a fraction of what its reward can vary by.",
+    causes=(
+        Cause("ends_early", "the completions shrank to less than half",
+              "Lower the coefficient of the KL penalty until a whole completion costs a tenth of the reward's "
+              "range, and start again from the beginning.", measured="published log of verl"),
+        Cause("reward_drowned", "the completions kept their length: the penalty is what the policy optimises, not "
+              "the reward; worth knowing only, unless the reward fell",
+              "Lower the coefficient of the KL penalty, or start from the reference."),
+    ),
+    find=_outweighs, needs=("kl_ref", "reward"), applies=lambda run: run.traits.kl_place != "loss",
+    source="arithmetic: the penalty of a completion is the coefficient times the sum of its tokens' KL",
+    shows=("length", "kl_ref"),
+)  # fmt: skip

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Unclear, check
+from steadyrl.doctor.check import Cause, Check, Found, Result
 from steadyrl.doctor.checks.kl import BF16_RATE, ESTIMATORS, ZERO
-from steadyrl.doctor.checks.measures import setting
-from steadyrl.doctor.checks.readings import (
+from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower, times
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.measures import setting
+from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     clips_by_design,
     direction,
@@ -18,11 +20,8 @@ from steadyrl.doctor.checks.readings import (
     updates_per_step,
     within,
 )
-from steadyrl.doctor.checks.remedies import calmer, go_back, learning_rate, learning_rate_cut, scaled_learning_rate
-from steadyrl.doctor.checks.units import TOKEN, find
-from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, first_lasting, head, tail
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.units import TOKEN, find
 
 CLIP_MUCH = 0.4
 LASTING = 5
@@ -40,29 +39,7 @@ LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, whic
 SHOWN = 2  # signs that have to agree
 
 
-@check(needs=("kl_old|clip_fraction|kl_ref",))
-def learning_rate_too_high(run: Run) -> Finding | None:
-    """Single steps move the policy too far.
-
-    Symptom:
-        At least two of these from one step on: the KL of one step's updates above 0.1 nats per token (healthy: 0.001
-        to 0.05), a single step that takes the policy from its reference to 1 nat per token from it, a clip fraction
-        above 0.4, an entropy that doubles or halves at once, a KL to the reference that grows tenfold at once, a mean
-        ratio outside 0.5 to 2, a falling reward. One of the first three has to be among them, in five steps in a row; a
-        single step counts where its KL is above 1 nat per token, which leaves nothing of the policy before.
-
-    Causes and what tells them apart:
-        - "epochs": more than two passes over each batch, each of which adds to the step.
-        - "learning_rate": two passes or fewer, or an unknown number.
-
-    Remedy:
-        The KL of a step grows with the square of the learning rate: divide it by the root of (KL / 0.02). Make one or
-        two passes and stop them when the KL exceeds 1.5 times its target. Go back to a checkpoint before the onset.
-
-    Source:
-        TRL 0.11 ``ppo_trainer.py`` (early stop at 1.5 target_kl) and logging page (ratio, clipfrac, approxkl);
-        OPT-175B's chronicles (a lower rate cured spikes).
-    """
+def _too_high(run: Run) -> Result:
     signs, since = _large(run)
     if since is None:
         return None
@@ -74,18 +51,17 @@ def learning_rate_too_high(run: Run) -> Finding | None:
     large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
     lost = len(large) > 0 and float(np.median(large)) > LOST_UPDATE
     passes = setting(run, "epochs") or 0.0
-    return Finding(
-        check="learning_rate_too_high",
-        severity="critical" if worse and lost else "warning",
-        since_step=since,
-        cause="epochs" if passes > 2 else "learning_rate",
-        message=f"From step {since} on single steps move the policy too far, as {len(signs)} signs agree.",
-        evidence=(*signs, *_rate(run)),
-        remedy=f"Divide the learning rate by about {learning_rate_cut(run):.0f}"
+    cut = learning_rate_cut(run)
+    return Found(
+        "epochs" if passes > 2 else "learning_rate",
+        "critical" if worse and lost else "warning",
+        since,
+        f"From step {since} on single steps move the policy too far, as {len(signs)} signs agree.",
+        (*signs, *_rate(run)),
+        f"Divide the learning rate by about {cut:.0f}"
         + (f", make one or two passes over a batch instead of {passes:g}" if passes > 2 else "")
         + f", and {go_back(since)}.",
-        overrides=calmer(run) if passes > 1 else scaled_learning_rate(run, 1 / learning_rate_cut(run)),
-        source="TRL 0.11: epochs stop early at 1.5 times target_kl, batches with a mean ratio above 10 are skipped",
+        calmer(run) if passes > 1 else slower(run),
     )
 
 
@@ -174,57 +150,47 @@ def _last_step(run: Run) -> int:
     return max(int(series.steps[-1]) for several in run.series.values() for series in several if len(series))
 
 
-@check(needs=("reward", "kl_ref|kl_old"))
-def learning_rate_too_low(run: Run) -> Finding | Unclear | None:
-    """The policy hardly moves.
+learning_rate_too_high = Check(
+    name="learning_rate_too_high", topic="Policy",
+    title="Single steps move the policy too far.",
+    symptom="At least two of these from one step on: the KL of one step's updates above 0.1 nats per token (healthy: "
+    "0.001 to 0.05), a single step that takes the policy from its reference to 1 nat per token from it, a clip "
+    "fraction above 0.4, an entropy that doubles or halves at once, a KL to the reference that grows tenfold at "
+    "once, a mean ratio outside 0.5 to 2, a falling reward. One of the first three has to be among them, in five "
+    "steps in a row; a single step counts where its KL is above 1 nat per token, which leaves nothing of the policy "
+    "before.",
+    healthy="One step's updates move the policy by 0.001 to 0.05 nats per token.",
+    causes=(
+        Cause("epochs", "more than two passes over each batch, each of which adds to the step",
+              "Make one or two passes over a batch and stop them when the KL exceeds 1.5 times its target.",
+              change=calmer, moves=("epochs", "learning_rate"), measured="epochs_8"),
+        Cause("learning_rate", "two passes or fewer, or an unknown number",
+              "The KL of a step grows with the square of the learning rate: divide it by the root of (KL / 0.02), "
+              "and go back to a checkpoint before the onset.", change=slower, moves=("learning_rate",),
+              measured="lr_x10, lr_x100"),
+    ),
+    find=_too_high, needs=("kl_old|clip_fraction|kl_ref",),
+    source="TRL 0.11 ppo_trainer.py (early stop at 1.5 target_kl, batches with a mean ratio above 10 are skipped) "
+    "and logging page; OPT-175B's chronicles (a lower rate cured spikes)",
+)  # fmt: skip
 
-    Symptom:
-        The reward is flat, the KL to the reference stays below 0.001 nats per token, and at least one more of: the KL
-        of one step's updates below 5e-5 (a twentieth of the least that is usual), no clipping although there are
-        several updates per batch, an entropy that does not change. Where such updates and the missing clipping show it
-        directly, the KL to the reference may reach 0.3, which many small steps add up to. A KL that is exactly 0 is
-        another fault (see kl_zero), as are rewards that never differ.
 
-    Causes and what tells them apart:
-        - "lora": an adapter is trained at a learning rate for full weights; it needs 10 times as much or more.
-        - "bf16_rounding": the weights are bfloat16 and the rate is so small that updates are rounded away.
-        - "warm_up": the learning rate is still rising when the log ends.
-        - "learning_rate": none of these.
-
-    Remedy:
-        10 times the learning rate (adapters from 1e-5 on); weights or master weights in float32.
-
-    Source:
-        TRL's LoRA guide (1e-5 for adapters, 1e-6 for full weights); that bfloat16 rounds updates of 1e-6 away for
-        weights above 2.6e-4 to 5.1e-4 is arithmetic.
-    """
+def _too_low(run: Run) -> Result:
     reward = run.get("reward")
     assert reward is not None, "needs says so"
-    if len(reward) < MIN_STEPS or nothing_to_learn(run) or direction(reward) != 0:
+    if nothing_to_learn(run) or direction(reward) != 0:
         return None
     signs, moving = _stillness(run)
     if moving or len(signs) < SHOWN:
         return None
     cause, because = _low_cause(run)
-    return Finding(
-        check="learning_rate_too_low",
-        severity="info" if cause == "warm_up" else "warning",
-        since_step=None,
-        cause=cause,
-        message=f"The policy hardly moves and the reward is flat ({len(signs)} signs): {cause.replace('_', ' ')}.",
-        evidence=(levels("the reward", reward), *signs, *because),
-        remedy=_LOW_REMEDIES[cause],
-        overrides=() if cause == "warm_up" else scaled_learning_rate(run, 10.0),
-        source="TRL's LoRA guide: 1e-5 for adapters, 1e-6 for full weights",
+    return Found(
+        cause,
+        "info" if cause == "warm_up" else "warning",
+        None,
+        f"The policy hardly moves and the reward is flat ({len(signs)} signs): {cause.replace('_', ' ')}.",
+        (levels("the reward", reward), *signs, *because),
     )
-
-
-_LOW_REMEDIES = {
-    "lora": "Raise the learning rate to 10 times or more: adapters need 1e-5 to 1e-4.",
-    "bf16_rounding": "Keep the trained weights in float32, or raise the learning rate 10 times.",
-    "warm_up": "Wait for the warm-up to end, or shorten it.",
-    "learning_rate": "Raise the learning rate 10 times, and again until one step moves 0.001 to 0.02 nats/token.",
-}
 
 
 def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
@@ -265,3 +231,30 @@ def _low_cause(run: Run) -> tuple[str, tuple[str, ...]]:
     if run.settings.get("dtype") == "bfloat16" and rate is not None and rate <= BF16_RATE:
         return "bf16_rounding", ("the weights are bfloat16", *because)
     return "learning_rate", because
+
+
+_TENFOLD = times("learning_rate", 10.0)
+learning_rate_too_low = Check(
+    name="learning_rate_too_low", topic="Policy",
+    title="The policy hardly moves.",
+    symptom="The reward is flat, the KL to the reference stays below 0.001 nats per token, and at least one more of: "
+    "the KL of one step's updates below 5e-5 (a twentieth of the least that is usual), no clipping although there "
+    "are several updates per batch, an entropy that does not change. Where such updates and the missing clipping "
+    "show it directly, the KL to the reference may reach 0.3, which many small steps add up to. A KL that is "
+    "exactly 0 is another fault (see kl_zero), as are rewards that never differ.",
+    healthy="The policy moves: the KL to the reference passes 0.001 nats per token.",
+    causes=(
+        Cause("lora", "an adapter is trained at a learning rate for full weights; it needs 10 times as much or more",
+              "Raise the learning rate to 10 times or more: adapters need 1e-5 to 1e-4.", change=_TENFOLD),
+        Cause("bf16_rounding", "the weights are bfloat16 and the rate is so small that updates are rounded away",
+              "Keep the trained weights in float32, or raise the learning rate 10 times.", change=_TENFOLD),
+        Cause("warm_up", "the learning rate is still rising when the log ends",
+              "Wait for the warm-up to end, or shorten it."),
+        Cause("learning_rate", "none of these",
+              "Raise the learning rate 10 times, and again until one step moves 0.001 to 0.02 nats/token.",
+              change=_TENFOLD, measured="lr_div100, no_update"),
+    ),
+    find=_too_low, needs=("reward", "kl_ref|kl_old"), min_steps=MIN_STEPS, follows=("kl_zero",),
+    source="TRL's LoRA guide (1e-5 for adapters, 1e-6 for full weights); that bfloat16 rounds updates of 1e-6 away "
+    "for weights above 2.6e-4 to 5.1e-4 is arithmetic", shows=("kl_ref", "kl_old"),
+)  # fmt: skip

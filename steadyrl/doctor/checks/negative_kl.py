@@ -6,22 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import Unclear, check
-from steadyrl.doctor.checks.readings import number, within
-from steadyrl.doctor.checks.remedies import go_back
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.sampler import (
     OTHER_GAP,
     OWN_GAP,
     SAMPLING_REMEDY,
     sampling_gap,
-    sampling_overrides,
     warps_by_settings,
 )
-from steadyrl.doctor.checks.units import SEQUENCE, TOKEN, find
+from steadyrl.doctor.remedies import go_back, plain_sampling
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import long_run_error, tail
+from steadyrl.doctor.statistics.readings import number, within
+from steadyrl.doctor.statistics.signals import long_run_error, tail
+from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
 from steadyrl.stats import MAD_TO_STD
-from steadyrl.types import Finding
 
 WINDOW = 10  # steps whose mean is judged: single steps go below 0 by chance
 LEAST_WITH_ERRORS = 3  # steps, where the standard error of each is logged
@@ -56,58 +54,25 @@ class _Below:
     at_start: bool
 
 
-@check(needs=("kl_ref",))
-def negative_kl(run: Run) -> Finding | Unclear | None:
-    """The sampled KL to the reference stays below 0, which shows that it is not a KL.
-
-    Symptom:
-        A KL divergence is never negative. Its usual estimate, the mean of log p - log ref over sampled tokens (k1), can
-        fall below 0 by chance for a step, but not by 5 standard errors over ten steps. The estimators k2, k3, abs and
-        the exact sum cannot show this fault: they stay positive whatever happens. As a reward, -beta times a negative
-        KL pays the policy for drifting, so the run gets worse by itself.
-
-    Causes and what tells them apart:
-        - "warped_sampling": tokens come from a tempered or truncated distribution and log-probs from the plain one.
-          The mean sampled -log p then differs from the exact entropy (or the settings say it outright). It cannot
-          show at the very first step, where policy and reference are equal.
-        - "pad_leak": padding or text after the end is summed. k3 is far above |k1|, so that the mean of ref/p is far
-          above 1; sampling itself is in order (no gap to the entropy), and an exact KL stays at or above 0.
-        - "policy_noise": dropout, precision or kernels differ between the two passes: there before any update has been
-          made, and k1 is about -k3.
-        - "sampler_mismatch": sampler and trainer give the same tokens different probabilities.
-        - "not_normalised": even the exact KL is negative: the two distributions are over different vocabularies, or
-          are no distributions.
-        - "estimator_noise": single steps only (information, no fault).
-        - "unknown": the log holds nothing that tells.
-
-    Remedy:
-        Warped sampling: sample at temperature 1 without truncation, or use the same temperature and kept tokens in the
-        log-probs. Padding: mask everything after the first end token. Noise: switch dropout off in both passes. Go back
-        to the last step with a KL at or above 0: later rewards paid for the fault.
-
-    Source:
-        TRL issues #235 (generation settings; a precursor of failed training) and #925 (noise must not stay), TRL's
-        deleted training FAQ, TRL 0.11.0 ``ppo_trainer.py`` (warns below -1.0). The numbers that tell causes apart are
-        from a simulation with 1000 tokens and 6000 contexts.
-    """
+def _negative(run: Run) -> Result:
     exact = find(run, "kl_ref", TOKEN, ("exact",))
     if exact is not None and (wrong := _exact_below(exact)) is not None:
         return wrong
     signed = _signed(run)
     if signed is None:
         why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
-        return Unclear("negative_kl", why, ("kl_ref (k1)",))
+        return Unknown(why, ("kl_ref (k1)",))
     if signed.values.min() >= 0:
         return None
     errors = run.get("kl_ref_se", signed.unit)
     if len(signed) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS):
         why = f"it falls below 0, but {len(signed)} steps do not tell a fault from noise"
-        return Unclear("negative_kl", why, ("kl_ref_se",))
+        return Unknown(why, ("kl_ref_se",))
     below = _below(signed, errors)
     if below is None:
         return _noise(signed, errors)
     cause, because = _cause(run, signed, below)
-    return _finding(run, signed, below, cause, because)
+    return _says(run, signed, below, cause, because)
 
 
 def signed_below_zero(run: Run) -> int | None:
@@ -159,23 +124,20 @@ def _spread_error(kl: Series, means: np.ndarray, width: int) -> float:
     return max(neighbours, long_run_error(residuals) * float(np.sqrt(len(means))))
 
 
-def _exact_below(exact: Series) -> Finding | None:
+def _exact_below(exact: Series) -> Result:
     low = exact.values < NOT_NORMALISED
     if low.mean() < 0.5 or len(exact) < LEAST_WITH_ERRORS:
         return None
-    return Finding(
-        check="negative_kl",
-        severity="warning",
-        since_step=int(exact.steps[int(low.argmax())]),
-        cause="not_normalised",
-        message="Even the exact KL to the reference is negative: these are not two distributions over one vocabulary.",
-        evidence=(f"exact KL {number(tail(exact))} nats/token, below 0 in {low.mean():.0%} of the steps",),
-        remedy="Normalise both over the same tokens; check that vocabulary, kept tokens and temperature are equal.",
-        source="Gibbs' inequality: no KL of two distributions over the same tokens is negative",
+    return Found(
+        "not_normalised",
+        "warning",
+        int(exact.steps[int(low.argmax())]),
+        "Even the exact KL to the reference is negative: these are not two distributions over one vocabulary.",
+        (f"exact KL {number(tail(exact))} nats/token, below 0 in {low.mean():.0%} of the steps",),
     )
 
 
-def _noise(kl: Series, errors: Series | None) -> Finding | None:
+def _noise(kl: Series, errors: Series | None) -> Result:
     """Tell of single steps that lie far below 0 by their own standard error."""
     if errors is None or not np.array_equal(errors.steps, kl.steps):
         return None
@@ -183,15 +145,12 @@ def _noise(kl: Series, errors: Series | None) -> Finding | None:
     if not far.any():
         return None
     at = int(np.flatnonzero(far)[0])
-    return Finding(
-        check="negative_kl",
-        severity="info",
-        since_step=int(kl.steps[at]),
-        cause="estimator_noise",
-        message="The KL to the reference fell below 0 in single steps and did not stay there.",
-        evidence=(f"{int(far.sum())} of {len(kl)} steps; at step {kl.steps[at]} {number(kl.values[at])} {kl.unit}",),
-        remedy="None is needed. It matters if it stays.",
-        source="TRL issue #925: slightly negative is noise of the estimator, but must not stay",
+    return Found(
+        "estimator_noise",
+        "info",
+        int(kl.steps[at]),
+        "The KL to the reference fell below 0 in single steps and did not stay there.",
+        (f"{int(far.sum())} of {len(kl)} steps; at step {kl.steps[at]} {number(kl.values[at])} {kl.unit}",),
     )
 
 
@@ -232,38 +191,64 @@ def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
     return three - one, three / max(abs(one), 1e-12)
 
 
-_REMEDIES = {
-    "warped_sampling": SAMPLING_REMEDY,
-    "pad_leak": "Mask every position after the first end token, padding included, in both log-probs and in the sum.",
-    "policy_noise": "Put policy and reference in evaluation mode (dropout off) when they are scored, in one "
-    "precision, with the same batch shape, padding side and adapter; score a batch twice to see which differs.",
-    "sampler_mismatch": "Use the same weights, precision and temperature in both; see the check sampler_mismatch.",
-    "unknown": "Log the exact entropy and the mean -log p of the sampled tokens: a gap between them means warped "
-    "sampling. Without one, look at the positions: mass after the end token means padding.",
-}
-
-
-def _finding(run: Run, kl: Series, below: _Below, cause: str, because: tuple[str, ...]) -> Finding:
+def _says(run: Run, kl: Series, below: _Below, cause: str, because: tuple[str, ...]) -> Found:
     unit = kl.unit or "(unit unknown)"
     coefficient = run.get("kl_coef")
     unused = coefficient is not None and not coefficient.values.any()
     grave = below.lasts and below.level < DEEP.get(kl.unit, DEEP[""]) and not unused
-    follows = {"warped_sampling": "warped_sampling", "sampler_mismatch": "sampler_mismatch"}
     paid = "" if unused else " A penalty on it pays the policy for drifting."
-    return Finding(
-        check="negative_kl",
-        severity="critical" if grave else "warning",
-        since_step=below.since,
-        cause=cause,
-        message=f"The KL to the reference stays below 0, which no KL can: {cause.replace('_', ' ')}.{paid}",
-        evidence=(
+    return Found(
+        cause,
+        "critical" if grave else "warning",
+        below.since,
+        f"The KL to the reference stays below 0, which no KL can: {cause.replace('_', ' ')}.{paid}",
+        (
             f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.since} on, with a "
             f"standard error of {number(below.error)} for {min(WINDOW, len(kl))} steps"
             + ("" if below.lasts else "; it ended later"),
             *because,
         ),
-        remedy=f"{_REMEDIES[cause]} Then {go_back(below.since)}.",
-        overrides=sampling_overrides(run) if cause == "warped_sampling" else (),
-        source="TRL issue #235: almost always a precursor for failed training",
-        follows=follows.get(cause, ""),
+        f"{negative_kl.cause(cause).remedy} Then {go_back(below.since)}.",
     )
+
+
+negative_kl = Check(
+    name="negative_kl", topic="KL",
+    title="The sampled KL to the reference stays below 0, which shows that it is not a KL.",
+    symptom="A KL divergence is never negative. Its usual estimate, the mean of log p - log ref over sampled tokens "
+    "(k1), can fall below 0 by chance for a step, but not by 5 standard errors over ten steps. The estimators k2, "
+    "k3, abs and the exact sum cannot show this fault. As a reward, -beta times a negative KL pays the policy for "
+    "drifting, so the run gets worse by itself.",
+    healthy="The sampled KL to the reference is below 0 in single steps at most, within its error.",
+    causes=(
+        Cause("warped_sampling", "tokens come from a tempered or truncated distribution and log-probs from the "
+              "plain one: the mean sampled -log p differs from the exact entropy, or the settings say it outright. "
+              "It cannot show at the very first step, where policy and reference are equal", SAMPLING_REMEDY,
+              change=plain_sampling, follows=("warped_sampling",), measured="warped_temperature, warped_top_p"),
+        Cause("pad_leak", "padding or text after the end is summed: k3 is far above |k1|, so that the mean of "
+              "ref/p is far above 1; sampling itself is in order, and an exact KL stays at or above 0",
+              "Mask every position after the first end token, padding included, in both log-probs and in the sum.",
+              measured="pad_leak"),
+        Cause("policy_noise", "dropout, precision or kernels differ between the two passes: there before any "
+              "update has been made, and k1 is about -k3",
+              "Put policy and reference in evaluation mode (dropout off) when they are scored, in one precision, "
+              "with the same batch shape, padding side and adapter; score a batch twice to see which differs.",
+              measured="policy_dropout"),
+        Cause("sampler_mismatch", "sampler and trainer give the same tokens different probabilities",
+              "Use the same weights, precision and temperature in both; see the check sampler_mismatch.",
+              follows=("sampler_mismatch",)),
+        Cause("not_normalised", "even the exact KL is negative: the two distributions are over different "
+              "vocabularies, or are none",
+              "Normalise both over the same tokens; check that vocabulary, kept tokens and temperature are equal."),
+        Cause("estimator_noise", "single steps only: information, no fault",
+              "None is needed. It matters if it stays."),
+        Cause("unknown", "the log holds nothing that tells",
+              "Log the exact entropy and the mean -log p of the sampled tokens: a gap between them means warped "
+              "sampling. Without one, look at the positions: mass after the end token means padding.",
+              follows=("warped_sampling", "sampler_mismatch")),
+    ),
+    find=_negative, needs=("kl_ref",),
+    source="TRL issues #235 (generation settings; almost always a precursor of failed training) and #925 (noise must "
+    "not stay); TRL's deleted training FAQ; TRL 0.11.0 ppo_trainer.py (warns below -1.0); the numbers that tell "
+    "causes apart are from a simulation with 1000 tokens and 6000 contexts",
+)  # fmt: skip

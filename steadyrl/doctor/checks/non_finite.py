@@ -4,107 +4,58 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Result, check
+from steadyrl.doctor.check import Cause, Check, Found, Result
+from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import first_lasting
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.signals import first_lasting
 
 # What enters what: of several that break at the same step, the one that stands first here broke the others.
 ORDER = (
-    "reward",
-    "kl_sampler",
-    "kl_ref",
-    "kl_old",
-    "ratio_mean",
-    "ratio_max",
-    "entropy",
-    "value_mean",
-    "return_mean",
-    "advantage_mean",
-    "advantage_std",
-    "loss_value",
-    "loss_policy",
-    "loss_kl",
-    "loss",
-    "grad_norm",
-)
+    "reward", "kl_sampler", "kl_ref", "kl_old", "ratio_mean", "ratio_max", "entropy", "value_mean", "return_mean",
+    "advantage_mean", "advantage_std", "loss_value", "loss_policy", "loss_kl", "loss", "grad_norm_value", "grad_norm",
+)  # fmt: skip
 CAUSES = {
     "reward": ("reward", "the reward itself is not a number: whatever scores the texts gave it"),
     "grad_norm": ("gradient", "the loss was finite and its gradient was not: an overflow in the backward pass"),
     "loss_value": ("values", "the value head broke first"),
     "value_mean": ("values", "the value head broke first"),
     "return_mean": ("values", "the returns broke first"),
+    "grad_norm_value": ("values", "the value head broke first"),
     "loss": ("loss", "the loss broke first of what is logged"),
 }
 LOG_PROBS = ("log_probs", "log-probabilities or their ratio overflowed first: a step too large, or half precision")
-BACK = "Go on from the last checkpoint before step {since}"
-REMEDIES = {
-    "reward": "Find the rollouts around step {since} whose reward is not a number. Let the reward function return None "
-    "(unscored) for what it cannot score, and guard its divisions, logarithms and empty averages. Then go on from the "
-    "last checkpoint before; the learning rate is not at fault.",
-    "log_probs": BACK + ", with a third of the learning rate, and compute log-probabilities in bfloat16 or float32.",
-    "values": BACK + ", with a smaller learning rate or clipping for the value head; bound the rewards that make its "
-    "returns.",
-    "gradient": BACK + ", with the backward pass in bfloat16 or float32, or a loss scaler that skips such steps.",
-    "loss": BACK + ", and log the parts of the loss: the one that is not a number first says whether a division by an "
-    "empty mask, the KL or the value head is at fault.",
-    "hidden": BACK + ", with logging_nan_inf_filter off, so that the log shows the loss as it is.",
-    "skipped_steps": "Nothing, if the loss scaler of float16 skipped these steps; bfloat16 needs no scaler.",
-}
 LASTING = 3  # points in a row: a single one can be a skipped step
 
 
-@check()
-def non_finite(run: Run) -> Result:
-    """NaN or infinity among the logged numbers.
-
-    Symptom: a metric that training depends on is NaN or infinite. If that lasts to the end, the weights are lost:
-    everything after the first such step is worth nothing (critical). Numbers that may be undefined, such as the
-    explained variance of equal returns or the mean of a reward part that no completion has, are mentioned only.
-
-    Causes and what tells them apart:
-    The metric that broke first, and of several in one step the one that the others are computed from.
-    - reward: the scorer returned NaN. log_probs: KL, ratio or entropy first. values: the value head first.
-    - gradient: only the gradient norm, while the loss was finite: an overflow in the backward pass. With float16 single
-      infinite norms are normal: the loss scaler skips such steps (worth knowing only).
-    - loss: the loss first.
-    - hidden: the loss stands still at one number while the gradient norm is NaN. Hugging Face trainers replace a NaN
-      loss in the log by the mean of the losses before (logging_nan_inf_filter, on by default).
-
-    Remedy: for reward, mend the reward function: it returns None (unscored) for what it cannot score, never NaN, and
-    guards its divisions. For log_probs, go on from the last checkpoint before the first such step with a third of the
-    learning rate, in bfloat16 or float32; for values, a smaller learning rate of the value head and bounded rewards;
-    for gradient, a wider number format in the backward pass. For loss and hidden, log the parts of the loss and switch
-    the filter off, to see what breaks first.
-
-    Source: transformers 5.23.0 training_args.py and trainer.py (logging_nan_inf_filter); TRL #6702.
-    """
+def _non_finite(run: Run) -> Result:
     broken = {name: bad for name, several in run.series.items() if (bad := _broken(several)) is not None}
-    core = [name for name in ORDER if name in broken]
+    core = sorted(
+        (name for name in ORDER if name in broken), key=lambda name: (int(broken[name].steps[0]), ORDER.index(name))
+    )
     if not core:
         return _undefined(broken)
-    first = min(core, key=lambda name: (int(broken[name].steps[0]), ORDER.index(name)))
-    since = int(broken[first].steps[0])
+    first, since = core[0], int(broken[core[0]].steps[0])
     lost = [name for name in core if _to_the_end(run, name)]
     cause, told = CAUSES.get(first, LOG_PROBS)
     if _hidden(run, broken):
         cause, told = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
+    gone = any(_lasts(run, name) for name in lost)
     scaler = core == ["grad_norm"] and not lost
     cause = "skipped_steps" if scaler else cause
-    order = sorted(core, key=lambda name: (int(broken[name].steps[0]), ORDER.index(name)))
-    return Finding(
-        check="non_finite",
-        severity="critical" if lost else "info" if scaler else "warning",
-        since_step=since,
-        cause=cause,
-        message=f"{first} is not finite at step {since}"
-        + (f", and {', '.join(lost)} to the end: {told}" if lost else ": single steps, the run recovered"),
-        evidence=tuple(
-            f"{name}: first at step {broken[name].steps[0]}, {len(broken[name])} times in all" for name in order
-        ),
-        remedy=REMEDIES[cause].format(since=since),
-        source="transformers 5.23.0, trainer.py (logging_nan_inf_filter)",
+    return Found(
+        cause,
+        "critical" if gone else "info" if scaler else "warning",
+        since,
+        f"{first} is not finite at step {since}"
+        + (f", and {', '.join(lost)} to the end: {told}" if lost else f": single steps, finite numbers follow; {told}"),
+        tuple(f"{name}: first at step {broken[name].steps[0]}, {len(broken[name])} times in all" for name in core),
+        run_remedy(cause, since),
     )
+
+
+def run_remedy(cause: str, since: int) -> str:
+    """Return a cause's remedy with the step in it."""
+    return non_finite.cause(cause).remedy.replace("the first such step", f"step {since}")
 
 
 def _broken(several: tuple[Series, ...]) -> Series | None:
@@ -120,10 +71,13 @@ def _broken(several: tuple[Series, ...]) -> Series | None:
 
 
 def _to_the_end(run: Run, name: str) -> bool:
-    """Return True if a quantity's last values are all non-finite, three or more of them."""
-    return any(
-        len(series) >= LASTING and not np.isfinite(series.values[-LASTING:]).any() for series in run.series[name]
-    )
+    """Return True if a quantity's last value is not finite: nothing in the log says that it ever was again."""
+    return any(len(series) > 0 and not np.isfinite(series.values[-1]) for series in run.series[name])
+
+
+def _lasts(run: Run, name: str) -> bool:
+    """Return True if a quantity was never finite, or is not in its last three values: no step that a scaler skipped."""
+    return any(len(series) > 0 and not np.isfinite(series.values[-LASTING:]).any() for series in run.series[name])
 
 
 def _hidden(run: Run, broken: dict[str, Series]) -> bool:
@@ -136,19 +90,57 @@ def _hidden(run: Run, broken: dict[str, Series]) -> bool:
     return first_lasting(loss, same, LASTING - 1) is not None
 
 
-def _undefined(broken: dict[str, Series]) -> Finding | None:
+def _undefined(broken: dict[str, Series]) -> Found | None:
     """Return what is worth knowing of quantities that may be undefined; None where there are none."""
     if not broken:
         return None
     names = sorted(broken)
-    return Finding(
-        check="non_finite",
-        severity="info",
-        since_step=min(int(bad.steps[0]) for bad in broken.values()),
-        cause="undefined",
-        message=f"{', '.join(names)}: not a number at some steps; training does not depend on "
+    return Found(
+        "undefined",
+        "info",
+        min(int(bad.steps[0]) for bad in broken.values()),
+        f"{', '.join(names)}: not a number at some steps; training does not depend on "
         f"{'it' if len(names) == 1 else 'them'}",
-        evidence=tuple(f"{name}: {len(broken[name])} times, first at step {broken[name].steps[0]}" for name in names),
-        remedy="Nothing, if the measurement has no meaning there (equal returns, no completion with that part).",
-        source="definition of these measurements",
+        tuple(f"{name}: {len(broken[name])} times, first at step {broken[name].steps[0]}" for name in names),
     )
+
+
+BACK = "Go on from the last checkpoint before the first such step"
+non_finite = Check(
+    name="non_finite", topic="Sampling and numbers",
+    title="NaN or infinity among the logged numbers.",
+    symptom="A metric that training depends on is NaN or infinite. If its last three values are, or all that are "
+    "logged, the weights are lost: everything after the first such step is worth nothing (critical). Numbers that "
+    "may be undefined, such as the explained variance of equal returns, are mentioned only. The metric that broke "
+    "first names the cause, and of several in one step the one that the others are computed from.",
+    healthy="No metric is NaN or infinite.",
+    causes=(
+        Cause("reward", "the reward first: the scorer returned NaN",
+              "Find the rollouts around the first such step whose reward is not a number. Let the reward function "
+              "return None (unscored) for what it cannot score, and guard its divisions, logarithms and empty "
+              "averages. Then go on from the last checkpoint before; the learning rate is not at fault."),
+        Cause("log_probs", "KL, ratio or entropy first",
+              f"{BACK}, with a third of the learning rate, and compute log-probabilities in bfloat16 or float32.",
+              change=times("learning_rate", 1 / 3), measured="overflow_logprobs; published logs of verl and TRL"),
+        Cause("values", "the value head or the returns first",
+              f"{BACK}, with a smaller learning rate or clipping for the value head; bound the rewards that make its "
+            "returns. If it is so from the first step, see that the value model was loaded and its precision is right.",
+              measured="published log of verl"),
+        Cause("gradient", "the gradient norm only, while the loss was finite: an overflow in the backward pass",
+              f"{BACK}, with the backward pass in bfloat16 or float32, or a loss scaler that skips such steps.",
+              measured="overflow_gradient"),
+        Cause("loss", "the loss first", f"{BACK}, and log the parts of the loss: the one that is not a number first "
+              "says whether a division by an empty mask, the KL or the value head is at fault."),
+        Cause("hidden", "the loss stands still at one number while the gradient norm is NaN: Hugging Face trainers "
+              "replace a NaN loss in the log by the mean of the losses before (logging_nan_inf_filter, on by "
+              "default)", f"{BACK}, with logging_nan_inf_filter off, so that the log shows the loss as it is."),
+        Cause("skipped_steps", "single infinite gradient norms with float16, finite ones after: the loss scaler "
+              "skips such steps",
+              "Nothing, if the loss scaler of float16 skipped these steps; bfloat16 needs no scaler."),
+        Cause("undefined", "only measurements that training does not depend on",
+              "Nothing, if the measurement has no meaning there (equal returns, no completion with that part)."),
+    ),
+    find=_non_finite,
+    follows=("value_loss_spikes", "policy_loss_spikes", "grad_norm", "ratio_off", "learning_rate_too_high"),
+    source="transformers 5.23.0 training_args.py and trainer.py (logging_nan_inf_filter); TRL #6702",
+)  # fmt: skip

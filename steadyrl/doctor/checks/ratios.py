@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from steadyrl.doctor.check import Unclear, check
-from steadyrl.doctor.checks.measures import setting
-from steadyrl.doctor.checks.readings import (
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.remedies import calmer, learning_rate, times, to
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.measures import setting
+from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     clips_by_design,
     large_updates,
@@ -18,11 +20,8 @@ from steadyrl.doctor.checks.readings import (
     updates_per_step,
     within,
 )
-from steadyrl.doctor.checks.remedies import calmer, learning_rate, scaled_learning_rate
-from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, SPIKE_WINDOW, SPIKE_Z, first_lasting, tail
+from steadyrl.doctor.statistics.signals import MIN_STEPS, SPIKE_WINDOW, SPIKE_Z, first_lasting, tail
 from steadyrl.stats import MAD_TO_STD
-from steadyrl.types import Finding
 
 RATIO_MEAN = (0.9, 1.1)  # its expectation is 1, exactly so in the first minibatch
 RATIO_SKIP = 10.0  # TRL 0.11 skips a batch whose mean ratio is above it
@@ -32,7 +31,6 @@ LASTING = 5
 CLIP_HIGH = 0.2
 # GRPO's usual 0.01 to 0.05 are those of one or two updates per batch; with more it clips as PPO does.
 CLIP_HIGH_GROUPED, FEW_UPDATES = 0.1, 2.0
-GROUPED = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce")
 MANY_EPOCHS = 2.0
 KL_OLD_NOTABLE = 0.02  # nats per token: usual limits that stop the epochs are 0.01 to 0.05
 WARMING = 0.2  # of the final learning rate: a first step that clips much cannot be due to it
@@ -42,28 +40,7 @@ ADVANTAGE_SPIKE = 3.0  # times the median
 MOST_CANDIDATES = 2000  # steps whose surroundings are looked at: a tenth of a second
 
 
-@check(needs=("ratio_mean|ratio_max",))
-def ratio_off(run: Run) -> Finding | None:
-    """The new policy's probabilities are not near the old one's.
-
-    Symptom:
-        The mean of the ratio new to old probability is 1 in expectation, and exactly 1 in the first minibatch of a
-        step. Here it stays outside 0.9 to 1.1, or exceeds 10 in a step, or single tokens stay above 100.
-
-    Causes and what tells them apart:
-        - "old_logprobs": it is off from the first step, though the policy hardly moves there: the old
-          log-probs come from another model, precision, temperature or mask than the new ones.
-        - "learning_rate": it went off later, with large updates (KL to the old policy, clip fraction).
-        - "unknown": neither.
-
-    Remedy:
-        Compute old log-probs with the trainer itself, before the first update, under the sampling temperature.
-        Otherwise a lower learning rate and fewer epochs, and a guard that skips batches with a mean ratio above 10.
-
-    Source:
-        TRL 0.11 ``ppo_trainer.py`` (ratio_threshold 10) and its logging page (2.0, 1000 or 0.1 is too drastic);
-        N Implementation Details of RLHF (ratio exactly 1 in the first minibatch).
-    """
+def _ratio(run: Run) -> Result:
     found = _ratio_out(run)
     if found is None:
         return None
@@ -76,26 +53,13 @@ def ratio_off(run: Run) -> Finding | None:
         because: tuple[str, ...] = (f"it is {number(first)} at the first step already",)
     else:
         cause, because = ("learning_rate", large) if large else ("unknown", ())
-    return Finding(
-        check="ratio_off",
-        severity="warning",
-        since_step=since,
-        cause=cause,
-        message=f"The ratio of new to old probabilities is far from 1: {cause.replace('_', ' ')}.",
-        evidence=(text, *because),
-        remedy=_RATIO_REMEDIES[cause],
-        overrides=calmer(run) if cause == "learning_rate" else (),
-        source="TRL 0.11: batches with a mean ratio above 10 are skipped",
-        follows="learning_rate_too_high" if cause == "learning_rate" else "",
+    return Found(
+        cause,
+        "warning",
+        since,
+        f"The ratio of new to old probabilities is far from 1: {cause.replace('_', ' ')}.",
+        (text, *because),
     )
-
-
-_RATIO_REMEDIES = {
-    "old_logprobs": "Compute the old log-probs with the trainer, in its precision and at the sampling temperature, "
-    "before the first update; the first minibatch has to give a ratio of exactly 1.",
-    "learning_rate": "Lower the learning rate, make one epoch, stop the epochs at a limit of KL.",
-    "unknown": "Log the ratio of the first minibatch (it has to be 1) and the KL of one step's updates.",
-}
 
 
 def _ratio_out(run: Run) -> tuple[Series, int, str] | None:
@@ -117,43 +81,23 @@ def _ratio_out(run: Run) -> tuple[Series, int, str] | None:
     return None
 
 
+def learning_moves(run: Run) -> bool:
+    """Return False where every token is "clipped" and no advantage differs from 0: that number says nothing."""
+    clipped, std = run.get("clip_fraction"), run.get("advantage_std")
+    return clipped is None or not (clipped.values >= 1.0).all() or std is None or bool(std.values.any())
+
+
 def _warming(run: Run) -> bool:
     """Return True if the first logged step had a small part of the run's learning rate."""
     logged, most = run.get("learning_rate"), learning_rate(run)
     return logged is not None and most is not None and float(logged.values[0]) < WARMING * most
 
 
-@check(needs=("clip_fraction",))
-def clip_fraction_high(run: Run) -> Finding | None:
-    """Much of the policy's update is clipped away.
-
-    Symptom:
-        The share of tokens whose ratio is clipped stays above 0.2 (above 0.1 for group-relative algorithms with one
-        or two updates per batch). Clipped tokens give no gradient: the batch is used up before its passes end.
-        GSPO and CISPO clip most by design and are not judged. Where it has fallen to half of that by the end it is
-        told as information.
-
-    Causes and what tells them apart:
-        - "old_logprobs": it clips although there is one update per batch, or already at the first steps of a
-          warm-up that hardly move the policy: before any update the ratio has to be 1 and
-          nothing can be clipped. The old log-probs are wrong.
-        - "epochs": more than two passes over each batch, and a KL to the old policy that shows it.
-        - "learning_rate": few passes, and a large KL to the old policy.
-        - "unknown": the KL to the old policy is not logged, or small.
-
-    Remedy:
-        Fewer epochs (4 to 1 or 2), half the learning rate, larger minibatches. A wider clip range comes last.
-
-    Source:
-        Stable-Baselines3's logger page (0.243 in a working run); GSPO (arXiv 2507.18071: a range of 3e-4, a
-        thousandth of the usual one).
-    """
-    if clips_by_design(run):
-        return None
+def _clips(run: Run) -> Result:
     clipped = run.get("clip_fraction")
     assert clipped is not None, "needs says so"
     updates = updates_per_step(run)
-    grouped = run.algorithm in GROUPED and (updates is None or updates <= FEW_UPDATES)
+    grouped = run.traits.critic is False and (updates is None or updates <= FEW_UPDATES)
     limit = CLIP_HIGH_GROUPED if grouped else CLIP_HIGH
     since = _level_above(clipped, limit)
     if since is None:
@@ -161,17 +105,12 @@ def clip_fraction_high(run: Run) -> Finding | None:
     cause, because = _clip_cause(run, clipped, limit, updates)
     level = float(np.median(within(clipped, since, int(clipped.steps[-1])).values))
     over = tail(clipped) <= limit / 2.0 and cause not in ("old_logprobs", "epochs")
-    return Finding(
-        check="clip_fraction_high",
-        severity="info" if over else "warning",
-        since_step=since,
-        cause=cause,
-        message=f"{level:.0%} of the tokens are clipped: {cause.replace('_', ' ')}.",
-        evidence=(f"the clip fraction is {number(level)} from step {since} on (median; limit {limit})", *because),
-        remedy=_CLIP_REMEDIES[cause],
-        overrides=_clip_overrides(run, cause),
-        source="Stable-Baselines3's logger page: 0.243 in a working run; GSPO, arXiv 2507.18071: a range of 3e-4",
-        follows="learning_rate_too_high" if cause == "learning_rate" else "",
+    return Found(
+        cause,
+        "info" if over else "warning",
+        since,
+        f"{level:.0%} of the tokens are clipped: {cause.replace('_', ' ')}.",
+        (f"the clip fraction is {number(level)} from step {since} on (median; limit {limit})", *because),
     )
 
 
@@ -208,52 +147,13 @@ def _epochs(run: Run) -> float | None:
     return setting(run, "epochs") if logged is None else float(np.median(logged.values))
 
 
-_CLIP_REMEDIES = {
-    "old_logprobs": "Compute the old log-probs with the trainer before the first update; nothing may be clipped there.",
-    "epochs": "Make one or two passes over a batch.",
-    "learning_rate": "Halve the learning rate, or make minibatches larger.",
-    "unknown": "Log the KL of one step's updates per epoch: if it grows with the epochs make fewer, else lower the "
-    "learning rate.",
-}
-
-
-def _clip_overrides(run: Run, cause: str) -> tuple[str, ...]:
-    if cause == "epochs":
-        return ("update.epochs=1",)
-    return scaled_learning_rate(run, 0.5) if cause == "learning_rate" else ()
-
-
-@check(needs=("loss_policy",))
-def policy_loss_spikes(run: Run) -> Finding | Unclear | None:
-    """The policy loss jumps, and the ratios say that the updates did it.
-
-    Symptom:
-        Steps whose policy loss lies 6 or more usual deviations from the 100 steps before, and whose ratio or KL to the
-        old policy is out of bounds too. The loss alone says little: it is near 0 by construction and its sign and
-        size carry no meaning; without a second metric nothing is told. Three such steps make a warning.
-
-    Causes and what tells them apart:
-        - "advantages": the greatest advantage or the spread of the advantages jumps at the same steps.
-        - "ratio_blow_up": a ratio above 10 and no such jump: the clip bounds the loss from one side only, and tokens
-          with a negative advantage and a large ratio are not bounded at all.
-        - "old_logprobs": the mean ratio is off from the first step.
-        - "learning_rate": the KL to the old policy is large at these steps.
-
-    Remedy:
-        Skip batches with a mean ratio above 10, bound negative advantages too (dual clip, 3.0), lower the learning
-        rate; for advantages: whitening with a floor, clipped rewards.
-
-    Source:
-        TRL 0.11 ``ppo_trainer.py`` (ratio_threshold 10, PR #488); verl ``core_algos.py`` (dual clip 3.0).
-    """
+def _policy_spikes(run: Run) -> Result:
     loss, ratio, greatest, size = (run.get(name) for name in ("loss_policy", "ratio_mean", "ratio_max", "kl_old"))
     size = update_size(run) if size is not None else None
     assert loss is not None, "needs says so"
-    if len(loss) < MIN_STEPS:
-        return None
     if ratio is None and greatest is None and size is None:
         why = "the loss alone says nothing: neither ratios nor the KL of a step's updates are logged"
-        return Unclear("policy_loss_spikes", why, ("ratio_mean", "ratio_max", "kl_old"))
+        return Unknown(why, ("ratio_mean", "ratio_max", "kl_old"))
     suspects = [
         _steps_where(ratio, lambda x: (x < LOSS_RATIOS[0]) | (x > LOSS_RATIOS[1])),
         _steps_where(greatest, lambda x: x > RATIO_SKIP),
@@ -263,27 +163,13 @@ def policy_loss_spikes(run: Run) -> Finding | Unclear | None:
     if not len(steps):
         return None
     cause, because = _spike_cause(run, steps, ratio, greatest)
-    return Finding(
-        check="policy_loss_spikes",
-        severity="warning" if len(steps) >= SPIKES_THAT_COUNT else "info",
-        since_step=int(steps[0]),
-        cause=cause,
-        message=f"The policy loss jumps at {len(steps)} steps together with the ratios: {cause.replace('_', ' ')}.",
-        evidence=(f"steps {', '.join(str(step) for step in steps[:5])}{' ...' if len(steps) > 5 else ''}", *because),
-        remedy=_SPIKE_REMEDIES[cause],
-        overrides=calmer(run) if cause in ("learning_rate", "ratio_blow_up") else (),
-        source="TRL 0.11: ratio_threshold 10; verl: dual clip 3.0",
-        follows={"old_logprobs": "ratio_off", "learning_rate": "learning_rate_too_high"}.get(cause, ""),
+    return Found(
+        cause,
+        "warning" if len(steps) >= SPIKES_THAT_COUNT else "info",
+        int(steps[0]),
+        f"The policy loss jumps at {len(steps)} steps together with the ratios: {cause.replace('_', ' ')}.",
+        (f"steps {', '.join(str(step) for step in steps[:5])}{' ...' if len(steps) > 5 else ''}", *because),
     )
-
-
-_SPIKE_REMEDIES = {
-    "advantages": "Clip rewards and put a floor under the standard deviation that advantages are divided by.",
-    "ratio_blow_up": "Skip batches whose mean ratio is above 10, bound the loss of negative advantages as well (dual "
-    "clip, 3.0), and lower the learning rate.",
-    "old_logprobs": "Compute the old log-probs with the trainer before the first update.",
-    "learning_rate": "Lower the learning rate, and stop the epochs at a limit of KL to the old policy.",
-}
 
 
 def _steps_where(series: Series | None, bad: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -325,3 +211,80 @@ def _spike_cause(
         if len(there) and there.max() > (RATIO_SKIP if name == "greatest" else LOSS_RATIOS[1]):
             return "ratio_blow_up", (f"the {name} ratio is up to {number(there.max())} there",)
     return "learning_rate", (f"the KL of one step's updates is above {KL_OLD_LARGE} nats/token there",)
+
+
+SCORE_OLD = (
+    "Compute the old log-probs with the trainer itself, in its precision and at the sampling temperature, before the "
+    "first update; the first minibatch has to give a ratio of exactly 1, and nothing may be clipped there."
+)
+ratio_off = Check(
+    name="ratio_off", topic="Policy",
+    title="The new policy's probabilities are not near the old one's.",
+    symptom="The mean of the ratio new to old probability is 1 in expectation, and exactly 1 in the first minibatch "
+    "of a step. Here it stays outside 0.9 to 1.1, or exceeds 10 in a step, or single tokens stay above 100.",
+    healthy="The mean ratio of new to old probabilities is 1, and no ratio is far above 10.",
+    causes=(
+        Cause("old_logprobs", "it is off from the first step, though the policy hardly moves there: the old "
+              "log-probs come from another model, precision, temperature or mask than the new ones", SCORE_OLD,
+              follows=("sampler_mismatch",), measured="policy_dropout"),
+        Cause("learning_rate", "it went off later, with large updates (KL to the old policy, clip fraction)",
+              "Lower the learning rate, make one epoch, skip batches with a mean ratio above 10.", change=calmer,
+              follows=("learning_rate_too_high",), moves=("learning_rate",)),
+        Cause("unknown", "neither",
+              "Log the ratio of the first minibatch (it has to be 1) and the KL of one step's updates.",
+              follows=("learning_rate_too_high", "sampler_mismatch")),
+    ),
+    find=_ratio, needs=("ratio_mean|ratio_max",),
+    source="TRL 0.11 ppo_trainer.py (ratio_threshold 10) and its logging page (2.0, 1000 or 0.1 is too drastic); N "
+    "Implementation Details of RLHF (ratio exactly 1 in the first minibatch)",
+)  # fmt: skip
+clip_fraction_high = Check(
+    name="clip_fraction_high", topic="Policy",
+    title="Much of the policy's update is clipped away.",
+    symptom="The share of tokens whose ratio is clipped stays above 0.2 (above 0.1 without a critic and with one or "
+    "two updates per batch). Clipped tokens give no gradient: the batch is used up before its passes end. "
+    "Algorithms that clip most by design (GSPO, CISPO) are not judged. Where it has fallen to half of that by the "
+    "end it is told as information.",
+    healthy="Fewer than a fifth of the tokens are clipped.",
+    causes=(
+        Cause("old_logprobs", "it clips although there is one update per batch, or already at the first steps of a "
+              "warm-up that hardly move the policy: before any update the ratio has to be 1", SCORE_OLD,
+              follows=("ratio_off", "sampler_mismatch"), measured="policy_dropout"),
+        Cause("epochs", "more than two passes over each batch, and a KL to the old policy that shows it",
+              "Make one or two passes over a batch.", change=to(epochs=1), follows=("learning_rate_too_high",),
+              moves=("epochs", "learning_rate"), measured="epochs_8"),
+        Cause("learning_rate", "few passes, and a large KL to the old policy",
+              "Halve the learning rate, or make minibatches larger.", change=times("learning_rate", 0.5),
+              follows=("learning_rate_too_high",), moves=("learning_rate",)),
+        Cause("unknown", "the KL to the old policy is not logged, or small",
+              "Log the KL of one step's updates per epoch: if it grows with the epochs make fewer, else lower the "
+              "learning rate. A wider clip range comes last.", follows=("learning_rate_too_high", "sampler_mismatch")),
+    ),
+    find=_clips, needs=("clip_fraction",), applies=lambda run: not clips_by_design(run) and learning_moves(run),
+    source="Stable-Baselines3's logger page (0.243 in a working run); GSPO (arXiv 2507.18071: a range of 3e-4, a "
+    "thousandth of the usual one)",
+)  # fmt: skip
+policy_loss_spikes = Check(
+    name="policy_loss_spikes", topic="Policy",
+    title="The policy loss jumps, and the ratios say that the updates did it.",
+    symptom="Steps whose policy loss lies 6 or more usual deviations from the 100 steps before, and whose ratio or "
+    "KL to the old policy is out of bounds too. The loss alone says little: it is near 0 by construction and its "
+    "sign and size carry no meaning. Three such steps make a warning.",
+    healthy="The policy loss stays near 0, without repeated spikes.",
+    causes=(
+        Cause("advantages", "the greatest advantage or the spread of the advantages jumps at the same steps",
+              "Clip rewards and put a floor under the standard deviation that advantages are divided by.",
+              follows=("reward_jump", "reward_scale", "value_loss_spikes"), moves=("reward_limit", "learning_rate")),
+        Cause("ratio_blow_up", "a ratio above 10 and no such jump: the clip bounds the loss from one side only, "
+              "and tokens with a negative advantage and a large ratio are not bounded at all",
+              "Skip batches whose mean ratio is above 10, bound the loss of negative advantages as well (dual "
+              "clip, 3.0), and lower the learning rate.", change=calmer,
+              follows=("ratio_off", "learning_rate_too_high")),
+        Cause("old_logprobs", "the mean ratio is off from the first step", SCORE_OLD, follows=("ratio_off",)),
+        Cause("learning_rate", "the KL to the old policy is large at these steps",
+              "Lower the learning rate, and stop the epochs at a limit of KL to the old policy.", change=calmer,
+              follows=("learning_rate_too_high",), moves=("learning_rate",), measured="lr_x100"),
+    ),
+    find=_policy_spikes, needs=("loss_policy",), min_steps=MIN_STEPS,
+    source="TRL 0.11 ppo_trainer.py (ratio_threshold 10, PR #488); verl core_algos.py (dual clip 3.0)",
+)  # fmt: skip

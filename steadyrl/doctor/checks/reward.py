@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Result, Unclear, check
-from steadyrl.doctor.checks.measures import worth_having
-from steadyrl.doctor.checks.readings import number, update_size, updates_per_step
-from steadyrl.doctor.checks.remedies import learning_rate, scaled_learning_rate
-from steadyrl.doctor.checks.units import SEQUENCE, find
-from steadyrl.doctor.levels import measure
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.remedies import learning_rate, more_samples, slower, times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, head, smallest_detectable, tail, trend
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.drops import drop
+from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.measures import worth_having
+from steadyrl.doctor.statistics.readings import number, update_size, updates_per_step, within
+from steadyrl.doctor.statistics.signals import MIN_STEPS, head, smallest_detectable, tail, trend
+from steadyrl.doctor.statistics.units import SEQUENCE, find
 
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
 # standard deviations at most. For a quarter of one, the smallest gain worth having, K must reach 1/32.
@@ -21,119 +21,87 @@ NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that m
 NO_SIGNAL = 0.8  # share of groups without any difference: a fifth of the batch, at most, teaches
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
+CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
 SAME = 1e-9  # relative difference that is rounding
+NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
+LOST_AT_ONCE = 0.5  # of the level before; a policy that learns by small updates does not lose so much
+STEEP = 10.0  # times the median gradient norm, around the step at which the reward was lost
+HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 
 
-@check(needs=("reward",))
-def reward_flat(run: Run) -> Result:
-    """Reward does not rise, although a rise worth having would have shown.
+def learning_reward(run: Run) -> bool:
+    """Return False for supervised training, whose rewards are those of given texts."""
+    return run.traits.trains_on != "given"
 
-    Symptom: the trend over ten blocks of steps includes 0, the second half is not above the start, and the run is long
-    and quiet enough that a gain worth having (a quarter of the standard deviation between completions, or a tenth of
-    the level where that is not logged) would have been seen four times in five. If it is not, the answer is that it
-    cannot be told: "flat" and "too noisy to see" are different things. A run that rose first and then stays is fine.
 
-    Causes and what tells them apart:
-    - no_signal: in most groups all rewards are equal, or rewards hardly differ at all. There is nothing to follow.
-    - not_moving: the policy is where it began: a KL to the reference near 0, or steps that change nothing. The learning
-      rate is too small (an adapter needs ten times that of full training or more), a schedule holds it at 0, or the
-      weights are bfloat16, where an update of 1e-6 is rounded away for weights above 0.0003 or so.
-    - moving_without_gain: the KL grows and the reward does not: the reward is noisy, or pays for something that the
-      policy does not learn, or the coefficient of the KL penalty outweighs it.
-    - unknown: neither KL nor groups are logged.
-
-    Remedy: no_signal: problems of middling difficulty, more completions per problem. not_moving: three to ten times the
-    learning rate, weights in float32. moving_without_gain: read completions with high and low rewards; score the same
-    text twice; then average or mend the reward.
-
-    Source: the sensitivity is the usual one of a two-sided test (2.8 standard errors: 5 %, power 80 %); TRL's guide on
-    LoRA for its learning rate; the bfloat16 limit is arithmetic.
-    """
+def _flat(run: Run) -> Result:
     reward = run.get("reward")
     assert reward is not None, "a need"
-    if len(reward) < MIN_STEPS:
-        return Unclear("reward_flat", f"{len(reward)} steps are too few to see a trend")
     slope, detectable = trend(reward), smallest_detectable(reward)
-    assert slope is not None and detectable is not None, "there are enough steps"
-    if slope.low > 0 or slope.high < 0 or _rose(reward) or np.ptp(reward.values) == 0:
-        return None  # rising, falling, risen before, or constant: other checks speak of these
+    if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or _rose(reward):
+        return None  # rising, falling, or risen before: other checks speak of these
+    if np.ptp(reward.values) == 0:
+        return Unknown("the reward never changes")
     wanted = worth_having(run, float(np.median(reward.values)))
-    if detectable > wanted:
-        return Unclear(
-            "reward_flat",
-            f"no trend is seen, but one of {number(detectable)} in all could hide in the noise, and {number(wanted)} "
-            "would be worth having; run longer, or with more completions per step",
+    if detectable > wanted and not shows_no_gain(run):
+        return Unknown(
+            f"the reward shows no trend, but a change of {number(detectable)} could hide in its noise, and "
+            f"{number(wanted)} would be worth having: run longer, or with more completions per step"
         )
-    cause, told, remedy, overrides = _flat_cause(run)
-    total = (number(slope.low * len(reward)), number(slope.high * len(reward)))
-    return Finding(
-        check="reward_flat",
-        severity="warning",
-        since_step=None,
-        cause=cause,
-        message=f"the reward does not rise: {told}",
-        evidence=(
-            f"the change over all steps lies between {total[0]} and {total[1]} (95 %); a change of "
-            f"{number(detectable)} would have been seen, {number(wanted)} would be worth having",
+    cause, told = _flat_cause(run)
+    return Found(
+        cause,
+        "warning",
+        None,
+        f"the reward does not rise: {told}",
+        (
+            f"the change over all steps lies between {number(slope.low * len(reward))} and "
+            f"{number(slope.high * len(reward))} (95 %); a change of {number(detectable)} would have been seen, "
+            f"{number(wanted)} would be worth having",
             f"the reward's level is {number(tail(reward))} at the end, {number(head(reward))} at the start",
-            told,
         ),
-        remedy=remedy,
-        overrides=overrides,
-        source="two-sided trend test; TRL's guide on LoRA",
-        follows="no_signal_groups" if cause == "no_signal" and run.get("no_signal") is not None else "",
     )
+
+
+def shows_no_gain(run: Run) -> bool:
+    """Return True if the 95 % interval of the reward's trend holds no gain that would be worth having."""
+    reward = run.get("reward")
+    slope = None if reward is None or len(reward) * run.averaged_over < MIN_STEPS else trend(reward)
+    if reward is None or slope is None:
+        return False
+    return slope.high * len(reward) < worth_having(run, float(np.median(reward.values)))
 
 
 def _rose(reward: Series) -> bool:
     """Return True if the reward rose, be it in the first steps only: a quick rise is gone within the first block."""
     levels = measure(reward)
     settled = reward.values[len(reward) // 2 :]
-    quick = settled.mean() - reward.values[:FIRST].mean() > QUICK * settled.std()
+    quick = len(reward) >= MIN_STEPS and settled.mean() - reward.values[:FIRST].mean() > QUICK * settled.std()
     return bool(quick) or (levels is not None and levels.rose)
 
 
-def _flat_cause(run: Run) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return (cause, the sentence that tells it, remedy, overrides)."""
+def _flat_cause(run: Run) -> tuple[str, str]:
+    """Return (cause, the sentence that tells it)."""
     told = _nothing_differs(run)
     if told:
-        samples = run.settings.get("samples_per_prompt")
-        more = (f"rollout.samples_per_prompt={2 * samples}",) if isinstance(samples, int) and samples > 1 else ()
-        remedy = "Take problems that the policy solves sometimes, and draw more completions of each."
-        return "no_signal", told, remedy, more
+        return "no_signal", told
     still = _stands_still(run)
     if still is None:
-        return (
-            "unknown",
-            "the log does not tell whether the policy moves",
-            "Log the KL to the reference and the share of groups with equal rewards; then ask again.",
-            (),
-        )
+        return "unknown", "the log does not tell whether the policy moves"
     if still:
         rate = learning_rate(run)
-        shown = f" (learning rate {number(rate)})" if rate is not None else ""
-        remedy = (
-            "Raise the learning rate three- to tenfold, keep trained weights in float32, and see that the schedule "
-            "does not hold it at 0."
-        )
-        return "not_moving", f"{still}{shown}", remedy, scaled_learning_rate(run, 5.0)
+        return "not_moving", still + (f" (learning rate {number(rate)})" if rate is not None else "")
     kl = find(run, "kl_ref", SEQUENCE) or run.get("kl_ref")
     far = f"the KL to the reference is {number(tail(kl))} {kl.unit} at the end: " if kl is not None else ""
-    return (
-        "moving_without_gain",
-        f"{far}the policy moves, the reward does not follow",
-        "Read completions with high and with low rewards and score the same text twice: the reward is noisy, wrong, or "
-        "outweighed by the KL penalty.",
-        (),
-    )
+    return "moving_without_gain", f"{far}the policy moves, the reward does not follow"
 
 
 def _nothing_differs(run: Run) -> str:
     share, spread, reward = run.get("no_signal"), run.get("reward_std"), run.get("reward")
-    if share is not None and np.median(share.values) >= NO_SIGNAL:
-        return f"in {float(np.median(share.values)):.0%} of the groups all rewards are equal"
+    if share is not None and share.values.mean() >= NO_SIGNAL:
+        return f"in {share.values.mean():.0%} of the groups all rewards are equal"
     level = abs(float(np.median(reward.values))) if reward is not None else 1.0
     if spread is not None and np.median(spread.values) <= SAME * max(level, 1.0):
         return "the rewards of a step do not differ"
@@ -154,63 +122,96 @@ def _stands_still(run: Run) -> str | None:
         size = float(np.median(step.values))
         if size < NOT_MOVED_OLD:
             return f"a step's updates change the policy by {number(size)} nats per token"
-    return None if kl is None and step is None else ""
+    moved = kl is not None or (step is not None and step.values.any())
+    return "" if moved else None
 
 
-@check(needs=("reward",))
-def reward_constant(run: Run) -> Result:
-    """Every completion gets the same reward.
+_BEHIND_FLAT = (
+    "reward_jump", "no_signal_groups", "kl_zero", "learning_rate_too_low", "learning_rate_too_high", "sampler_mismatch",
+)  # fmt: skip
+reward_flat = Check(
+    name="reward_flat", topic="Reward",
+    title="The reward does not rise, although a rise worth having would have shown.",
+    symptom="The trend over ten blocks of steps includes 0, the second half is not above the start, and the run is "
+    "long and quiet enough that a gain worth having (a quarter of the standard deviation between completions, or a "
+    'tenth of the level where that is not logged) would have been seen four times in five. "Flat" and "too noisy to '
+    'see" are different things: the second is said to be unknown. A run that rose first and then stays is fine.',
+    healthy="The reward rises by more than its noise.",
+    causes=(
+        Cause("no_signal", "in most groups all rewards are equal, or rewards hardly differ at all: there is "
+              "nothing to follow",
+              "Take problems that the policy solves sometimes, and draw more completions of each.",
+              change=more_samples, follows=("no_signal_groups",)),
+        Cause("not_moving", "the policy is where it began: a KL to the reference near 0, or steps that change "
+              "nothing. The learning rate is too small (an adapter needs ten times that of full training), a "
+              "schedule holds it at 0, or the weights are bfloat16, where an update of 1e-6 is rounded away for "
+              "weights above 0.0003 or so",
+              "Raise the learning rate three- to tenfold, keep trained weights in float32, and see that the "
+              "schedule does not hold it at 0.", change=times("learning_rate", 5.0),
+              follows=("kl_zero", "learning_rate_too_low"), measured="lr_div100, no_update"),
+        Cause("moving_without_gain", "the KL grows and the reward does not: the reward is noisy, or pays for what "
+              "the policy does not learn, or the coefficient of the KL penalty outweighs it",
+              "Read completions with high and with low rewards and score the same text twice: the reward is noisy, "
+              "wrong, or outweighed by the KL penalty.",
+              follows=("reward_jump", "learning_rate_too_high", "negative_kl", "sampler_mismatch"),
+              measured="reward_noise"),
+        Cause("unknown", "neither KL nor groups are logged",
+              "Log the KL to the reference and the share of groups with equal rewards; then ask again.",
+              follows=_BEHIND_FLAT),
+    ),
+    find=_flat, needs=("reward",), min_steps=MIN_STEPS, applies=learning_reward,
+    follows=("reward_constant", "truncated", "advantage_baseline"),
+    judges="reward",
+    source="two-sided trend test (2.8 standard errors: 5 %, power 80 %); TRL's guide on LoRA for its learning rate; "
+    "the bfloat16 limit is arithmetic",
+)  # fmt: skip
 
-    Symptom: the mean reward is exactly the same at every step, or from some step to the end, and the completions of a
-    step do not differ either where their spread is logged. Nothing can be learned from it.
 
-    Causes and what tells them apart:
-    - broken: constant from the first step: the judge, the parser or the tests give every text the same answer.
-    - broke: it varied, and since a step it does not, at a level that is not the best, or further from the one before
-      than the completions' own spread: an engine died, or the policy writes the same text always (then the length is
-      constant as well).
-    - solved: it became constant at its best level, and had come near it before: there is nothing left to learn here.
-    - normalised: the mean is constant while the spread is not 0: what is logged was centred before, and says nothing.
-
-    Remedy: score a good and a bad answer by hand, outside training (``steadyrl task check``); train only when
-    they differ.
-
-    Source: steadyrl's own rule; equal rewards give advantages of exactly 0 under every group baseline.
-    """
-    reward = run.get("reward")
+def _constant(run: Run) -> Result:
+    reward, spread = run.get("reward"), run.get("reward_std") or run.get("reward_std_within")
     assert reward is not None, "a need"
-    if len(reward) < CONSTANT_STEPS:
-        return Unclear("reward_constant", f"{len(reward)} steps are too few")
     last = float(reward.values[-1])
     other = np.flatnonzero(np.abs(reward.values - last) > SAME * max(abs(last), 1e-3))
     start = int(other[-1]) + 1 if len(other) else 0
-    if len(reward) - start < CONSTANT_STEPS:
-        return None
+    rows = len(reward) - start
     since = int(reward.steps[start])
-    spread = run.get("reward_std")
-    varies = spread is not None and bool((spread.values[spread.steps >= since] > SAME * max(abs(last), 1.0)).any())
+    after = np.zeros(0) if spread is None else spread.values[spread.steps >= since]
+    varies = bool((after > SAME * max(abs(last), 1.0)).any())
+    equal = len(after) > 0 and not varies and (start == 0 or rows >= CONSTANT_STEPS)
+    if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
+        if rows == len(reward) and rows * run.averaged_over < CONSTANT_STEPS:
+            return Unknown(f"{rows} equal rewards do not tell a constant one")
+        return _frozen(run, reward)
     cause = _constant_cause(reward.values[:start], last, varies, _spread_before(run, since))
-    told, remedy = {
-        "normalised": ("only its mean is: it was centred before it was logged", "Log the reward before centring it."),
-        "solved": ("at the best level of the run: nothing is left to learn", "Stop here, or take harder problems."),
-        "broken": (
-            "from the start: what scores them does not tell texts apart",
-            "Score a good and a bad answer by hand.",
-        ),
-        "broke": (
-            f"since step {since}: an engine died, or the policy writes one text only",
-            "Read the completions of that step; if they differ, the scorer is broken; go on from a checkpoint before.",
-        ),
+    told = {
+        "normalised": "only its mean is: it was centred before it was logged",
+        "solved": "at the best level of the run: nothing is left to learn",
+        "broken": "from the start: what scores them does not tell texts apart",
+        "broke": f"since step {since}: an engine died, or the policy writes one text only",
     }[cause]
-    return Finding(
-        check="reward_constant",
-        severity="info" if cause in ("normalised", "solved") else "critical",
-        since_step=since,
-        cause=cause,
-        message=f"the reward is exactly {number(last)} in {len(reward) - start} steps, {told}",
-        evidence=(f"reward {number(last)} from step {since} to step {reward.steps[-1]}",),
-        remedy=remedy,
-        source="equal rewards give advantages of 0",
+    return Found(
+        cause,
+        "info" if cause in ("normalised", "solved") else "critical",
+        since,
+        f"the reward is exactly {number(last)} in {rows} rows, {told}",
+        (f"reward {number(last)} from step {since} to step {reward.steps[-1]}",),
+    )
+
+
+def _frozen(run: Run, reward: Series) -> Result:
+    """Find a mean that hardly changes although every batch has other prompts."""
+    level = abs(float(np.median(reward.values)))
+    if len(reward) < NEARLY_ROWS or run.get("reward_std") or run.get("reward_std_within") or run.get("reward_max"):
+        return None
+    if np.ptp(reward.values) > NEARLY * level:
+        return None
+    return Found(
+        "frozen",
+        "warning",
+        int(reward.steps[0]),
+        f"the reward stays within {np.ptp(reward.values) / level:.1%} of {number(level)} in {len(reward)} rows: what "
+        "scores the completions hardly tells them apart",
+        ("batches of other prompts have other means, unless nearly all completions get the same score",),
     )
 
 
@@ -231,51 +232,87 @@ def _spread_before(run: Run, since: int) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-@check(needs=("reward",))
-def reward_falling(run: Run) -> Result:
-    """Reward ends clearly below where it was.
+SCORE_BY_HAND = (
+    "Score a good and a bad answer by hand, outside training; train only when they differ. Read some completions: they "
+    "may all fail for the same reason, such as a form that the reward does not accept."
+)
+reward_constant = Check(
+    name="reward_constant", topic="Reward",
+    title="Every completion gets the same reward.",
+    symptom="The mean reward is exactly the same at every step, or from some step to the end, and the completions of "
+    "a step do not differ either: two rows tell where their spread is logged and 0, ten where it is not. Nothing "
+    "can be learned from it.",
+    healthy="Completions differ in their rewards.",
+    causes=(
+        Cause("broken", "constant from the first step: the judge, the parser or the tests give every text the same "
+              "answer, or no completion comes as far as an answer", SCORE_BY_HAND,
+              follows=("truncated", "empty_completions"), measured="published logs of TRL, mlx and others"),
+        Cause("broke", "it varied, and since a step it does not, at a level that is not the best, or further from "
+              "the one before than the completions' own spread: an engine died, or the policy writes the same text "
+              "always",
+              "Read the completions of that step; if they differ, the scorer is broken; go on from a checkpoint "
+              "before.",
+              follows=("learning_rate_too_high", "length_collapse", "entropy_explosion", "kl_penalty_outweighs"),
+              measured="constant_reward"),
+        Cause("frozen", "the mean stays within 1 % over batches of other prompts: nearly all completions get the "
+              "same score",
+              "Score a good and a bad answer by hand, and see that the reward model was loaded with its own head.",
+              measured="published log of DeepSpeed-Chat"),
+        Cause("solved", "it became constant at its best level, and had come near it before",
+              "Stop here, or take harder problems.", follows=("length_collapse",)),
+        Cause("normalised", "the mean is constant while the spread is not 0: what is logged was centred before, "
+              "and says nothing",
+              "Log the reward before centring it."),
+    ),
+    find=_constant, needs=("reward",), applies=learning_reward,
+    source="equal rewards give advantages of exactly 0 under every group baseline; that means of batches scatter by "
+    "the completions' spread over the root of their number is arithmetic",
+)  # fmt: skip
 
-    Symptom: the last block of steps lies below the best one by more than noise explains and by more than a change
-    worth having. Training made the policy worse at what it is paid for, which no setting of a working trainer does on
-    purpose.
 
-    Causes and what tells them apart:
-    - truncated, empty, unscored: the share of such completions grew by a tenth or more in the same time; they, and not
-      the others, lower the mean.
-    - unknown: none of these. Updates that are too large, a KL that ran away or a sampler that differs from the trainer
-      show in their own checks; look there first.
-
-    Remedy: go on from a checkpoint before the fall with a third of the learning rate, unless another finding names the
-    cause.
-
-    Source: steadyrl's own rule; noise of block means as in docs/doctor/statistics.md.
-    """
+def _falling(run: Run) -> Result:
     reward = run.get("reward")
     assert reward is not None, "a need"
+    wanted = worth_having(run, float(np.median(reward.values)))
+    lost = drop(reward)
+    if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before)):
+        return _lost(run, reward, lost.step, lost.before, lost.after)
     levels = measure(reward)
-    if levels is None or len(reward) < MIN_STEPS:
-        return Unclear("reward_falling", f"{len(reward)} steps are too few")
+    if levels is None or len(reward) * run.averaged_over < MIN_STEPS:
+        return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
     top = int(levels.means.argmax())
-    drop = float(levels.means[top]) - levels.end
-    if drop <= levels.least or drop <= worth_having(run, float(np.median(reward.values))):
+    fall = float(levels.means[top]) - levels.end
+    if fall <= max(levels.least, wanted):
         return None
-    since = int(levels.steps[min(top + 1, len(levels.steps) - 1)])
     cause, told = _fall_cause(run)
-    return Finding(
-        check="reward_falling",
-        severity="warning",
-        since_step=since,
-        cause=cause,
-        message=f"the reward fell from {number(float(levels.means[top]))} to {number(levels.end)}{told}",
-        evidence=(
+    return Found(
+        cause,
+        "warning",
+        int(levels.steps[min(top + 1, len(levels.steps) - 1)]),
+        f"the reward fell from {number(float(levels.means[top]))} to {number(levels.end)}{told}",
+        (
             f"block means: {number(float(levels.means[top]))} from step {levels.steps[top]}, {number(levels.end)} at "
             f"the end; noise explains a difference of {number(levels.least)}",
         ),
-        remedy="Go on from a checkpoint before the fall, with a third of the learning rate, unless another finding "
-        "names the cause.",
-        overrides=scaled_learning_rate(run, 1 / 3),
-        source="docs/doctor/statistics.md",
-        follows={"truncated": "truncated", "empty": "empty_completions", "unscored": "reward_unscored"}.get(cause, ""),
+    )
+
+
+def _lost(run: Run, reward: Series, since: int, before: float, after: float) -> Found:
+    """Say that the reward was lost at once, with the gradient there if that was as steep."""
+    cause, told = _fall_cause(run)
+    norm = run.get("grad_norm")
+    there = None if norm is None else within(norm, since - 2 * run.averaged_over, since)
+    if norm is not None and there is not None and len(there):
+        most, others = float(there.values.max()), norm.values[~np.isin(norm.steps, there.steps)]
+        usual = float(np.median(others)) if len(others) else 1.0
+        if most > max(STEEP * usual, HUGE_NORM) and cause == "unknown":
+            cause, told = "large_update", f", after a gradient norm of {number(most)}"
+    return Found(
+        cause,
+        "critical" if cause == "large_update" else "warning",
+        since,
+        f"the reward fell at once and for good, from {number(before)} to {number(after)} at step {since}{told}",
+        (f"{int((reward.steps >= since).sum())} rows from step {since} on lie at {number(after)}",),
     )
 
 
@@ -286,3 +323,39 @@ def _fall_cause(run: Run) -> tuple[str, str]:
         if levels is not None and levels.rose and levels.end - levels.first > RISEN_SHARE:
             return cause, f", while the share of {cause} completions grew to {levels.end:.0%}"
     return "unknown", ""
+
+
+BACK = "Go on from a checkpoint before the fall, with a third of the learning rate"
+SHARE = "the share of such completions grew by a tenth or more: they lower the mean, not the others"
+_BEHIND_FALL = (
+    "reward_jump", "kl_penalty_outweighs", "length_collapse", "non_finite", "learning_rate_too_high", "grad_norm",
+    "kl_runaway", "negative_kl", "sampler_mismatch", "entropy_explosion",
+)  # fmt: skip
+reward_falling = Check(
+    name="reward_falling", topic="Reward",
+    title="The reward ends clearly below where it was.",
+    symptom="The last block of steps lies below the best one by more than noise explains and by more than a change "
+    "worth having; or the reward lost half of its level at once and stayed there, which four rows can show. "
+    "Training made the policy worse at what it is paid for, which no setting of a working trainer does on purpose.",
+    healthy="The reward does not end below where it was.",
+    causes=(
+        Cause("large_update", "it was lost at once, right after a gradient norm above 100 and 10 times the usual "
+              "one", BACK + ", and clip the gradient norm at 1.",
+              change=lambda run: {**slower(run), "max_grad_norm": 1.0},
+              follows=("grad_norm", "learning_rate_too_high"), moves=("learning_rate",),
+              measured="published log of SkyRL"),
+        Cause("truncated", SHARE,
+              "See the check truncated.", follows=("truncated",)),
+        Cause("empty", SHARE,
+              "See the check empty_completions.", follows=("empty_completions",)),
+        Cause("unscored", SHARE,
+              "See the check reward_unscored.", follows=("reward_unscored",)),
+        Cause("unknown", "none of these; updates that are too large, a KL that ran away or a sampler that differs "
+              "from the trainer show in their own checks", BACK + ", unless another finding names the cause.",
+              change=times("learning_rate", 1 / 3),
+              follows=_BEHIND_FALL,
+              moves=("learning_rate",)),
+    ),
+    find=_falling, needs=("reward",), min_steps=4, applies=learning_reward,
+    source="noise of block means as in docs/doctor/statistics.md",
+)  # fmt: skip

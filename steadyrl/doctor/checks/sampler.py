@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
-from steadyrl.doctor.check import Unclear, check
-from steadyrl.doctor.checks.readings import number, update_size
-from steadyrl.doctor.checks.units import TOKEN, find, together
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.remedies import plain_sampling
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import first_lasting, head, long_run_error, tail
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.readings import number, update_size
+from steadyrl.doctor.statistics.signals import first_lasting, head, long_run_error, tail
+from steadyrl.doctor.statistics.units import TOKEN, find, together
 
 # The gap of healthy runs stays within 3 standard errors; over many runs and windows 5 is beyond chance.
 LEAK_NATS = 1.5  # a gap above it, and above the entropy, no temperature in use explains
@@ -143,13 +142,6 @@ def flattening(run: Run) -> list[str]:
     return [f"temperature {temperature}"] if temperature is not None and temperature > 1 else []
 
 
-def sampling_overrides(run: Run) -> tuple[str, ...]:
-    """Return the settings that make log-probs those of the distribution sampled from."""
-    if run.settings.get("logprobs") == "raw":
-        return ("sampling.logprobs=sampled",)
-    return ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0")
-
-
 SAMPLING_REMEDY = (
     "Sample from the policy itself (temperature 1, top_p 1, top_k 0, min_length -1), or divide the trainer's and the "
     "reference's logits by the same temperature and cut them to the same kept tokens. A KL by abs or k3 only hides it."
@@ -160,57 +152,23 @@ LEAK_REMEDY = (
 )
 
 
-@check()
-def warped_sampling(run: Run) -> Finding | Unclear | None:
-    """Tokens are not drawn from the distribution whose log-probs train.
-
-    Symptom:
-        The mean of -log p over the sampled tokens is an estimate of the policy's entropy, if the tokens were drawn from
-        that policy. Here it differs from the exact entropy by more than noise. The test works on the first day: it
-        shows the fault even while policy and reference are equal and every KL estimate reads exactly 0.
-
-    Causes and what tells them apart:
-        - "temperature", "truncation": the gap is negative: likely tokens were drawn too often, as with a temperature
-          below 1, top-k or top-p in sampling and the plain softmax in training. The settings name which.
-        - "temperature_or_truncation": the same where the settings are not in the log.
-        - "high_temperature": the gap is positive, and the temperature is above 1.
-        - "stale_weights": the gap is positive and the temperature is not above 1: the sampler's weights are not the
-          trainer's.
-        - "high_temperature_or_stale_weights": the same where the temperature is not in the log.
-        - "pad_leak": the gap is positive and larger than the entropy itself: tokens count that were never drawn, such
-          as padding after the end.
-        Not judged where the trainer's own pass is noisy, with dropout left on: see sampler_mismatch.
-
-    Remedy:
-        Padding: mask everything after the end-of-sequence token. Otherwise sample at temperature 1 without top-k and
-        top-p, or apply the same temperature and the same kept tokens to the log-probs of policy and reference
-        (``sampling.logprobs=sampled``).
-
-    Source:
-        TRL 0.11.0, ``trl/trainer/ppo_trainer.py``, ``batched_forward_pass`` (log-probs of raw logits); TRL's deleted
-        training FAQ (top-k, top-p, min_length). Simulated with 1000 tokens and an entropy of 4.2 nats: the gap is -29 %
-        of the entropy at temperature 0.7, -11 % at top_p 0.9, +27 % at temperature 1.3.
-    """
+def _warped(run: Run) -> Result:
     gap, stated = sampling_gap(run), warps_by_settings(run)
     if gap is None and not stated:
         why = "it needs the exact entropy and the mean -log p of the sampled tokens, over the same tokens, of 8 steps"
-        return Unclear("warped_sampling", why, ("entropy (exact)", "entropy (sampled)"))
+        return Unknown(why, ("entropy (exact)", "entropy (sampled)"))
     if gap is not None and (not gap.sure or noisy_policy(run)):
         return None
     cause = _warping(run, gap.gap if gap else (1.0 if flattening(run) else -1.0))
     if gap is not None and gap.gap > max(LEAK_NATS, gap.entropy):
         cause = "pad_leak"
-    return Finding(
-        check="warped_sampling",
-        severity="warning",
-        since_step=gap.since if gap else None,
-        cause=cause,
-        message="Tokens are drawn from another distribution than the one whose log-probs train, which makes every "
+    return Found(
+        cause,
+        "warning",
+        gap.since if gap else None,
+        "Tokens are drawn from another distribution than the one whose log-probs train, which makes every "
         f"KL estimate and ratio wrong: {cause.replace('_', ' ')}.",
-        evidence=tuple(text for text in (gap.sentence if gap else "", stated) if text),
-        remedy=LEAK_REMEDY if cause == "pad_leak" else SAMPLING_REMEDY,
-        overrides=() if cause == "pad_leak" else sampling_overrides(run),
-        source="TRL's training FAQ: top_k 0, top_p 1, min_length -1; simulated: -29 % at temperature 0.7",
+        tuple(text for text in (gap.sentence if gap else "", stated) if text),
     )
 
 
@@ -226,6 +184,42 @@ def _warping(run: Run, gap: float) -> str:
     return "high_temperature" if temperature > 1 else "stale_weights"
 
 
+def _warp(name: str, sign: str, measured: str = "") -> Cause:
+    return Cause(name, sign, SAMPLING_REMEDY, change=plain_sampling, measured=measured)
+
+
+STALE = "the gap is positive and the temperature is not above 1: the sampler's weights are not the trainer's"
+warped_sampling = Check(
+    name="warped_sampling", topic="Sampling and numbers",
+    title="Tokens are not drawn from the distribution whose log-probs train.",
+    symptom="The mean of -log p over the sampled tokens is an estimate of the policy's entropy, if the tokens were "
+    "drawn from that policy. Here it differs from the exact entropy by more than noise. The test works on the first "
+    "day: it shows the fault even while policy and reference are equal and every KL estimate reads exactly 0. Not "
+    "judged where the trainer's own pass is noisy, with dropout left on: see sampler_mismatch.",
+    healthy="The mean -log p of sampled tokens equals the exact entropy, but for noise.",
+    causes=(
+        _warp("temperature", "the gap is negative: likely tokens were drawn too often; the settings hold a "
+              "temperature below 1, with the plain softmax in training",
+              "warped_temperature"),
+        _warp("truncation", "the same with top-k or top-p in the settings",
+              "warped_top_p"),
+        _warp("temperature_or_truncation", "the same where the settings are not in the log",
+              "trl-ppo"),
+        _warp("high_temperature", "the gap is positive, and the temperature is above 1"),
+        Cause("stale_weights", STALE,
+              "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch "
+              "after each load.", measured="stale_sampler"),
+        _warp("high_temperature_or_stale_weights", "the same where the temperature is not in the log"),
+        Cause("pad_leak", "the gap is positive and larger than the entropy itself: tokens count that were never "
+              "drawn, such as padding after the end", LEAK_REMEDY, measured="pad_leak"),
+    ),
+    find=_warped, applies=lambda run: run.traits.trains_on == "sampled",
+    source="TRL 0.11.0, ppo_trainer.py, batched_forward_pass (log-probs of raw logits); TRL's deleted training FAQ "
+    "(top-k, top-p, min_length); simulated with 1000 tokens and an entropy of 4.2 nats: the gap is -29 % of the "
+    "entropy at temperature 0.7, -11 % at top_p 0.9, +27 % at temperature 1.3", shows=("entropy", "sampler_gap"),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class _Mismatch:
     """Which measurement of the sampler against the trainer is out of bounds, from when, by how much."""
@@ -236,64 +230,18 @@ class _Mismatch:
     lost: bool = False
 
 
-@check(needs=("sampler_gap|kl_sampler|importance",))
-def sampler_mismatch(run: Run) -> Finding | None:
-    """The sampler and the trainer give different probabilities to the same tokens.
-
-    Symptom:
-        The mean difference of their log-probs lies above rounding (1e-3 nats in steadyrl, where both share weights;
-        0.05 elsewhere), or their KL above 0.1 nats per token, or the mean importance weight outside 0.5 to 2. What is
-        called on-policy is then off-policy, and gradients are wrong in a way that no other metric shows at first.
-
-    Causes and what tells them apart:
-        - "warped_sampling": the sampled -log p also differs from the exact entropy (see that check).
-        - "stale_weights": the difference starts at rounding, grows with the updates, and is of the size of one step's
-          update (0.8 times the root of twice its KL). A mean importance weight below 0.1 means other weights
-          altogether.
-        - "policy_noise": it is there at the first step, and so is a KL to the reference, before any update: the
-          trainer's own pass over the policy is noisy, as with dropout left on.
-        - "precision": the difference is there at the first step and stays as it is: other kernels, other
-          precision, another batch shape.
-        - "unknown": none of these.
-
-    Remedy:
-        Stale weights: load the weights into the sampler after every update, and verify after the engine wakes up.
-        Precision: use the trainer's precision in the sampler, the head in float32, or correct by truncated importance
-        weights.
-
-    Source:
-        verl, ``docs/algo/rollout_corr.md`` (its warnings); NeMo RL, ``grpo.py`` (token_mult_prob_error above 1.05);
-        trl#5312 (weights reloaded: mean weight 0.029), trl#6789 (bfloat16: 8 % of the ratios outside 0.9 to 1.1).
-    """
+def _differs(run: Run) -> Result:
     found = _mismatch(run)
     if found is None:
         return None
     cause, because = _mismatch_cause(run, found)
-    return Finding(
-        check="sampler_mismatch",
-        severity="critical" if found.lost else "warning",
-        since_step=found.since,
-        cause=cause,
-        message=f"Sampler and trainer give the sampled tokens different probabilities: {cause.replace('_', ' ')}.",
-        evidence=(found.sentence, *because),
-        remedy=_MISMATCH_REMEDIES[cause],
-        overrides=sampling_overrides(run) if cause == "warped_sampling" else (),
-        source="verl's warnings (docs/algo/rollout_corr.md): KL above 0.1, mean weight outside 0.5 to 2; "
-        "NeMo RL: probability error above 5 %",
-        follows="warped_sampling" if cause == "warped_sampling" else "",
+    return Found(
+        cause,
+        "critical" if found.lost else "warning",
+        found.since,
+        f"Sampler and trainer give the sampled tokens different probabilities: {cause.replace('_', ' ')}.",
+        (found.sentence, *because),
     )
-
-
-_MISMATCH_REMEDIES = {
-    "policy_noise": "Switch dropout off in every pass over the policy (model.eval()), and score one batch twice: both "
-    "have to give the same log-probs.",
-    "warped_sampling": SAMPLING_REMEDY,
-    "stale_weights": "Load the trainer's weights into the sampler after every update, and compare log-probs of one "
-    "batch after each load; or correct by truncated importance weights.",
-    "precision": "Sample and train in the same precision, with the output head in float32; or correct by truncated "
-    "importance weights.",
-    "unknown": "Score one batch with sampler and trainer under the same weights, and compare token by token.",
-}
 
 
 def _mismatch(run: Run) -> _Mismatch | None:
@@ -319,9 +267,7 @@ def _mismatch(run: Run) -> _Mismatch | None:
     return None
 
 
-def _mismatch_cause(
-    run: Run, found: _Mismatch
-) -> tuple[Literal["warped_sampling", "stale_weights", "policy_noise", "precision", "unknown"], tuple[str, ...]]:
+def _mismatch_cause(run: Run, found: _Mismatch) -> tuple[str, tuple[str, ...]]:
     gap, noisy = sampling_gap(run), noisy_policy(run)
     if noisy:
         return "policy_noise", (noisy,)
@@ -342,3 +288,38 @@ def _mismatch_cause(
     if 0.5 < last / max(head(found.series), 1e-12) < 2.0:
         return "precision", (f"it is there from the first step ({number(first)}) and does not grow",)
     return "unknown", ()
+
+
+sampler_mismatch = Check(
+    name="sampler_mismatch", topic="Sampling and numbers",
+    title="The sampler and the trainer give different probabilities to the same tokens.",
+    symptom="The mean difference of their log-probs lies above rounding (1e-3 nats in steadyrl, where both share "
+    "weights; 0.05 elsewhere), or their KL above 0.1 nats per token, or the mean importance weight outside 0.5 to "
+    "2. What is called on-policy is then off-policy, and gradients are wrong in a way that no other metric shows at "
+    "first.",
+    healthy="Sampler and trainer give the same tokens the same log-probs, but for rounding.",
+    causes=(
+        Cause("warped_sampling", "the sampled -log p also differs from the exact entropy (see that check)",
+              SAMPLING_REMEDY, change=plain_sampling, follows=("warped_sampling",)),
+        Cause("stale_weights", "the difference starts at rounding, grows with the updates, and is of the size of "
+              "one step's update (0.8 times the root of twice its KL). A mean importance weight below 0.1 means "
+              "other weights altogether",
+              "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch "
+              "after each load, also after the engine wakes up; or correct by truncated importance weights.",
+              measured="stale_sampler"),
+        Cause("policy_noise", "it is there at the first step, and so is a KL to the reference, before any update: "
+              "the trainer's own pass over the policy is noisy, as with dropout left on",
+              "Switch dropout off in every pass over the policy (model.eval()), and score one batch twice: both "
+              "have to give the same log-probs.", measured="policy_dropout"),
+        Cause("precision", "the difference is there at the first step and stays as it is: other kernels, other "
+              "precision, another batch shape",
+              "Sample and train in the same precision, with the output head in float32; or correct by truncated "
+              "importance weights."),
+        Cause("unknown", "none of these",
+              "Score one batch with sampler and trainer under the same weights, and compare token by token.",
+              follows=("warped_sampling",)),
+    ),
+    find=_differs, needs=("sampler_gap|kl_sampler|importance",), applies=lambda run: run.traits.trains_on != "given",
+    source="verl, docs/algo/rollout_corr.md (its warnings); NeMo RL, grpo.py (token_mult_prob_error above 1.05); "
+    "trl#5312 (weights reloaded: mean weight 0.029), trl#6789 (bfloat16: 8 % of the ratios outside 0.9 to 1.1)",
+)  # fmt: skip

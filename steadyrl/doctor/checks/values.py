@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.doctor.check import Result, Unclear, check
-from steadyrl.doctor.checks.measures import kl_coef, setting, share_with_spike
-from steadyrl.doctor.checks.readings import learns, number
-from steadyrl.doctor.checks.remedies import scaled_learning_rate
-from steadyrl.doctor.checks.units import SEQUENCE, TOKEN, find, together
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.remedies import both, times, to
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts, head
-from steadyrl.types import Finding
+from steadyrl.doctor.statistics.measures import kl_coef, setting, share_with_spike
+from steadyrl.doctor.statistics.readings import learns, number
+from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts, head
+from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find, together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
@@ -27,61 +26,36 @@ OFFSET_SHARE = 0.8  # of the squared error that a constant offset has to explain
 CONSTANT = 1e-6  # spread of returns, relative to their size, below which explaining it means nothing
 ADVANTAGE_FLOOR = 0.05  # standard deviations; a mean below it shifts no update noticeably
 ADVANTAGE_SE = 3.0
-GROUPED = ("grpo", "rloo", "gspo", "dapo", "dr_grpo", "cispo")
 
 
-@check(needs=("loss_value",))
-def value_loss_spikes(run: Run) -> Result:
-    """Value loss jumps to many times its usual level.
+def has_critic(run: Run) -> bool:
+    """Return False for training without a value head."""
+    return run.traits.critic is not False
 
-    Symptom: several steps have a value loss more than 5 times the median of the 100 steps before and more than 6 robust
-    standard deviations away on a logarithmic scale. One single step is not reported: one odd batch is no illness. The
-    value head has to predict the return; a jump says that the returns changed faster than it could follow.
 
-    Causes and what tells them apart:
-    - kl: returns contain -kl_coef times the KL summed over the completion. When that KL leaves its range, the value
-      loss grows with its square. Told by the KL spiking at or just before the value loss, and by the size: the value
-      loss is about (kl_coef x KL per sequence) squared, times 1/6 to 1. With a coefficient of 0.2 and a KL of 300 that
-      is 60 squared: 3600.
-    - reward_outlier: the greatest or least reward, or the spread of the rewards, jumps at the same steps.
-    - length_jump: completions became longer at once, and the sum of the penalty with them; the KL per token stayed.
-    - value_reset: the mean prediction jumped, rewards and KL did not: the value head lost its weights, for example when
-      a run was resumed without them.
-    - value_head: none of these, and the head explained nothing from the start: it is not trained well enough.
-
-    Remedy: for kl, mend the KL first (smaller learning rate, fewer epochs, an adaptive coefficient); the value loss
-    follows. For outliers, bound or scale the reward. For the value head, clip its change (0.2), and give its loss a
-    weight that trains it without disturbing the policy (0.1 is usual).
-
-    Source: Ziegler et al. (arXiv 1909.08593) for the penalty in the reward; TRL 0.11 docs/source/logging.mdx: the value
-    loss spikes or becomes NaN when a run is not going well; the arithmetic of the size is steadyrl's own.
-    """
+def _value_spikes(run: Run) -> Result:
     series = run.get("loss_value")
     assert series is not None, "a need"
     if len(series) <= BURSTS_FROM:
-        return Unclear("value_loss_spikes", f"{len(series)} steps are too few to tell what is usual")
+        return Unknown(f"{len(series)} steps are too few to tell what is usual")
     far = bursts(series, SPIKE_FACTOR)
     if not len(far):
         return None
     cause, told = _spike_cause(run, replace(series, steps=series.steps[far], values=series.values[far]))
     since, top = int(series.steps[far[0]]), far[np.argmax(series.values[far])]
     usual = float(np.median(series.values))
-    remedy, overrides = _spike_remedy(run, cause)
-    return Finding(
-        check="value_loss_spikes",
-        severity="warning",
-        since_step=since,
-        cause=cause,
-        message=f"the value loss spikes from step {since} on: {told}",
-        evidence=(
+    length = run.get("length")
+    return Found(
+        cause,
+        "warning",
+        since,
+        f"the value loss spikes from step {since} on: {told}",
+        (
             f"{len(far)} steps are more than {SPIKE_FACTOR:g} times the level before them; the median of all steps is "
             f"{number(usual)}",
             f"the greatest is {number(float(series.values[top]))} at step {series.steps[top]}",
-            told,
         ),
-        remedy=remedy,
-        overrides=overrides,
-        source="Ziegler et al., arXiv 1909.08593; TRL 0.11 docs/source/logging.mdx",
+        change={"max_new_tokens": round(head(length))} if cause == "length_jump" and length is not None else None,
     )
 
 
@@ -114,7 +88,7 @@ def _spike_cause(run: Run, spiked: Series) -> tuple[str, str]:
 def _penalty_explains(run: Run, spiked: Series) -> str:
     """Return a sentence if the penalty's square is about the value loss and rose with it; else ""."""
     kl = find(run, "kl_ref", SEQUENCE)
-    if kl is None or run.settings.get("kl_place") == "loss":
+    if kl is None or run.traits.kl_place == "loss":
         return ""
     coefficient = kl_coef(run, kl)
     if coefficient is None:
@@ -133,96 +107,70 @@ def _penalty_explains(run: Run, spiked: Series) -> str:
     )
 
 
-def _spike_remedy(run: Run, cause: str) -> tuple[str, tuple[str, ...]]:
-    slower = scaled_learning_rate(run, 1 / 3)
-    return {
-        "kl": (
-            "Mend the KL, the value loss follows: a third of the learning rate, one pass over a batch, an adaptive "
-            "coefficient; go on from a checkpoint before the first spike.",
-            (*slower, "update.epochs=1", "algorithm.args.kl_control=adaptive"),
-        ),
-        "reward_outlier": (
-            "Bound the reward (clip it to a few standard deviations) or divide it by its running standard deviation; "
-            "look at the completions of these steps.",
-            ("algorithm.args.whiten_rewards=true",),
-        ),
-        "length_jump": (
-            "Find out why completions grew (see length_explosion and truncated) and bound them.",
-            (f"sampling.max_new_tokens={round(head(length))}",) if (length := run.get("length")) is not None else (),
-        ),
-        "value_reset": (
-            "Resume with the value head's weights and its optimizer state, from a checkpoint before the jump.",
-            (),
-        ),
-        "value_head": (
-            "Clip the change of the values, give their loss weight 0.1, and let the value head train before the "
-            "policy does.",
-            ("algorithm.args.clip_value=0.2", "algorithm.args.value_coef=0.1"),
-        ),
-        "unknown": (
-            "Log the KL per sequence, the greatest and least reward and the mean value; then ask again. A smaller "
-            "learning rate is the safest first attempt.",
-            slower,
-        ),
-    }[cause]
+_THIRD = times("learning_rate", 1 / 3)
+value_loss_spikes = Check(
+    name="value_loss_spikes", topic="Value",
+    title="The value loss jumps to many times its usual level.",
+    symptom="Several steps have a value loss more than 5 times the median of the 100 steps before and more than 6 "
+    "robust standard deviations away on a logarithmic scale. One single step is not reported: one odd batch is no "
+    "illness. The value head has to predict the return; a jump says that the returns changed faster than it could "
+    "follow.",
+    healthy="The value loss falls, and stays within five times its level.",
+    causes=(
+        Cause("kl", "returns contain -kl_coef times the KL summed over the completion: the KL spikes at or just "
+              "before the value loss, and the value loss is about (kl_coef x KL per sequence) squared, times 1/6 to "
+              "1. With a coefficient of 0.2 and a KL of 300 that is 60 squared: 3600",
+              "Fix the KL, the value loss follows: a third of the learning rate, one pass over a batch, an "
+              "adaptive coefficient; go on from a checkpoint before the first spike.",
+              change=both(_THIRD, to(epochs=1)), follows=("kl_runaway", "negative_kl", "learning_rate_too_high"),
+              moves=("learning_rate", "epochs")),
+        Cause("reward_outlier", "the greatest or least reward, or the spread of the rewards, jumps at the same "
+              "steps",
+              "Bound the reward (clip it to a few standard deviations) or divide it by its running standard "
+              "deviation; look at the completions of these steps.", follows=("reward_jump", "reward_scale"),
+              moves=("reward_limit",), measured="reward_outliers, reward_offset"),
+        Cause("length_jump", "completions became longer at once, and the sum of the penalty with them; the KL per "
+              "token stayed",
+              "Find out why completions grew (see length_explosion and truncated) and bound them.",
+              follows=("length_explosion",)),
+        Cause("value_reset", "the mean prediction jumped, rewards and KL did not: the value head lost its weights",
+              "Resume with the value head's weights and its optimizer state, from a checkpoint before the jump.",
+              follows=("reward_jump",)),
+        Cause("value_head", "none of these, and the head explained nothing from the start: it is not trained well "
+              "enough",
+              "Clip the change of the values (0.2), give their loss weight 0.1, and let the value head train "
+              "before the policy does.", follows=("reward_jump",)),
+        Cause("unknown", "neither KL, reward, length nor the mean prediction jump with it as far as they are logged",
+              "Log the KL per sequence, the greatest and least reward and the mean value; then ask again. A "
+              "smaller learning rate is the safest first attempt.", change=_THIRD,
+              follows=("reward_jump", "learning_rate_too_high")),
+    ),
+    find=_value_spikes, needs=("loss_value",), applies=has_critic, follows=("value_jump",),
+    source="Ziegler et al. (arXiv 1909.08593) for the penalty in the reward; TRL 0.11 docs/source/logging.mdx: the "
+    "value loss spikes or becomes NaN when a run is not going well; the arithmetic of the size is steadyrl's own",
+)  # fmt: skip
 
 
-@check(needs=("explained_variance",))
-def explained_variance_low(run: Run) -> Result:
-    """Value head predicts returns worse than a constant would.
-
-    Symptom: after the first fifth of the run (20 steps at least) the explained variance is still below 0, in three
-    blocks of steps one after the other, the last ones among them. 1 is a perfect prediction, 0 is as good as always
-    predicting the mean return, -6 means errors 2.6 times as wide as the returns themselves.
-
-    Causes and what tells them apart:
-    - constant_returns: returns hardly vary (return_std near 0), so there is nothing to explain and the number means
-      nothing. Mend the reward.
-    - offset: the predictions are all off by the same amount. Two formulas are in use: 1 - MSE / Var counts a constant
-      offset as error (TRL 0.11), 1 - Var(error) / Var does not (verl, steadyrl). The first very negative and the second
-      fine, or a mean prediction far from the mean return, is an offset: the reward's zero lies far from 0.
-    - untrained_head: both formulas are negative: the head does not follow the returns.
-
-    Remedy: for an offset, centre the reward (take its usual level off). For an untrained head, raise the weight of the
-    value loss or its learning rate, warm it up before the policy trains, or use a baseline without a critic (GRPO).
-
-    Source: TRL v0.11.4 ppo_trainer.py (1 - val/error / returns/var); Stable-Baselines3's logger page: 1 is perfect,
-    below 0 is worse than predicting nothing; that the two formulas differ by the offset is arithmetic.
-    """
+def _explains_little(run: Run) -> Result:
     centred = run.get("explained_variance", estimator="centred")
     series = centred or run.get("explained_variance")
     uncentred = run.get("explained_variance", estimator="uncentred")
     assert series is not None, "a need"
     warm = max(WARM_STEPS, int(WARM_SHARE * len(series)))
     if len(series) < warm + MIN_STEPS:
-        return Unclear("explained_variance_low", f"the value head is given {warm} steps to settle; few follow")
+        return Unknown(f"the value head is given {warm} steps to settle; few follow")
     since, low = _bad_blocks(series, warm)
     since_raw, low_raw = _bad_blocks(uncentred, warm) if uncentred is not None else (None, 0.0)
     if since is None and since_raw is None:
         return None
     cause, told = _low_cause(run, since is not None, uncentred is series or since_raw is not None)
     shown = low if since is not None else low_raw
-    centre = "centre the reward by taking its usual level off, or start the value head at that level"
-    remedy, overrides = {
-        "constant_returns": ("Nothing is wrong with the value head: mend the reward, which does not vary.", ()),
-        "offset": (f"The error is a constant: {centre}.", ()),
-        "untrained_head": (
-            "Raise the weight of the value loss, let the value head train some steps before the policy, or use an "
-            "algorithm without a critic.",
-            ("algorithm.args.value_coef=1.0",),
-        ),
-    }[cause]
-    return Finding(
-        check="explained_variance_low",
-        severity="info" if shown > EV_HARMS or (cause == "untrained_head" and learns(run)) else "warning",
-        since_step=since if since is not None else since_raw,
-        cause=cause,
-        message=f"the value head explains returns worse than a constant: {told}",
-        evidence=(f"the explained variance is {number(shown)} (median of the last blocks, {series.source})", told),
-        remedy=remedy,
-        overrides=overrides,
-        source="TRL v0.11.4 ppo_trainer.py; Stable-Baselines3, logger page",
-        follows="reward_constant" if cause == "constant_returns" else "",
+    return Found(
+        cause,
+        "info" if shown > EV_HARMS or (cause == "untrained_head" and learns(run)) else "warning",
+        since if since is not None else since_raw,
+        f"the value head explains returns worse than a constant: {told}",
+        (f"the explained variance is {number(shown)} (median of the last blocks, {series.source})",),
     )
 
 
@@ -265,40 +213,44 @@ def _uncentred(run: Run) -> Series:
     return found
 
 
-@check(needs=("advantage_mean",))
-def advantage_off(run: Run) -> Result:
-    """Mean of the advantages stays away from 0.
+explained_variance_low = Check(
+    name="explained_variance_low", topic="Value",
+    title="The value head predicts returns worse than a constant would.",
+    symptom="After the first fifth of the run (20 steps at least) the explained variance is still below 0, in three "
+    "blocks of steps one after the other, the last ones among them. 1 is a perfect prediction, 0 is as good as "
+    "always predicting the mean return, -6 means errors 2.6 times as wide as the returns themselves.",
+    healthy="The explained variance is above 0 after the first fifth of the run.",
+    causes=(
+        Cause("constant_returns", "returns hardly vary (return_std near 0), so there is nothing to explain and the "
+              "number means nothing",
+              "Nothing is wrong with the value head: fix the reward, which does not vary.",
+              follows=("reward_constant",)),
+        Cause("offset", "the predictions are all off by the same amount. 1 - MSE / Var counts a constant offset as "
+              "error (TRL 0.11), 1 - Var(error) / Var does not (verl, steadyrl): the first very negative and the "
+              "second fine, or a mean prediction far from the mean return, is an offset",
+              "Centre the reward by taking its usual level off, or start the value head at that level.",
+              follows=("value_jump", "reward_jump", "reward_scale"), measured="reward_offset"),
+        Cause("untrained_head", "both formulas are negative: the head does not follow the returns",
+              "Raise the weight of the value loss or its learning rate, let the value head train some steps before "
+              "the policy, or use an algorithm without a critic.",
+              follows=("value_jump", "reward_jump", "value_loss_spikes")),
+    ),
+    find=_explains_little, needs=("explained_variance",), applies=has_critic,
+    source="TRL v0.11.4 ppo_trainer.py (1 - val/error / returns/var); Stable-Baselines3's logger page: 1 is perfect, "
+    "below 0 is worse than predicting nothing; that the two formulas differ by the offset is arithmetic",
+)  # fmt: skip
 
-    Symptom: over three blocks of steps or more the mean advantage keeps one sign and is beyond 3 standard errors. An
-    advantage with a positive mean makes every sampled token likelier, one with a negative mean makes every token less
-    likely, whatever was good or bad about them.
 
-    Causes and what tells them apart:
-    - not_whitened: the algorithm does not centre its advantages, and the values lag behind the returns.
-    - whitened_elsewhere: advantages are said to be whitened and their mean is not 0 nevertheless: it was taken over
-      other tokens than those that train (padding counted in, or one part of the machines only).
-    - length_correlation: with a group baseline the mean over completions is 0 by construction; the mean over tokens is
-      not if long completions score differently from short ones. No fault, but a pull on the length: below 0, long
-      completions score worse.
-
-    Not judged: advantages that steadyrl logs before whitening, which may well have a mean.
-
-    Remedy: whiten over the completion tokens of the whole batch. For length_correlation, watch the length; a loss that
-    divides by all tokens of the batch, not by each completion's own, treats long and short alike.
-
-    Source: N Implementation Details of RLHF (advantages are whitened with the mean taken out); Dr. GRPO for the length.
-    """
+def _advantage(run: Run) -> Result:
     series = run.get("advantage_mean")
     assert series is not None, "a need"
-    grouped = run.algorithm in GROUPED
+    grouped = run.traits.grouped is True
     if run.trainer == "steadyrl" and not grouped:
         return None
-    if len(series) < MIN_STEPS:
-        return Unclear("advantage_off", f"{len(series)} steps are too few")
     spread = run.get("advantage_std")
     std = float(np.median(spread.values)) if spread is not None else 1.0 if run.settings.get("whitened") else None
     if std is None:
-        return Unclear("advantage_off", "the spread of the advantages is not known", ("advantage_std", "whitened"))
+        return Unknown("the spread of the advantages is not known", ("advantage_std", "whitened"))
     limit = max(ADVANTAGE_FLOOR * std, ADVANTAGE_SE * _standard_error(run, series, std))
     steps, medians = block_medians(series)
     far = np.abs(medians) > limit
@@ -316,28 +268,47 @@ def _standard_error(run: Run, series: Series, std: float) -> float:
     return float(np.std(np.diff(series.values)) / np.sqrt(2.0))
 
 
-def _off_finding(run: Run, since: int, level: float, limit: float, grouped: bool) -> Finding:
-    whitened = bool(run.settings.get("whitened"))
-    cause = "length_correlation" if grouped else "whitened_elsewhere" if whitened else "not_whitened"
-    told, remedy = {
-        "length_correlation": (
-            f"long completions score {'better' if level > 0 else 'worse'} than short ones of the same prompt",
-            "No fault by itself: watch the length, and divide the loss by all tokens of the batch.",
-        ),
-        "whitened_elsewhere": (
-            "they are whitened, so the mean was taken over other tokens than are logged or trained",
-            "Whiten over the completion mask of the whole batch.",
-        ),
-        "not_whitened": ("they are not centred, and the values lag behind", "Whiten the advantages of each batch."),
-    }[cause]
-    return Finding(
-        check="advantage_off",
-        severity="info" if grouped else "warning",
-        since_step=since,
-        cause=cause,
-        message=f"the mean advantage stays at {number(level)} from step {since} on: {told}",
-        evidence=(f"block medians beyond {number(limit)} with one sign, their median {number(level)}",),
-        remedy=remedy,
-        overrides=("algorithm.args.whiten_advantages=true",) if cause == "not_whitened" else (),
-        source="N Implementation Details of RLHF with PPO; Dr. GRPO",
+def _off_finding(run: Run, since: int, level: float, limit: float, grouped: bool) -> Found:
+    cause = (
+        "length_correlation" if grouped else "whitened_elsewhere" if run.settings.get("whitened") else "not_whitened"
     )
+    told = {
+        "length_correlation": f"long completions score {'better' if level > 0 else 'worse'} than short ones of the "
+        "same prompt",
+        "whitened_elsewhere": "they are whitened, so the mean was taken over other tokens than are logged or trained",
+        "not_whitened": "they are not centred, and the values lag behind",
+    }[cause]
+    return Found(
+        cause,
+        "info" if grouped or not run.traits.critic else "warning",
+        since,
+        f"the mean advantage stays at {number(level)} from step {since} on: {told}",
+        (f"block medians beyond {number(limit)} with one sign, their median {number(level)}",),
+    )
+
+
+advantage_off = Check(
+    name="advantage_off", topic="Value",
+    title="The mean of the advantages stays away from 0.",
+    symptom="Over three blocks of steps or more the mean advantage keeps one sign and is beyond 3 standard errors. "
+    "An advantage with a positive mean makes every sampled token likelier, one with a negative mean makes every "
+    "token less likely, whatever was good or bad about them. Advantages that steadyrl logs before whitening may "
+    "well have a mean and are not judged; without a critic it is worth knowing only.",
+    healthy="The mean advantage is 0, within its error.",
+    causes=(
+        Cause("not_whitened", "the algorithm does not centre its advantages, and the values lag behind the returns",
+              "Whiten the advantages of each batch over its completion tokens.", change=to(whitened=True),
+              follows=("advantage_baseline",)),
+        Cause("whitened_elsewhere", "advantages are said to be whitened and their mean is not 0 nevertheless: it "
+              "was taken over other tokens than those that train (padding counted in, or one part of the machines "
+              "only)",
+              "Whiten over the completion mask of the whole batch."),
+        Cause("length_correlation", "with a group baseline the mean over completions is 0 by construction; the "
+              "mean over tokens is not if long completions score differently from short ones. No fault, but a pull "
+              "on the length",
+              "No fault by itself: watch the length, and divide the loss by all tokens of the batch."),
+    ),
+    find=_advantage, needs=("advantage_mean",), min_steps=MIN_STEPS,
+    applies=lambda run: run.traits.trains_on == "sampled",
+    source="N Implementation Details of RLHF (advantages are whitened, the mean taken out); Dr. GRPO for the length",
+)  # fmt: skip

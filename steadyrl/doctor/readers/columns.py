@@ -12,6 +12,8 @@ from steadyrl.doctor.series import Column, RawLog
 
 MAX_NAMES = 20_000  # a log has hundreds; more come from a broken file, and each costs memory
 MAX_STEP = 2**53  # above it float64 does not hold every whole number, and differences of int64 may overflow
+MIN_DISTINCT = 10  # different rows, so that repetitions of each are a habit of the log
+REGULAR_REPETITIONS = 0.8  # of the rows that must be repeated equally often
 REGULAR_SHARE = 0.5  # of the distances between steps that must be equal for a larger one to mean missing steps
 
 
@@ -82,7 +84,8 @@ class Columns:
             notes.append(f"values that are means of several of the same step: {self._averaged}")
         if self._crowded_out:
             notes.append(f"values left out, for they have more than {MAX_NAMES} names: {self._crowded_out}")
-        return RawLog(path, kind, dict(sorted(found.items())), settings, (*notes, *_gaps(found)))
+        found, repeated = _without_repetitions(found)
+        return RawLog(path, kind, dict(sorted(found.items())), settings, (*notes, *repeated, *_gaps(found)))
 
     def _merge(self, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Column:
         """Return one value for each step: of the latest attempt, the mean of what it wrote."""
@@ -130,6 +133,34 @@ class Points:
             columns.add(name, np.array(steps, np.int64), np.arange(len(steps)), np.array(values, np.float64))
         lost = [f"values left out, for they have no whole step: {self._without_step}"] if self._without_step else []
         return columns.log(path, kind, settings, [*notes, *lost])
+
+
+def _without_repetitions(columns: dict[str, Column]) -> tuple[dict[str, Column], list[str]]:
+    """Leave out rows that repeat the one before, where most rows are written equally often.
+
+    A callback that is called at each step writes the last logged values until there are others. A run whose values do
+    not change at all is kept: that is a finding.
+    """
+    longest = max((column.steps for column in columns.values()), key=len, default=np.empty(0, np.int64))
+    whole = [column for column in columns.values() if np.array_equal(column.steps, longest)]
+    changes = np.zeros(max(len(longest) - 1, 0), bool)
+    for column in whole:
+        before, after = column.values[:-1], column.values[1:]
+        changes |= (before != after) & ~(np.isnan(before) & np.isnan(after))
+        if changes.all():
+            return columns, []
+    ends = np.append(np.flatnonzero(changes), len(longest) - 1)
+    lengths = np.diff(ends, prepend=-1)
+    usual = int(np.median(lengths))
+    if len(ends) < MIN_DISTINCT or usual < 2 or (lengths == usual).mean() < REGULAR_REPETITIONS:
+        return columns, []
+    kept = longest[ends]
+    found = {name: Column(c.steps[at], c.values[at]) for name, c in columns.items() if len(at := _shared(c, kept))}
+    return found, [f"rows left out, for they repeat the one before: {len(longest) - len(ends)}"]
+
+
+def _shared(column: Column, steps: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.isin(column.steps, steps))
 
 
 def _gaps(columns: dict[str, Column]) -> list[str]:

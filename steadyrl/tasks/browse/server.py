@@ -1,4 +1,4 @@
-"""The site for a browser: served on loopback, one state per session; an unguessable cookie distinguishes the sessions."""
+"""The site for a browser: served on loopback, one state per session, separated by an unguessable cookie."""
 
 from __future__ import annotations
 

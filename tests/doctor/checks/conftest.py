@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.check import Unclear
+from steadyrl.doctor.names import own
+from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
-from steadyrl.types import Finding
 
 TOKENS = 20.0  # mean length of a completion
 SETTINGS = {
@@ -95,7 +95,15 @@ class SyntheticRun:
         for (quantity, unit, estimator), values in self.curves.items():
             made = Series(quantity, unit, estimator, quantity, np.arange(self.n), values)
             series[quantity] = (*series.get(quantity, ()), made)
-        return Run("made", self.trainer, self.algorithm, series, self.settings)
+        return Run(
+            "made",
+            self.trainer,
+            self.algorithm,
+            series,
+            self.settings,
+            traits=traits(self.algorithm, self.settings, series),
+            keys=own.TABLE.own_keys({}, self.settings) if self.trainer == "steadyrl" else {},
+        )
 
 
 @pytest.fixture
@@ -110,7 +118,7 @@ def finding():
 
     def single(check, made):
         found = check(made.run())
-        assert [type(result) for result in found] == [Finding], found
+        assert [result.state for result in found] == ["found"], found
         return found[0]
 
     return single
@@ -121,7 +129,7 @@ def silent():
     """Return a function that holds that a check says nothing of a run beyond information."""
 
     def holds(check, made):
-        loud = [r for r in check(made.run()) if isinstance(r, Finding) and r.severity != "info"]
+        loud = [r for r in check(made.run()) if r.harms]
         assert not loud, loud
 
     return holds
@@ -133,7 +141,7 @@ def unclear():
 
     def holds(check, made):
         found = check(made.run())
-        assert [type(result) for result in found] == [Unclear], found
+        assert [result.state for result in found] == ["unknown"], found
         return found[0]
 
     return holds

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from steadyrl.config import resolve
-from steadyrl.doctor.check import Unclear
+from steadyrl.doctor.examine import BY_NAME
+from steadyrl.doctor.names import own
+from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
-from steadyrl.types import Finding
 
 UNITS = {"kl_ref": ("nats/sequence", "k1"), "kl_old": ("nats/token", "k3"), "explained_variance": ("", "centred")}
 MEMORY = 60  # steps after which the noise has forgotten: 0.8 ** 60 is 1.5e-6
@@ -42,7 +43,9 @@ def make_run(columns, algorithm="ppo", trainer="steadyrl", settings=None):
             every[name] = column
         else:
             every[name] = (column if isinstance(column, Series) else series(name, column),)
-    return Run("runs/made", trainer, algorithm, every, {"max_grad_norm": 1.0, **(settings or {})})
+    known = {"max_grad_norm": 1.0, **(settings or {})}
+    names = own.TABLE.own_keys({}, known) if trainer == "steadyrl" else {}
+    return Run("runs/made", trainer, algorithm, every, known, traits=traits(algorithm, known, every), keys=names)
 
 
 def rise(n, start, end, pace=3.0):
@@ -111,7 +114,7 @@ def alone(run, *quantities):
 
 def finding(results):
     """Return the single finding of a check's results, which hold no other; its overrides are valid settings."""
-    found = [result for result in results if isinstance(result, Finding)]
+    found = [result for result in results if result.state == "found"]
     assert len(found) == 1, results
     resolve({"rewards": {"retrieval": 1.0, "structure": 0.1}, "algorithm": {"name": "ppo"}}, found[0].overrides)
     assert found[0].message and found[0].remedy and found[0].evidence and found[0].source
@@ -120,5 +123,15 @@ def finding(results):
 
 def unclear(results):
     """Return the single 'could not tell' of a check's results, which hold nothing else."""
-    assert len(results) == 1 and isinstance(results[0], Unclear), results
+    assert len(results) == 1 and results[0].state == "unknown", results
     return results[0]
+
+
+def said(results):
+    """Return what a check's results say beyond that all is in order."""
+    return [result for result in results if result.state != "ok"]
+
+
+def nearest(found):
+    """Return the check that a finding is linked to first, by the record of its cause."""
+    return BY_NAME[found.check].cause(found.cause).follows[0]

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.entropy import entropy_collapse, entropy_explosion, entropy_is_a_sum
+from tests.doctor.checks.series_for_values import nearest, said
 
 
 def lose_entropy(made, to=0.05, since=60):
@@ -19,7 +20,7 @@ def test_large_updates_when_it_falls_are_the_cause(seed, make, finding):
     lose_entropy(made)
     made.put("clip_fraction", np.where(np.arange(made.n) < 58, 0.08, 0.45))
     found = finding(entropy_collapse, made)
-    assert (found.cause, found.severity, found.follows) == ("learning_rate", "critical", "learning_rate_too_high")
+    assert (found.cause, found.severity, nearest(found)) == ("learning_rate", "critical", "learning_rate_too_high")
     assert 60 < found.since_step < 75  # half of it is lost after 5.6 of 30 steps
     assert "update.learning_rate=3e-05" in found.overrides
 
@@ -36,7 +37,7 @@ def test_rewards_that_never_differ_leave_only_noise(make, finding):
     lose_entropy(made)
     made.put("no_signal", 0.97)
     found = finding(entropy_collapse, made)
-    assert (found.cause, found.follows) == ("constant_reward", "no_signal_groups")
+    assert (found.cause, nearest(found)) == ("constant_reward", "no_signal_groups")
 
 
 def test_repetition_with_a_flat_reward_is_degenerate(make, finding):
@@ -89,13 +90,13 @@ def test_without_a_reward_a_collapse_is_no_more_than_a_warning(make, finding):
 def test_a_low_entropy_that_does_not_fall_is_healthy(make):
     made = make(7)
     lose_entropy(made, to=0.05, since=-100)
-    assert entropy_collapse(made.run()) == []
+    assert said(entropy_collapse(made.run())) == []
 
 
 def test_a_fall_to_forty_per_cent_is_healthy_whatever_the_reward_does(make):
     made = make(8)
     lose_entropy(made, to=0.8)
-    assert entropy_collapse(made.run()) == []
+    assert said(entropy_collapse(made.run())) == []
 
 
 def test_an_entropy_of_unknown_length_does_not_tell(make, unclear):
@@ -153,7 +154,7 @@ def test_a_rise_with_the_reward_is_information(make, finding):
 def test_a_doubled_entropy_is_healthy(make):
     made = make(5)
     gain_entropy(made, to=4.0)
-    assert entropy_explosion(made.run()) == []
+    assert said(entropy_explosion(made.run())) == []
 
 
 @pytest.mark.parametrize("vocabulary", [50_000, None])
@@ -185,11 +186,11 @@ def test_a_toy_may_start_uniform(make):
     made.drop("entropy")
     made.settings["vocabulary"] = 27
     made.put("entropy", 3.2, "nats/token", "exact")
-    assert entropy_is_a_sum(made.run()) == []
+    assert said(entropy_is_a_sum(made.run())) == []
 
 
 def test_what_is_known_to_be_a_sum_is_not_doubted(make):
     made = make(4)
     made.drop("entropy")
     made.put("entropy", 40.0, "nats/sequence", "sampled")
-    assert entropy_is_a_sum(made.run()) == []
+    assert said(entropy_is_a_sum(made.run())) == []

@@ -1,7 +1,7 @@
 import numpy as np
 
 from steadyrl.doctor.checks.hacking import over_training, reward_hacking
-from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, series, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, series, unclear
 
 N = 300
 AT = np.arange(0, N, 15)
@@ -29,7 +29,7 @@ def test_a_part_that_falls_is_worth_knowing_where_nothing_is_held_out():
 
 def test_a_falling_length_is_no_goal_that_falls():
     run = healthy(n=N, heldout__length=heldout(np.linspace(30, 5, len(AT)), "length"))
-    assert reward_hacking(run) == []
+    assert said(reward_hacking(run)) == []
 
 
 def test_a_reward_that_does_not_rise_hacks_nothing():
@@ -38,7 +38,7 @@ def test_a_reward_that_does_not_rise_hacks_nothing():
         reward=0.5 + noise(np.random.default_rng(0), N, 0.03),
         heldout__retrieval=heldout(np.linspace(0.5, 0.2, 20)),
     )
-    assert reward_hacking(run) == []
+    assert said(reward_hacking(run)) == []
 
 
 def test_with_the_trained_reward_alone_it_cannot_be_told():
@@ -58,16 +58,16 @@ def test_held_out_problems_past_their_peak_name_the_checkpoint():
 def test_a_run_that_broke_altogether_is_not_over_training():
     course = np.concatenate([np.linspace(0.1, 0.6, 10), np.linspace(0.6, 0.25, 10)])
     reward = np.interp(np.arange(N), AT, course) + noise(np.random.default_rng(0), N, 0.02)
-    assert over_training(healthy(n=N, heldout__retrieval=heldout(course), reward=reward)) == []
+    assert said(over_training(healthy(n=N, heldout__retrieval=heldout(course), reward=reward))) == []
 
 
 def test_a_plateau_with_noise_is_no_peak():
     for seed in range(50):
         rng = np.random.default_rng(seed)
         course = rise(len(AT), 0.1, 0.5, 5.0) + noise(rng, len(AT), 0.02)
-        assert over_training(healthy(seed, N, heldout__retrieval=series("heldout/retrieval", course, AT))) == []
+        assert said(over_training(healthy(seed, N, heldout__retrieval=series("heldout/retrieval", course, AT)))) == []
 
 
 def test_five_evaluations_show_no_peak():
     few = series("heldout/retrieval", [0.1, 0.4, 0.6, 0.4, 0.1], [0, 60, 120, 180, 240])
-    assert "fewer than 6" in unclear(over_training(healthy(n=N, heldout__retrieval=few))).why
+    assert "fewer than 6" in unclear(over_training(healthy(n=N, heldout__retrieval=few))).message

@@ -69,8 +69,8 @@ def test_short_completions_of_a_small_model_with_two_nats_per_token_are_healthy(
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_every_check_explains_itself_to_a_newcomer(check):
-    for section in ("Symptom:", "Causes and what tells them apart:", "Remedy:", "Source:"):
-        assert section in check.page, f"{check.name} has no section {section}"
+    assert check.title and check.symptom and check.healthy and check.source and check.causes
+    assert all(cause.sign and cause.remedy for cause in check.causes)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
@@ -79,7 +79,7 @@ def test_a_log_without_anything_is_never_called_healthy(check, make):
     made.curves, made.settings = {}, {}
     if check.name != "warped_sampling":
         assert check.needs
-    assert [type(result).__name__ for result in check(made.run())] == ["Unclear"]
+    assert [result.state for result in check(made.run())] == ["unknown"]
 
 
 @pytest.mark.slow

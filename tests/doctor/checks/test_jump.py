@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.jump import reward_jump, value_jump
-from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, series, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, series, unclear
 
 N, AT = 60, 25
 LATER = np.arange(N) >= AT
@@ -42,7 +42,7 @@ def test_a_part_that_moves_by_less_than_the_spread_is_another_scorer():
     assert (found.cause, found.since_step) == ("judge_or_engine", AT)
     assert any("the part retrieval" in text for text in found.evidence)
     # what does not show in the whole is given away for another part, or only measured
-    assert reward_jump(steady(reward_part__retrieval=part)) == []
+    assert said(reward_jump(steady(reward_part__retrieval=part))) == []
 
 
 def test_other_prompts_are_worth_knowing_only():
@@ -62,28 +62,28 @@ def test_other_prompts_are_worth_knowing_only():
     ids=["length", "kl", "entropy", "step"],
 )
 def test_a_policy_that_jumps_too_explains_its_rewards(policy):
-    assert reward_jump(steady(reward=level(0.6, 0.03, 1) - 0.4 * LATER, **policy)) == []
+    assert said(reward_jump(steady(reward=level(0.6, 0.03, 1) - 0.4 * LATER, **policy))) == []
 
 
 @pytest.mark.parametrize("share", ["empty", "truncated", "reward_unscored"])
 def test_texts_that_are_lost_explain_the_rewards(share):
     lost = {share: np.where(LATER, 0.7, 0.01) + np.abs(noise(np.random.default_rng(9), N, 0.01))}
-    assert reward_jump(steady(reward=level(0.6, 0.03, 1) - 0.4 * LATER, **lost)) == []
+    assert said(reward_jump(steady(reward=level(0.6, 0.03, 1) - 0.4 * LATER, **lost))) == []
 
 
 def test_a_reward_that_becomes_constant_is_another_checks():
     run = steady(reward=np.where(LATER, 0.5, level(0.6, 0.03, 1)) - 0.3 * LATER, reward_std=np.where(LATER, 0.0, 0.3))
-    assert reward_jump(run) == []
+    assert said(reward_jump(run)) == []
 
 
 def test_rewards_that_are_learned_quickly_do_not_jump():
     for seed in range(20):
         learned = rise(N, 0.4, 1.2, pace=12.0) + noise(np.random.default_rng(seed), N, 0.03)
-        assert reward_jump(steady(reward=learned)) == [], seed
+        assert said(reward_jump(steady(reward=learned))) == [], seed
 
 
 def test_a_handful_of_steps_is_unclear():
-    assert "few" in unclear(reward_jump(healthy(n=5))).why
+    assert "few" in unclear(reward_jump(healthy(n=5))).message
 
 
 # value_jump
@@ -99,19 +99,19 @@ def test_a_value_head_that_lost_its_weights_is_dated():
 
 def test_a_prediction_that_follows_the_rewards_is_no_reset():
     run = steady(value_mean=level(0.6, 0.02, 6) + 3.0 * LATER, reward=level(0.6, 0.03, 1) + 3.0 * LATER)
-    assert value_jump(run) == []
+    assert said(value_jump(run)) == []
 
 
 def test_a_fresh_head_may_move_in_its_first_steps():
     value = level(0.6, 0.02, 6)
     value[:4] = (-1.0, -0.4, 0.9, 0.5)
-    assert value_jump(steady(value_mean=value)) == []
+    assert said(value_jump(steady(value_mean=value))) == []
 
 
 def test_a_jump_within_the_spread_of_the_returns_is_silent():
-    assert value_jump(steady(value_mean=level(0.6, 0.005, 6) + 0.2 * LATER)) == []
+    assert said(value_jump(steady(value_mean=level(0.6, 0.005, 6) + 0.2 * LATER))) == []
 
 
 def test_without_values_or_steps_it_is_unclear():
     assert unclear(value_jump(healthy(n=N, without=["value_mean"]))).would_tell == ("value_mean",)
-    assert "few" in unclear(value_jump(healthy(n=5))).why
+    assert "few" in unclear(value_jump(healthy(n=5))).message

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_high, learning_rate_too_low
+from tests.doctor.checks.series_for_values import said
 
 
 def overshoot(made, kl_old=0.5, since=80):
@@ -33,7 +34,7 @@ def test_one_sign_alone_is_not_enough(make):
     made = make(1)
     overshoot(made)
     made.put("clip_fraction", 0.1)
-    assert learning_rate_too_high(made.run()) == []
+    assert said(learning_rate_too_high(made.run())) == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_single_large_steps_are_healthy(make):
     made = make(5)
     for key in (("kl_old", "nats/token", "k3"), ("clip_fraction", "share", "")):
         made.curves[key][[30, 90, 91, 150]] = 0.6
-    assert learning_rate_too_high(made.run()) == []
+    assert said(learning_rate_too_high(made.run())) == []
 
 
 def test_a_single_step_of_more_than_a_nat_is_enough(make, finding):
@@ -168,4 +169,4 @@ def test_whatever_moves_or_has_another_reason_clears_it(change, make):
     made = make(3)
     crawl(made)
     change(made)
-    assert learning_rate_too_low(made.run()) == []
+    assert said(learning_rate_too_low(made.run())) == []

@@ -1,7 +1,8 @@
 import numpy as np
 
-from steadyrl.doctor.checks.length import empty_completions, length_collapse, length_explosion, repetition, truncated
-from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, series, unclear
+from steadyrl.doctor.checks.ending import empty_completions, truncated
+from steadyrl.doctor.checks.length import length_collapse, length_explosion, repetition
+from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, series, unclear
 
 N = 200
 PARTS = ("reward_part/retrieval", "reward_part/structure", "heldout/retrieval")
@@ -26,12 +27,12 @@ def test_a_reward_that_is_the_length_is_found_without_any_part_named_so():
     assert "-1)" in found.message  # the correlation
 
 
-def test_a_part_named_length_that_rises_is_the_cause_and_can_be_switched_off():
+def test_a_part_named_length_that_rises_is_the_cause():
     length = shrinking()
     run = healthy(n=N, length=length, reward_part__length=2 - length / 16)
     found = finding(length_collapse(run))
     assert found.cause == "length_reward"
-    assert found.overrides == ("rewards.length=0.0",)
+    assert "the reward part 'length' pays for being short" in found.message
 
 
 def test_almost_nothing_left_while_held_out_problems_get_worse_is_critical():
@@ -62,7 +63,7 @@ def test_shrinking_with_nothing_lost_is_unknown_and_worth_knowing_only():
 
 
 def test_a_third_less_is_healthy():
-    assert length_collapse(healthy(n=N, length=rise(N, 100.0, 66.0) + noise(rng(), N, 3.0))) == []
+    assert said(length_collapse(healthy(n=N, length=rise(N, 100.0, 66.0) + noise(rng(), N, 3.0)))) == []
 
 
 # length_explosion
@@ -94,7 +95,7 @@ def test_a_reward_that_follows_the_length_pays_for_it():
 
 
 def test_growth_with_a_rising_reward_is_healthy():
-    assert length_explosion(healthy(n=N, length=growing())) == []
+    assert said(length_explosion(healthy(n=N, length=growing()))) == []
 
 
 # truncated
@@ -163,7 +164,7 @@ def test_a_share_that_is_learned_within_ten_steps_is_no_template():
 
 def test_one_empty_text_in_five_hundred_is_silent():
     share = (rng().random(N) < 0.128) / 64  # 64 completions a step
-    assert empty_completions(healthy(n=N, empty=share)) == []
+    assert said(empty_completions(healthy(n=N, empty=share))) == []
 
 
 # repetition
@@ -189,5 +190,5 @@ def test_what_is_not_logged_is_unclear():
     run = healthy(n=N, without=["length", "truncated", "empty", "repetition"])
     checks = (length_collapse, length_explosion, truncated, empty_completions, repetition)
     assert [unclear(check(run)).would_tell[0] for check in checks] == [
-        "length", "length", "truncated", "empty", "repetition",
+        "length", "length", "truncated|length", "empty", "repetition",
     ]  # fmt: skip

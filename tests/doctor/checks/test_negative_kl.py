@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.negative_kl import negative_kl
+from tests.doctor.checks.series_for_values import nearest, said
 
 
 def fall_below(made, per_sequence=-5.0, k3_over_k1=1.0, since=40):
@@ -25,7 +26,7 @@ def test_a_gap_to_the_entropy_names_warped_sampling(seed, make, finding):
     found = finding(negative_kl, made)
     assert (found.cause, found.severity, found.since_step) == ("warped_sampling", "critical", 40)
     assert found.overrides == ("sampling.logprobs=sampled",)
-    assert found.follows == "warped_sampling"
+    assert nearest(found) == "warped_sampling"
 
 
 def test_the_old_trainer_with_a_temperature_is_warped_by_its_settings(make, finding):
@@ -130,7 +131,7 @@ def test_rounding_below_zero_is_no_fault(make):
     made.drop("kl_ref")
     made.put("kl_ref", -2e-6, "nats/sequence", "k1")
     made.put("kl_ref_se", 1e-8)
-    assert [found.severity for found in negative_kl(made.run())] == []
+    assert said(negative_kl(made.run())) == []
 
 
 def test_estimators_that_cannot_be_negative_do_not_clear_a_run(make, unclear):

@@ -1,7 +1,7 @@
 import numpy as np
 
 from steadyrl.doctor.checks.progress import stalled, throughput_decay
-from tests.doctor.checks.series_for_values import finding, healthy, make_run, noise, rise, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, make_run, noise, rise, said, unclear
 
 N = 200
 
@@ -16,7 +16,7 @@ def test_a_night_without_a_step_is_a_pause():
 
 def test_evaluations_of_some_minutes_are_no_pause():
     clock = np.cumsum(np.where(np.arange(N) % 50 == 49, 400.0, 10.0))
-    assert stalled(healthy(n=N, time_logged=clock)) == []
+    assert said(stalled(healthy(n=N, time_logged=clock))) == []
 
 
 def test_a_run_that_ended_early_is_worth_knowing():
@@ -40,7 +40,7 @@ def test_tokens_that_take_ever_longer_are_slower():
 def test_steps_that_take_longer_for_longer_texts_are_not_slower():
     length = rise(N, 50.0, 200.0)
     run = healthy(n=N, length=length, time_step=length / 10, without=["tokens_per_second"])
-    assert throughput_decay(run) == []
+    assert said(throughput_decay(run)) == []
     slow = healthy(n=N, length=np.full(N, 50.0), time_step=length / 10, without=["tokens_per_second"])
     assert finding(throughput_decay(slow)).cause == "slower"
 

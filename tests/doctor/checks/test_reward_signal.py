@@ -1,7 +1,8 @@
 import numpy as np
 
-from steadyrl.doctor.checks.reward_signal import no_signal_groups, reward_noise, reward_scale, reward_unscored
-from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, unclear
+from steadyrl.doctor.checks.reward_scale import reward_noise, reward_scale, reward_unscored
+from steadyrl.doctor.checks.signal import no_signal_groups
+from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, unclear
 
 N = 200
 
@@ -48,7 +49,7 @@ def test_no_signal_at_any_step_is_critical():
 
 
 def test_a_value_head_learns_from_equal_rewards_as_well():
-    assert no_signal_groups(healthy(n=N, no_signal=np.ones(N))) == []
+    assert said(no_signal_groups(healthy(n=N, no_signal=np.ones(N)))) == []
 
 
 # reward_unscored
@@ -97,7 +98,7 @@ def test_outliers_show_in_the_spread_where_extremes_are_not_logged():
     found = finding(reward_scale(healthy(n=N, reward_std=spread, without=without)))
     assert (found.cause, found.since_step, found.severity) == ("outliers", 50, "warning")
     spread[50:] = 140.0  # it stays: no single rewards
-    assert reward_scale(healthy(n=N, reward_std=spread, without=without)) == []
+    assert said(reward_scale(healthy(n=N, reward_std=spread, without=without))) == []
 
 
 def test_rare_successes_are_no_outliers():
@@ -105,7 +106,7 @@ def test_rare_successes_are_no_outliers():
     wins = rng.binomial(128, 0.01, N)
     rate = wins / 128
     run = healthy(n=N, reward=rate, reward_std=np.sqrt(rate * (1 - rate)), reward_max=(wins > 0).astype(float))
-    assert reward_scale(run) == []
+    assert said(reward_scale(run)) == []
 
 
 def test_without_a_spread_the_scale_is_unclear():
@@ -135,6 +136,10 @@ def test_the_gap_to_the_best_of_four_is_headroom():
 
 
 def test_checks_of_the_signal_say_what_they_miss():
-    run = healthy(n=N, without=["no_signal", "reward_unscored", "reward_std_within"], algorithm="grpo")
-    missing = [unclear(check(run)).would_tell for check in (no_signal_groups, reward_unscored, reward_noise)]
-    assert missing == [("no_signal",), ("reward_unscored",), ("reward_std_within",)]
+    run = healthy(
+        n=N,
+        without=["no_signal", "reward_unscored", "reward_std_within", "reward_std", "advantage_std"],
+        algorithm="grpo",
+    )
+    missing = [unclear(check(run)).would_tell[0] for check in (no_signal_groups, reward_unscored, reward_noise)]
+    assert missing == ["no_signal", "reward_unscored", "reward_std_within"]

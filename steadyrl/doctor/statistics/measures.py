@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import strays
+from steadyrl.doctor.statistics.signals import strays
 
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 
@@ -39,7 +39,7 @@ def worth_having(run: Run, level: float) -> float:
     A quarter of the spread between completions: so much moves one completion in ten past another. Where the spread is
     not logged, a tenth of the level.
     """
-    spread = run.get("reward_std")
+    spread = run.get("reward_std") or run.get("reward_std_within")
     typical = float(np.median(spread.values)) if spread is not None else 0.0
     return WORTH_SPREAD * typical if typical > 0 else WORTH_LEVEL * abs(level)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.levels import per_independent
 from steadyrl.doctor.series import Series
+from steadyrl.doctor.statistics.levels import per_independent
 from steadyrl.stats import MAD_TO_STD
 
 WINDOW = 10  # points on either side

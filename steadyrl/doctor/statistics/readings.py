@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.doctor.checks.measures import setting
-from steadyrl.doctor.checks.units import TOKEN, find
-from steadyrl.doctor.levels import measure
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.signals import MIN_STEPS, block_medians, first_lasting, head, tail, trend
+from steadyrl.doctor.statistics.drops import drop
+from steadyrl.doctor.statistics.levels import FEWEST, measure
+from steadyrl.doctor.statistics.measures import setting
+from steadyrl.doctor.statistics.signals import block_medians, first_lasting, head, tail, trend
+from steadyrl.doctor.statistics.units import TOKEN, find
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
 KL_OLD_LARGE = 0.1
@@ -47,7 +48,7 @@ def direction(series: Series) -> int:
     within the first tenth.
     """
     found = measure(series)
-    if found is None or len(series) < MIN_STEPS:
+    if found is None:
         return 0
     if found.rose or found.fell:
         return 1 if found.rose else -1
@@ -66,7 +67,7 @@ def steps_of(run: Run) -> int:
 def reward_rises(run: Run) -> bool | None:
     """Return True if the reward rose and kept at least half of its gain; None where that cannot be told."""
     reward = run.get("reward")
-    if reward is None or len(reward) < MIN_STEPS:
+    if reward is None or len(reward) < FEWEST:
         return None
     if direction(reward) < 1:
         return False
@@ -80,10 +81,16 @@ def learns(run: Run) -> bool:
     Weaker than ``reward_rises``: enough to take harm out of a finding, not to claim success.
     """
     reward = run.get("reward")
-    if reward is None or len(reward) < MIN_STEPS:
+    if reward is None or len(reward) < FEWEST:
         return False
     slope = trend(reward)
     return direction(reward) > 0 or (slope is not None and slope.low > 0)
+
+
+def fell(run: Run, quantity: str) -> bool:
+    """Return True if a quantity ended below its start, slowly or at once, by more than noise."""
+    series = run.get(quantity)
+    return series is not None and (direction(series) < 0 or drop(series) is not None)
 
 
 def heldout_rises(run: Run) -> bool | None:
@@ -153,7 +160,7 @@ def nothing_to_learn(run: Run) -> str:
     share = run.get("no_signal")
     if share is not None and np.median(share.values) >= NO_SIGNAL:
         return f"in {number(float(np.median(share.values)))} of the groups all rewards are equal (median over steps)"
-    spread = run.get("reward_std")
+    spread = run.get("reward_std") or run.get("reward_std_within")
     if spread is not None and np.median(spread.values) <= 1e-9:
         return "the rewards of a step do not differ (reward standard deviation 0)"
     return ""

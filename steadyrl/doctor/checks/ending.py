@@ -1,0 +1,201 @@
+"""Whether completions end: cut off by the length limit, empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.checks.reward import shows_no_gain
+from steadyrl.doctor.remedies import times
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.jumps import WINDOW, jumps
+from steadyrl.doctor.statistics.measures import setting
+from steadyrl.doctor.statistics.readings import fell, learns, number
+from steadyrl.doctor.statistics.signals import first_lasting, head, tail
+
+SOME, NOTABLE, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.3, 0.5, 0.9  # shares cut off
+PINNED_SHARE, PINNED_LEAST = 0.5, 32.0  # of the rows; tokens, below which answers can all have one length
+PINNED = 1e-6  # relative: a mean of different lengths is no such number
+EMPTY_WARN, EMPTY_CRITICAL = 0.01, 0.1
+AT_FIRST, FROM_START = 3, 0.5  # steps before much is learned; of the later share that has to be there already
+LOST_SHARE, STAYED = 0.1, 0.5  # growth of the share; part of the length that truly empty texts would take away
+LATE = 0.2  # of the run: how it is now
+
+
+def cut_off(run: Run) -> tuple[Series, str] | None:
+    """Return the share of completions that the limit ends and how it is known, or None where it is not.
+
+    Where it is not logged, completions whose mean length is the same number in most rows, and never more, have all
+    reached the limit: a mean of different lengths is hardly ever a whole number, and not the same one again.
+    """
+    share = run.get("truncated")
+    if share is not None:
+        return share, ""
+    length, limit = run.get("length"), setting(run, "max_new_tokens")
+    if length is None:
+        return None
+    most = float(length.values.max())
+    at_most = np.abs(length.values - most) <= PINNED * most
+    known = limit is not None and abs(most - limit) <= PINNED * limit
+    again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SHARE and most == round(most) and limit is None
+    if not known and not (again and most >= PINNED_LEAST):
+        return None
+    told = f"the mean length is {most:g} tokens in {at_most.mean():.0%} of the rows and never more: that is the limit"
+    # In the other rows no larger share can have reached it: the rest has no less than no tokens.
+    return Series("truncated", "share", "", length.source, length.steps, length.values / most), told
+
+
+def _truncated(run: Run) -> Result:
+    found = cut_off(run)
+    if found is None:
+        return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
+    share, told = found
+    level = float(share.values[-max(5, int(LATE * len(share))) :].mean())
+    start, limit = head(share, least=AT_FIRST), setting(run, "max_new_tokens")
+    if level <= SOME:
+        return None
+    cause = (
+        "grew"
+        if start <= min(NOTABLE, level / 2.0)
+        else "never_ends"
+        if min(start, level) >= NEARLY_ALL
+        else "limit_too_low"
+    )
+    ended = run.get("length_ended")
+    if cause == "never_ends" and ended is not None and float(np.median(ended.values)) <= 0.0:
+        told = "no completion ever ended by itself"
+    harmless = level <= NOTABLE or (level <= MOSTLY and (learns(run) or level < start / 2.0))
+    harmless |= level <= MANY and not (shows_no_gain(run) or fell(run, "reward"))
+    harmless |= cause == "grew" and learns(run)
+    words = {
+        "grew": "the policy learned to go on",
+        "never_ends": "hardly any ever ends",
+        "limit_too_low": "answers need more room, or the policy does not know how to end",
+    }
+    return Found(
+        cause,
+        "info" if harmless else "warning",
+        first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
+        f"{level:.0%} of the completions are cut off by the length limit: {words[cause]}",
+        (
+            f"share cut off: {number(start)} at the start, {number(level)} at the end"
+            + (f"; the limit is {limit:g} tokens" if limit else ""),
+            *((told,) if told else ()),
+        ),
+    )
+
+
+def _more_room(run: Run) -> Mapping[str, Value]:
+    longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
+    if limit is None and longest is not None:
+        return {"max_new_tokens": round(2.0 * float(longest.values.max()))}
+    return times("max_new_tokens", 2.0)(run)
+
+
+truncated = Check(
+    name="truncated", topic="Length and text",
+    title="Completions are cut off by the length limit.",
+    symptom="At the end of the log more than 15 % of the completions reach the length limit; from 5 % on it is worth "
+    "knowing. What is scored of them is a fragment: an answer that would have come later earns nothing, and the "
+    "policy is never shown what ending is worth. Where the share is not logged, a mean length that is the same "
+    "whole number in most rows, and never more, shows it. Up to 30 % it harms only where the reward is seen not to "
+    "rise; up to a half it is worth knowing only while the reward rises or the share falls.",
+    healthy="Fewer than 15 % of the completions are cut off by the length limit.",
+    causes=(
+        Cause("never_ends", "nearly all (90 %) are cut off from the first rows on",
+              "Sample some texts: the chat template or the end token is wrong, the model was never taught to stop, "
+              "or the limit is far below what an answer takes.", change=_more_room, measured="trl-grpo cut_off, "
+              "lr_x100"),
+        Cause("limit_too_low", "many from the start, but not all: some answers fit",
+              "Raise the limit, ask for shorter answers in the prompt, or leave completions without an end out of "
+              "the loss.", change=_more_room, measured="published logs of TRL"),
+        Cause("grew", "few at first and many at the end: the policy learned to go on",
+              "Give no reward to texts without an end; see why length pays.",
+              follows=("length_explosion", "learning_rate_too_high", "entropy_explosion")),
+    ),
+    find=_truncated, needs=("truncated|length",),
+    judges="length",
+    source="AReaL's notes on diagnosing RL (more than 5 % of answers without an end are bad); DAPO (arXiv "
+    "2503.14476), overlong filtering; TRL logs the share as completions/clipped_ratio, verl as "
+    "response_length/clip_ratio", shows=("truncated", "length"),
+)  # fmt: skip
+
+
+def _empty(run: Run) -> Result:
+    share = run.get("empty")
+    assert share is not None, "a need"
+    # Means, not medians: a small share is 0 in most steps of a small batch.
+    late, early = share.values[-max(10, len(share) // 5) :], share.values[:AT_FIRST]
+    level = float(late.mean())
+    if level <= EMPTY_WARN:
+        return None
+    cause, told = _empty_cause(run, share, level, float(early.mean()))
+    since = first_lasting(share, share.values > EMPTY_WARN)
+    return Found(
+        cause,
+        "critical" if level > EMPTY_CRITICAL else "warning",
+        int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if since is None else since,
+        f"{level:.1%} of the completions are empty: {told}",
+        (f"mean share {number(float(early.mean()))} in the first steps, {number(level)} in the last fifth",),
+    )
+
+
+def _empty_cause(run: Run, share: Series, level: float, early: float) -> tuple[str, str]:
+    shortest = run.get("length_min")
+    if shortest is not None and tail(shortest, LATE) > 1.0:
+        return "parser", f"the shortest has {number(tail(shortest, LATE))} tokens all the same"
+    if early > max(EMPTY_WARN, FROM_START * level):
+        return "template_or_eos", "they are so from the first steps"
+    if told := _length_stayed(run, share):
+        return "parser", told
+    return "learned", "there were hardly any at first: saying nothing pays"
+
+
+def _length_stayed(run: Run, share: Series) -> str:
+    """Return a sentence if the share of empty texts jumped and the length did not follow; else ""."""
+    length = run.get("length")
+    for jump in jumps(share) if length is not None else []:
+        assert length is not None, "asked before"
+        before, after = (
+            length.values[(length.steps >= jump.step + a) & (length.steps < jump.step + b)]
+            for a, b in ((-WINDOW, 0), (0, WINDOW))
+        )
+        if jump.change < LOST_SHARE or not len(before) or not len(after):
+            continue
+        # Texts that became empty have their end token only, and the others keep their length.
+        missing = float(before.mean()) - float(after.mean())
+        if missing < STAYED * jump.change * (float(before.mean()) - 1.0):
+            return (
+                f"their share went from {jump.before:.0%} to {jump.after:.0%} at step {jump.step}, and the mean length "
+                f"stayed ({number(float(before.mean()))} and {number(float(after.mean()))} tokens): texts are lost "
+                "after sampling"
+            )
+    return ""
+
+
+empty_completions = Check(
+    name="empty_completions", topic="Length and text",
+    title="Completions without any text.",
+    symptom="In the last fifth of the run more than 1 % of the completions hold no visible text (critical above 10 "
+    "%).",
+    healthy="Fewer than 1 % of the completions are empty.",
+    causes=(
+        Cause("parser", "texts have tokens and are empty all the same: the shortest of a step has more than one "
+              "token, or the share rises and the mean length stays where it was, which it cannot if texts became "
+              "empty",
+              "Look at the raw tokens of an empty completion: its text is lost after sampling.",
+              measured="empty_parser"),
+        Cause("template_or_eos", "as many from the first steps: the prompt ends where the model believes the "
+              "answer to be over",
+              "Look at a prompt as the model gets it (template, end token), and at the first sampled token.",
+              measured="empty_template"),
+        Cause("learned", "few or none at first: saying nothing avoids the KL penalty or a negative reward",
+              "Give empty texts the least reward, and go on from a checkpoint before they began.",
+              follows=("length_collapse", "learning_rate_too_high", "reward_jump"), measured="length_exploited, "
+              "reward_offset"),
+    ),
+    find=_empty, needs=("empty",), min_steps=20,
+    source="microsoft/post-training-toolkit (limit of 10 %); the rest is steadyrl's own rule",
+)  # fmt: skip

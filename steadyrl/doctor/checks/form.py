@@ -1,0 +1,170 @@
+"""The form of the answers: told from the completions themselves, where a log holds them."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.remedies import to
+from steadyrl.doctor.series import Run, Written
+from steadyrl.doctor.statistics.readings import number
+
+ENDS = 400  # completions of the first and of the last steps that are compared
+FEWEST_TEXTS, FEWEST_PROMPTS = 40, 10
+FEW_TEMPLATES = 0.5  # of the answers have one and the same template
+MOST_OF_ALL = 0.8
+SAME_ANSWERS = 0.5  # of the prompts get the commonest answer
+REPEATED_WORDS = 0.3  # of the answers consist of words that they repeat
+SHORT = 12  # words: longer answers have templates of their own
+LEAST_WORDS = 2
+DENSE = 0.2  # bytes after compression over bytes before: text that says one thing over and over
+DENSE_BYTES = 200  # shorter texts do not compress by their own repetition
+GREW = 0.2  # share at the end above that at the start: what was there before training is the task's own form
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What some answers have in common.
+
+    Attributes:
+        texts, prompts: How many.
+        distinct: Distinct answers over answers.
+        commonest: The commonest answer, and over how large a share of the prompts it stands.
+        template: The commonest template (words that answers rarely share are written "w"), and its share.
+        repeated: Share of the short answers that hold one word twice in the template's open places.
+        dense: Share of the long answers that compress to a fifth.
+    """
+
+    texts: int
+    prompts: int
+    distinct: float
+    commonest: tuple[str, float]
+    template: tuple[str, float]
+    repeated: float
+    dense: float
+
+
+def form_of(written: Sequence[Written]) -> Form | None:
+    """Measure the form of some answers, or None where there are too few of them or of their prompts."""
+    texts = [one.completion.strip() for one in written]
+    prompts = {one.prompt for one in written}
+    if len(texts) < FEWEST_TEXTS:
+        return None
+    by_answer: dict[str, set[str]] = {}
+    for one, text in zip(written, texts, strict=True):
+        by_answer.setdefault(text, set()).add(one.prompt)
+    answer = max(by_answer, key=lambda text: len(by_answer[text]))
+    words = [WORD.findall(text) for text in texts]
+    held = Counter(word for several in words for word in set(several))
+    # Of the words of a form most answers hold each; what fills its places differs from answer to answer.
+    fixed = {word for word, count in held.items() if count > MOST_OF_ALL / 2 * len(texts)}
+    short = [several for several in words if LEAST_WORDS <= len(several) <= SHORT]
+    templates = Counter(" ".join(w if w in fixed else "w" for w in several) for several in short)
+    template, count = templates.most_common(1)[0] if templates else ("", 0)
+    filled = [[w.lower() for w in several if w not in fixed and w.isalnum()] for several in short]
+    twice = sum(len(set(several)) < len(several) for several in filled)
+    long = [text.encode() for text in texts if len(text.encode()) >= DENSE_BYTES]
+    dense = sum(len(zlib.compress(text, 6)) < DENSE * len(text) for text in long)
+    return Form(
+        texts=len(texts),
+        prompts=len(prompts),
+        distinct=len(by_answer) / len(texts),
+        commonest=(answer, len(by_answer[answer]) / max(len(prompts), 1)),
+        template=(template, count / len(texts)),
+        repeated=twice / len(texts),
+        dense=dense / len(texts),
+    )
+
+
+def _ends(run: Run) -> tuple[list[Written], list[Written]]:
+    """Return the first and the last completions, reading them once and holding no more than these."""
+    first: list[Written] = []
+    last: deque[Written] = deque(maxlen=ENDS)
+    for one in run.completions:
+        if len(first) < ENDS:
+            first.append(one)
+        last.append(one)
+    return first, list(last)
+
+
+def _alike(run: Run) -> Result:
+    first, last = _ends(run)
+    now = form_of(last)
+    if now is None:
+        why = f"the log holds {len(last)} completions; it takes {FEWEST_TEXTS}"
+        return Unknown(why if last else "the log holds no completions", ("completions",))
+    before = form_of(first) if last and first and first[-1].step < last[0].step else None
+    since = last[0].step
+    known = now.prompts >= FEWEST_PROMPTS
+    if known and now.commonest[1] > SAME_ANSWERS:
+        return Found(
+            "ignores_prompt",
+            "warning",
+            since,
+            f"{now.commonest[1]:.0%} of {now.prompts} prompts get the same answer: it does not depend on the prompt",
+            (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
+        )
+    for cause, share, least, told in (
+        ("repeats_itself", now.dense, REPEATED_WORDS, "compress to a fifth: they say one thing over and over"),
+        ("repeated_words", now.repeated, REPEATED_WORDS, "hold the same word twice where words should differ"),
+    ):
+        was = 0.0 if before is None else (before.dense if cause == "repeats_itself" else before.repeated)
+        if share > least and share > was + GREW:
+            return Found(
+                cause, "warning", since, f"{share:.0%} of the last {now.texts} answers {told}", _against(was, now)
+            )
+    was = 0.0 if before is None else before.template[1]
+    if known and "w" in now.template[0].split() and now.template[1] > FEW_TEMPLATES and now.template[1] > was + GREW:
+        return Found(
+            "one_template",
+            "warning" if now.template[1] > MOST_OF_ALL else "info",
+            since,
+            f"{now.template[1]:.0%} of the last {now.texts} answers have one form: {_shown(now.template[0])}",
+            _against(was, now),
+        )
+    return None
+
+
+def _against(was: float, now: Form) -> tuple[str, ...]:
+    return (
+        f"at the start of the log that share was {was:.0%}",
+        f"distinct answers over answers {number(now.distinct)}; the commonest form is {_shown(now.template[0])}",
+    )
+
+
+def _shown(text: str) -> str:
+    one = " ".join(text.split())
+    return f"'{one[:80]}{'...' if len(one) > 80 else ''}'"
+
+
+READ = "Read some of the answers, and see what the reward pays for. "
+answers_alike = Check(
+    name="answers_alike", topic="Length and text",
+    title="The answers have all become alike.",
+    symptom="Of the last completions in the log (40 at least, 400 at most) most are one text, one form with other "
+    "words in it, or words that repeat themselves, and they were not so at the start. The reward can rise all the "
+    "while: a form that pays is cheaper to find than an answer.",
+    healthy="Answers differ between prompts, in their words and in their form.",
+    causes=(
+        Cause("ignores_prompt", "more than half of the prompts (ten at least) get the very same answer",
+              READ + "Sample at temperature 1, and give the commonest answer no reward where it is wrong.",
+              change=to(temperature=1.0), follows=("entropy_collapse", "reward_constant")),
+        Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words "
+              "differ between answers", READ + "Give no reward for a word that stands there already.",
+              measured="the demonstration run of steadyrl"),
+        Cause("repeats_itself", "more than 30 % of the answers compress to a fifth of their bytes",
+              READ + "Pay less for repeated text, and go back to a checkpoint before it began.",
+              follows=("entropy_collapse", "repetition", "length_explosion")),
+        Cause("one_template", "more than half of the answers (a warning from 80 % on) are one form with other "
+              "words in it; such forms are told from short answers, of twelve words at most",
+              READ + "If good answers have several forms, reward what tells them apart, or raise the entropy bonus.",
+              follows=("entropy_collapse",), measured="the demonstration run of steadyrl"),
+    ),
+    find=_alike,
+    source="steadyrl's own rule; repetition is measured by compression with zlib",
+)  # fmt: skip

@@ -1,0 +1,234 @@
+"""The numbers that rewards come as: missing scores, scale and outliers, where their spread lies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.checks.reward import learning_reward
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.measures import reward_spread, setting
+from steadyrl.doctor.statistics.readings import number
+from steadyrl.doctor.statistics.signals import MIN_STEPS, bursts, first_lasting, head, tail
+from steadyrl.doctor.statistics.units import together
+
+LATE = 0.2  # of the run: how it is now, rather than how it began
+UNSCORED_WARN, UNSCORED_CRITICAL = 0.1, 0.5
+OFFSET = 10.0  # standard deviations between the rewards' mean and 0
+OUTLIER = 10.0  # standard deviations above the usual greatest reward
+OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
+USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
+GROWN = 1.25  # spread at the end over spread at the start
+GAP_SHARE = 0.5  # of the level, from which the best of N is worth a mention
+# Expected greatest of N standard normal numbers.
+BEST_OF = {2: 0.564, 3: 0.846, 4: 1.029, 5: 1.163, 6: 1.267, 7: 1.352, 8: 1.424, 16: 1.766, 32: 2.070, 64: 2.344}
+SECRETS = "Secrets of RLHF I, arXiv 2307.04964 (abstract)"
+
+
+def _unscored(run: Run) -> Result:
+    share = run.get("reward_unscored")
+    assert share is not None, "a need"
+    level = tail(share, LATE)
+    if level <= UNSCORED_WARN:
+        return None
+    early = head(share) > UNSCORED_WARN
+    since = int(share.steps[0]) if early else first_lasting(share, share.values > UNSCORED_WARN)
+    return Found(
+        "judge_or_engine" if early else "engine_failing",
+        "critical" if level > UNSCORED_CRITICAL else "warning",
+        since,
+        f"{level:.0%} of the completions have no reward, since step {since}",
+        (f"unscored share {number(head(share))} at the start, {number(level)} at the end",),
+    )
+
+
+FIX_SCORER = (
+    "Read the reasons recorded with the rollouts and fix what scores them: the judge, its time-out, the engine, the "
+    "tests. Run `steadyrl task check`."
+)
+reward_unscored = Check(
+    name="reward_unscored", topic="Reward",
+    title="Many completions get no reward at all.",
+    symptom="At the end more than a tenth of the completions are without a score (critical above a half). They leave "
+    "the batch; what remains may be the easy ones.",
+    healthy="Fewer than a tenth of the completions have no reward.",
+    causes=(
+        Cause("judge_or_engine", "so from the first steps: the judge is not reachable, answers in a form that is "
+              "not understood, or the tests cannot run here", FIX_SCORER),
+        Cause("engine_failing", "it began later: a limit on requests, a time-out, a full disk, a dead service",
+              FIX_SCORER, measured="judge_silent"),
+    ),
+    find=_unscored, needs=("reward_unscored",), min_steps=5,
+    source="steadyrl's own rule",
+)  # fmt: skip
+
+
+def _scale(run: Run) -> Result | list[Result]:
+    spread = reward_spread(run)
+    if spread is None:
+        return Unknown("the log has no spread of the rewards", ("reward_std",))
+    return [_offset(run), _outliers(run, float(np.median(spread.values)))]
+
+
+def _offset(run: Run) -> Result:
+    reward, spread = run.get("reward"), reward_spread(run)
+    assert reward is not None and spread is not None, "asked before"
+    start, width = head(reward), head(spread)
+    if not run.traits.critic or width <= 0 or abs(start) <= OFFSET * width:
+        return None
+    value, returned = run.get("value_mean"), run.get("return_mean")
+    lagging = False
+    if value is not None and returned is not None:
+        value, returned = together(value, returned)
+        lagging = len(value) > MIN_STEPS and bool(
+            np.median(np.abs(value.values - returned.values)[MIN_STEPS:]) > OFFSET * width
+        )
+    return Found(
+        "offset",
+        "warning" if lagging else "info",
+        int(reward.steps[0]),
+        f"the rewards lie {number(abs(start) / width)} standard deviations from 0, which the value head has to "
+        f"learn first{'; it has not' if lagging else ''}",
+        (f"first rewards: mean {number(start)}, standard deviation {number(width)}",),
+        f"Take a constant near {number(start)} off the reward.",
+    )
+
+
+def _outliers(run: Run, width: float) -> Result:
+    if run.get("reward_max") is None and run.get("reward_min") is None:
+        return _outliers_by_spread(run)
+    for quantity, sign in (("reward_max", 1.0), ("reward_min", -1.0)):
+        series = run.get(quantity)
+        if series is None or width <= 0 or len(series) < MIN_STEPS:
+            continue
+        usual = float(np.median(series.values))
+        beyond = sign * (series.values - usual)
+        far = np.flatnonzero(beyond > OUTLIER * width)
+        if len(far) < max(OUTLIER_STEPS, OUTLIER_SHARE * len(series)):
+            continue
+        top = far[np.argmax(beyond[far])]
+        return Found(
+            "outliers",
+            "warning",
+            int(series.steps[far[0]]),
+            f"{len(far)} steps hold a reward far beyond the usual, up to {number(float(series.values[top]))}",
+            (
+                f"{quantity} is {number(usual)} usually, {number(float(series.values[top]))} at step "
+                f"{series.steps[top]}; the rewards' standard deviation is {number(width)}",
+            ),
+            f"Read these completions; clip the reward near {number(usual + sign * 3 * width)}.",
+        )
+    return None
+
+
+def _outliers_by_spread(run: Run) -> Result:
+    """Tell outliers from the spread alone: one of n completions at a distance d makes it d over the root of n."""
+    spread = reward_spread(run)
+    assert spread is not None, "asked before"
+    several = bursts(spread, OUTLIER)
+    if len(several) < OUTLIER_STEPS:
+        return None
+    usual = float(np.median(spread.values[: several[0]]))
+    far = spread.values > OUTLIER * usual
+    at = np.flatnonzero(far)
+    if usual <= 0 or len(at) < OUTLIER_SHARE * len(spread):
+        return None
+    between = ~far[at[0] :]
+    if between.mean() < USUAL_BETWEEN:
+        return None  # the spread grew and stayed: see reward_jump
+    top = at[np.argmax(spread.values[at])]
+    return Found(
+        "outliers",
+        "warning",
+        int(spread.steps[at[0]]),
+        f"the rewards of {len(at)} steps scatter far more than usual, up to "
+        f"{number(float(spread.values[top]))}: single ones lie far beyond the others",
+        (
+            f"{spread.source or 'reward_std'} is {number(usual)} usually, {number(float(spread.values[top]))} at step "
+            f"{spread.steps[top]}; {between.mean():.0%} of the steps since step {spread.steps[at[0]]} are as usual",
+        ),
+    )
+
+
+reward_scale = Check(
+    name="reward_scale", topic="Reward",
+    title="Rewards lie far from 0 for a value head, or have outliers.",
+    symptom="The mean of the first rewards is large against their spread, or single rewards against all others. "
+    "Rewards that are rarely won are no outliers: their greatest value is the usual one. Multiplying all rewards by "
+    "a number does little: whitening, GRPO's division by the group's spread and Adam undo it; only the balance with "
+    "the KL penalty and the value loss changes.",
+    healthy="Rewards lie within a few standard deviations of 0, without outliers.",
+    causes=(
+        Cause("offset", "with a value head, the first rewards' mean is more than 10 of their standard deviations "
+              "from 0. The head starts near 0 and has to learn a large constant before its predictions tell "
+              "anything. A warning where the values are seen to be off by so much after 20 steps still, else worth "
+              "knowing",
+              "Take the usual level off the reward."),
+        Cause("outliers", "the greatest (or least) reward of several steps is more than 10 standard deviations "
+              "beyond its usual value; where neither is logged: the spread of single steps is more than 10 times "
+              "the usual one. One such completion outweighs its whole batch",
+              "Log the greatest and the least reward, read these completions, and clip the reward to a few usual "
+              "standard deviations.", moves=("reward_limit",), measured="reward_outliers"),
+    ),
+    find=_scale, needs=("reward",), applies=learning_reward,
+    source=f"{SECRETS} on normalising and clipping scores; the rest is arithmetic",
+)  # fmt: skip
+
+
+def _noise(run: Run) -> list[Result]:
+    within, total = run.get("reward_std_within"), run.get("reward_std")
+    assert within is not None and total is not None, "needs"
+    levels, inside = measure(total), measure(within)
+    if levels is None or inside is None:
+        return [Unknown(f"{len(total)} rows are too few")]
+    found: list[Result] = []
+    if levels.rose and levels.end > GROWN * levels.first:
+        grown = inside.end**2 - inside.first**2
+        share = grown / max(levels.end**2 - levels.first**2, 1e-12)
+        told = "completions of one prompt differ more" if share > 0.5 else "prompts differ more from each other"
+        found.append(
+            Found(
+                "within" if share > 0.5 else "between",
+                "info",
+                int(total.steps[0]),
+                f"the spread of the rewards grew from {number(levels.first)} to {number(levels.end)}: {told}",
+                (f"{share:.0%} of the growth of the variance lies within prompts",),
+            )
+        )
+    reward, samples = run.get("reward"), setting(run, "samples_per_prompt")
+    gap = inside.end * BEST_OF.get(int(samples), 0.0) if samples else 0.0
+    if reward is not None and gap > GAP_SHARE * abs(tail(reward)):
+        found.append(
+            Found(
+                "headroom",
+                "info",
+                None,
+                f"the best of {int(samples or 0)} completions scores about {number(gap)} above the mean",
+                (f"spread within prompts {number(inside.end)}, mean reward {number(tail(reward))} at the end",),
+            )
+        )
+    return found
+
+
+reward_noise = Check(
+    name="reward_noise", topic="Reward",
+    title="Where the spread of the rewards comes from, and how much room it leaves.",
+    symptom="Rewards differ a quarter more at the end than at the start, or the best of a prompt's completions "
+    "scores far above their mean. Worth knowing; neither is a fault by itself.",
+    healthy="It is known how much of the rewards' spread lies within prompts.",
+    causes=(
+        Cause("within", "completions of one prompt differ more. With right-or-wrong rewards that peaks when half "
+              "are right, which is healthy in the middle of a run",
+              "Nothing, if half of the answers are right; of a judge, score the same text twice and average "
+              "verdicts."),
+        Cause("between", "prompts differ more from each other",
+              "Look at the mixture of problems."),
+        Cause("headroom", "the best of N completions scores above the mean by the spread within a prompt times a "
+              "number that N fixes (0.56 for 2, 1.03 for 4, 1.42 for 8): what the policy could gain by always "
+              "giving its own best answer",
+              "None: this is what is left to gain without new abilities."),
+    ),
+    find=_noise, needs=("reward_std_within", "reward_std"), applies=learning_reward,
+    source="analysis of variance; expected maxima of normal samples",
+)  # fmt: skip

@@ -1,0 +1,257 @@
+"""What the rewards can teach: groups that differ, advantages with a baseline, parts that pay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.checks.reward import learning_reward, shows_no_gain
+from steadyrl.doctor.remedies import both, more_samples, to
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.measures import setting
+from steadyrl.doctor.statistics.readings import learns, number
+from steadyrl.doctor.statistics.signals import first_lasting, tail
+from steadyrl.doctor.statistics.units import together
+
+LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
+HALF_LOST, LONG = 0.5, 200  # the same from the start of so many steps in which nothing was learned
+NO_SIGNAL_AT_ALL = 0.999
+LATE = 0.2  # of the run: how it is now, rather than how it began
+FIRST_ROWS = 5
+RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
+SAME = 1e-9
+EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
+ALONG, ROWS_ALONG, SLOPE = 0.99, 10, (0.9, 1.1)  # correlation and slope of mean advantage over mean reward
+IDLE_ROWS, IDLE_STEPS = 5, 10
+PENALTY = ("penal",)  # a part that takes away is 0 where nothing is wrong
+
+
+def signal_lost(run: Run) -> tuple[Series, str] | None:
+    """Return the share of groups without any difference in reward and how it is known, or None where it is not."""
+    share = run.get("no_signal")
+    if share is not None:
+        return share, f"share of groups without signal ({share.source or 'no_signal'})"
+    low, high, std = run.get("advantage_min"), run.get("advantage_max"), run.get("advantage_std")
+    found: list[tuple[Series, str]] = []
+    if low is not None and high is not None:
+        low, high = together(low, high)
+        size = np.maximum(np.abs(low.values), np.abs(high.values))
+        found.append((_zeros(high, size), "rows whose advantages are all 0"))
+    if std is not None:
+        found.append((_zeros(std, std.values), "rows whose advantages are all 0 (their standard deviation is)"))
+    for spread in (run.get("reward_std_within"), run.get("reward_std")):
+        if spread is not None:
+            found.append((_zeros(spread, spread.values), f"rows with a {spread.source} of 0"))
+    # A trainer that skips what teaches nothing logs no advantages there.
+    longest = max((len(series) for series, _ in found), default=0)
+    return next(((series, what) for series, what in found if 2 * len(series) > longest), None)
+
+
+def _zeros(like: Series, values: np.ndarray) -> Series:
+    return Series("no_signal", "share", "", like.source, like.steps, (values <= SAME).astype(float))
+
+
+def _no_signal(run: Run) -> Result:
+    reward = run.get("reward")
+    if run.traits.critic:  # its baseline is the value head: equal rewards of a prompt still teach
+        return None if reward is not None and np.ptp(reward.values) else Unknown("the reward never changes")
+    found = signal_lost(run)
+    if found is None:
+        return Unknown("neither the share of groups with equal rewards, nor advantages, nor the spread within groups "
+                       "is logged", ("no_signal", "reward_std_within", "advantage_std"))  # fmt: skip
+    share, what = found
+    late = float(share.values[-max(FIRST_ROWS, int(LATE * len(share))) :].mean())
+    early = float(share.values[: max(FIRST_ROWS, len(share) // 10)].mean())
+    nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
+    learned = learns(run)
+    long = len(share) * run.averaged_over >= LONG
+    from_start = min(late, float(share.values.mean())) > HALF_LOST and long and shows_no_gain(run)
+    if late <= LITTLE_SIGNAL and not from_start:
+        if len(share) < FIRST_ROWS and not nothing and late > HALF_LOST:
+            return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
+        return None
+    cause, told = _equal_cause(run)
+    worth_knowing = learned and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
+    return Found(
+        cause,
+        "critical" if nothing else "info" if worth_knowing else "warning",
+        first_lasting(share, share.values > min(LITTLE_SIGNAL, late)) if not nothing else int(share.steps[0]),
+        f"{late:.0%} of the groups have equal rewards and teach nothing: {told}",
+        (f"{what}: {number(early)} at the start, {number(late)} at the end (means)",),
+    )
+
+
+def _equal_cause(run: Run) -> tuple[str, str]:
+    reward, least, greatest = run.get("reward"), run.get("reward_min"), run.get("reward_max")
+    if reward is None:
+        return "unknown", "the mean reward is not logged"
+    low = float(least.values.min()) if least is not None else min(0.0, float(reward.values.min()))
+    high = float(greatest.values.max()) if greatest is not None else max(1.0, float(reward.values.max()))
+    if high <= low:
+        return "unknown", "no two rewards of the run differ"
+    place = (tail(reward, LATE) - low) / (high - low)
+    shown = f"the mean reward is {place:.0%} of the way from {number(low)} to {number(high)}"
+    if place > RIGHT:
+        return "too_easy", f"mostly all completions of a prompt are right ({shown})"
+    if place < WRONG:
+        return "too_hard", f"mostly all completions of a prompt are wrong ({shown})"
+    return "same_answers", f"the completions of a prompt agree, some right, some wrong ({shown})"
+
+
+no_signal_groups = Check(
+    name="no_signal_groups", topic="Reward",
+    title="Most groups have equal rewards and teach nothing.",
+    symptom="In the last fifth of the log more than 70 % of the groups (the completions of one prompt) have rewards "
+    "that are all the same; or more than half from the first to the last of at least 200 steps in which the reward "
+    "did not rise. With a group baseline their advantages are exactly 0: they cost time and give no gradient. Where "
+    "the share is not logged, advantages that are all 0 or a spread of 0 within groups show it; a row in which "
+    "nothing differs is enough. Chance alone gives 43 % where nine of ten answers are right and a group has eight. "
+    "Where the reward rose while the share grew, the policy has become sure of its answers by learning: worth "
+    "knowing only.",
+    healthy="In most groups the rewards differ.",
+    causes=(
+        Cause("too_easy", "the mean reward lies near the greatest that occurs",
+              "Take harder problems, or stop: these are learned. Drawing groups anew until they differ keeps the "
+              "batch full.", measured="trl-grpo cut_off; published logs"),
+        Cause("too_hard", "the mean reward lies near the least that occurs",
+              "Begin with easier problems, draw more completions of each, or pay for partial success.",
+              change=more_samples, follows=("truncated", "empty_completions", "reward_part_idle"),
+              measured="empty_template; published logs of TRL"),
+        Cause("same_answers", "it lies between: the policy gives the same answer to a prompt every time, some "
+              "right, some wrong",
+              "Sample at temperature 1 so that completions differ, and draw more of each prompt.",
+              change=both(to(temperature=1.0), more_samples), follows=("entropy_collapse",), moves=("temperature",),
+              measured="constant_reward; published logs of TRL"),
+        Cause("unknown", "the mean, least and greatest reward are not logged, or no two rewards differ",
+              "Score a good and a bad answer by hand; log the mean, least and greatest reward, which tell too easy "
+              "from too hard.", change=more_samples, follows=("truncated",)),
+    ),
+    find=_no_signal, needs=("no_signal|advantage_max|advantage_std|reward_std_within|reward_std|reward",),
+    applies=lambda run: run.traits.trains_on == "sampled", follows=("reward_constant",),
+    judges="signal",
+    source="DAPO (arXiv 2503.14476) on dynamic sampling; TRL logs the share as frac_reward_zero_std; TRL #3857",
+    shows=("no_signal", "advantage_max", "reward_std_within", "reward"),
+)  # fmt: skip
+
+
+def _baseline(run: Run) -> Result:
+    samples = setting(run, "samples_per_prompt")
+    if run.traits.grouped and samples == 1:
+        why = "it compares the completions of a prompt with each other, and draws one"
+        return Found("single_sample", "critical", None, f"the advantages have no baseline: {why}",
+                     ("1 completion per prompt is set",))  # fmt: skip
+    told = _equals_reward(run)
+    if told is None:
+        return Unknown("neither the advantages' mean nor their bounds are logged", ("advantage_mean", "advantage_max"))
+    if not told:
+        return None
+    if run.traits.grouped is False:
+        return Found("no_baseline", "info", None, f"the advantages are the rewards: {told}", (told,))
+    return Found("single_sample", "warning", None, f"the advantages have no baseline: {told}", (told,))
+
+
+def _equals_reward(run: Run) -> str | None:
+    """Return a sentence if the advantages are the rewards themselves, "" if not, None where nothing tells."""
+    pairs = [(run.get(f"advantage_{end}"), run.get(f"reward_{end}")) for end in ("min", "max")]
+    if all(a is not None and r is not None for a, r in pairs):
+        same, width = [], 0.0
+        for advantage, reward in pairs:
+            assert advantage is not None and reward is not None, "asked before"
+            a, r = together(advantage, reward)
+            width = max(width, float(np.abs(r.values).max(initial=0.0)))
+            same.append(np.abs(a.values - r.values) <= EQUAL * max(width, SAME))
+        if width <= SAME or not all(len(part) and part.mean() >= MOSTLY for part in same):
+            return ""
+        shown = ", ".join(f"{a.values[-1]:.3g}" for a, _ in pairs if a is not None)
+        return f"their least and greatest are those of the rewards in nearly every row ({shown} in the last)"
+    mean, reward = run.get("advantage_mean"), run.get("reward")
+    if mean is None or reward is None:
+        return None
+    mean, reward = together(mean, reward)
+    if len(mean) < ROWS_ALONG or not np.ptp(reward.values) or not np.ptp(mean.values):
+        return "" if len(mean) >= ROWS_ALONG else None
+    along = float(np.corrcoef(mean.values, reward.values)[0, 1])
+    slope = along * float(mean.values.std() / reward.values.std())
+    if along < ALONG or not SLOPE[0] <= slope <= SLOPE[1]:
+        return ""
+    return f"the mean advantage follows the mean reward (correlation {number(along)}, slope {number(slope)})"
+
+
+advantage_baseline = Check(
+    name="advantage_baseline", topic="Reward",
+    title="Advantages are the rewards themselves: there is no baseline.",
+    symptom="The least and the greatest advantage of a step are those of its rewards, or the mean advantage follows "
+    "the mean reward. With rewards of one sign every sampled token becomes likelier, or every one less likely, "
+    "whatever was good about it; and the noise of the gradient is many times what it has to be. One row shows it.",
+    healthy="Advantages are measured against a baseline: other completions of the prompt, or a value head.",
+    causes=(
+        Cause("single_sample", "a method that compares the completions of a prompt draws one of each: its mean is "
+              "taken for 0 and its spread for 1, as verl does with GRPO at n = 1",
+              "Draw several completions of each prompt, or choose an estimator that needs one only (a value head, "
+              "REINFORCE with the batch's mean).", change=to(samples_per_prompt=8), measured="published log of verl"),
+        Cause("no_baseline", "the algorithm is known to have none: worth knowing only",
+              "Take off the batch's mean reward, or draw several completions of each prompt."),
+    ),
+    find=_baseline, needs=("advantage_mean|advantage_max|reward",),
+    applies=lambda run: not run.traits.critic and run.traits.trains_on == "sampled",
+    source="verl, core_algos.py, compute_grpo_outcome_advantage (a group of one: mean 0, standard deviation 1); "
+    "Williams 1992 on baselines", shows=("advantage_mean", "reward"),
+)  # fmt: skip
+
+
+def _idle(run: Run) -> Result | list[Result]:
+    parts = run.parts("reward_part/")
+    if len(parts) < 2:
+        return None
+    idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
+    if not idle or len(idle) == len(parts):
+        return None  # where none moves, the whole reward is constant
+    never = [name for name, part in idle.items() if part.values[0] == 0.0]
+    always = [name for name in idle if name not in never]
+    found: list[Result] = []
+    if never:
+        owed = [name for name in never if not any(word in name.lower() for word in PENALTY)]
+        rows = max(len(idle[name]) for name in never)
+        found.append(
+            Found(
+                "never_pays",
+                "warning" if owed and not learns(run) else "info",
+                int(idle[never[0]].steps[0]),
+                f"{_named(never)} 0 in all {rows} rows: no completion ever earned it",
+                tuple(f"{name}: 0 from step {idle[name].steps[0]} to {idle[name].steps[-1]}" for name in never),
+            )
+        )
+    if always:
+        shown = tuple(f"{name} is {number(float(idle[name].values[0]))} in every row" for name in always)
+        found.append(Found("never_differs", "info", None, f"{_named(always)} the same in all rows", shown))
+    return found
+
+
+def _never_moves(run: Run, name: str, part: Series) -> bool:
+    spread = run.get(f"reward_part_std/{name}")
+    long = len(part) >= IDLE_ROWS and len(part) * run.averaged_over >= IDLE_STEPS
+    return long and not np.ptp(part.values) and (spread is None or not spread.values.any())
+
+
+def _named(names: list[str]) -> str:
+    return f"the reward part '{names[0]}' is" if len(names) == 1 else f"the reward parts {', '.join(names)} are"
+
+
+reward_part_idle = Check(
+    name="reward_part_idle", topic="Reward",
+    title="A part of the reward never pays, or never differs.",
+    symptom="One of several reward parts is 0 in every row (five rows and ten steps at least), or has one other "
+    "value in all of them. A part that is always the same teaches nothing, whatever its weight. Worth knowing only "
+    "while the reward rises by its other parts, and of parts that take away.",
+    healthy="Every part of the reward is earned by some completions and missed by others.",
+    causes=(
+        Cause("never_pays", "it is 0 throughout: the answers never have the form that it looks for, or its rule "
+              "cannot be met",
+              "Give the rule a text that should earn it and see that it does; then show the form in the prompt, or "
+              "teach it by some supervised steps first.", measured="published logs of TRL"),
+        Cause("never_differs", "it has one other value throughout: every completion earns it, or it is a constant",
+              "Leave the part out, or ask for more."),
+    ),
+    find=_idle, needs=("reward",), applies=learning_reward,
+    source="arithmetic: a constant in the reward drops out of every advantage", shows=("reward_part/", "reward"),
+)  # fmt: skip

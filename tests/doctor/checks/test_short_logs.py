@@ -1,0 +1,222 @@
+"""What one row, or a few averaged ones, can show; in the forms that trainers print. Rows are made up."""
+
+import json
+
+import pytest
+
+from steadyrl.doctor.examine import diagnose
+
+GRPO = {
+    "loss": 0.01, "grad_norm": 0.4, "learning_rate": 1e-6, "reward": 0.4, "reward_std": 0.2,
+    "frac_reward_zero_std": 0.3, "completions/mean_length": 180.0, "completions/clipped_ratio": 0.02, "kl": 0.01,
+}  # fmt: skip
+VERL = {
+    "actor/entropy": 0.4, "actor/pg_loss": 0.01, "actor/ppo_kl": 0.0001, "actor/grad_norm": 0.3, "actor/lr": 1e-6,
+    "critic/score/mean": 0.6, "critic/score/max": 1.0, "critic/score/min": 0.0, "critic/advantages/mean": 0.01,
+    "critic/advantages/max": 1.4, "critic/advantages/min": -1.5, "response_length/mean": 300.0,
+    "response_length/max": 700.0, "response_length/min": 40.0, "response_length/clip_ratio": 0.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def trl(tmp_path):
+    """Diagnose rows of TRL's GRPO trainer, each the mean of so many steps."""
+
+    def run(rows, every=10):
+        whole = [{**GRPO, **row, "step": every * (i + 1)} for i, row in enumerate(rows)]
+        history = [{name: value for name, value in row.items() if value is not None} for row in whole]
+        path = tmp_path / "trainer_state.json"
+        path.write_text(json.dumps({"log_history": history, "logging_steps": every}))
+        return diagnose(path)[0]
+
+    return run
+
+
+@pytest.fixture
+def verl(tmp_path):
+    """Diagnose lines that verl prints."""
+
+    def run(rows):
+        lines = [
+            f"step:{i + 1} - " + " - ".join(f"{name}:{value}" for name, value in {**VERL, **row}.items())
+            for i, row in enumerate(rows)
+        ]
+        path = tmp_path / "train.log"
+        path.write_text("\n".join(lines) + "\n")
+        return diagnose(path)[0]
+
+    return run
+
+
+def lead(diagnosis):
+    assert diagnosis.verdict == "sick", diagnosis.findings
+    return diagnosis.findings[0].check, diagnosis.findings[0].cause
+
+
+def test_one_row_in_order_is_too_little_to_judge(trl, verl):
+    for diagnosis in (trl([{}]), verl([{}])):
+        assert diagnosis.verdict == "too little to judge"
+        assert not [finding for finding in diagnosis.findings if finding.harms]
+        assert any("the course of the reward" in what for what in diagnosis.missing)
+
+
+def test_nan_in_the_only_row_is_lost_and_not_recovered(verl):
+    diagnosis = verl([{"actor/pg_loss": "nan", "actor/grad_norm": "nan", "actor/ppo_kl": "nan"}])
+    assert lead(diagnosis) == ("non_finite", "log_probs")
+    assert diagnosis.findings[0].severity == "critical" and "to the end" in diagnosis.findings[0].message
+
+
+def test_nan_in_the_last_of_many_rows_is_said_to_last_to_the_end(verl):
+    diagnosis = verl([*({"critic/score/mean": 0.3 + 0.01 * i} for i in range(30)), {"actor/grad_norm": "nan"}])
+    assert lead(diagnosis) == ("non_finite", "gradient")
+    assert "to the end" in diagnosis.findings[0].message
+
+
+def test_a_gradient_of_zero_while_rewards_differ_is_detached(trl):
+    assert lead(trl([{"grad_norm": 0.0, "loss": 0.0}])) == ("grad_norm", "detached")
+
+
+def test_a_gradient_of_zero_where_no_group_differs_follows_the_groups(trl):
+    diagnosis = trl([{"grad_norm": 0.0, "loss": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0}])
+    assert lead(diagnosis)[0] == "no_signal_groups"
+    assert {f.check: f.follows for f in diagnosis.findings}["grad_norm"] == "no_signal_groups"
+
+
+def test_advantages_that_are_all_zero_are_named_though_the_rewards_differ(verl):
+    zero = {f"critic/advantages/{end}": 0.0 for end in ("mean", "max", "min")}
+    assert lead(verl([zero])) == ("no_signal_groups", "same_answers")
+
+
+def test_advantages_that_are_the_rewards_have_no_baseline(verl):
+    rows = [
+        {f"critic/{what}/{end}": value for what in ("score", "advantages") for end, value in
+         (("mean", 0.1 * i - 0.3), ("max", 0.1 * i), ("min", -0.5))} for i in range(8)
+    ]  # fmt: skip
+    assert lead(verl(rows)) == ("advantage_baseline", "single_sample")
+
+
+def test_centred_advantages_are_no_rewards(verl):
+    diagnosis = verl([{"critic/score/mean": 0.5 + 0.01 * i} for i in range(8)])
+    assert "advantage_baseline" not in {finding.check for finding in diagnosis.findings}
+
+
+def test_a_length_pinned_at_a_number_is_the_root_of_no_reward(trl):
+    row = {
+        "completions/clipped_ratio": None, "completions/mean_length": None, "completion_length": 256.0, "reward": 0.0,
+        "reward_std": 0.0, "frac_reward_zero_std": 1.0, "grad_norm": 0.0, "loss": 0.0, "kl": 0.0,
+    }  # fmt: skip
+    diagnosis = trl([*([row] * 12), {**row, "completion_length": 241.0}])
+    assert lead(diagnosis) == ("truncated", "never_ends")
+    chain = {finding.check: finding.follows for finding in diagnosis.findings}
+    assert chain["reward_constant"] == "truncated" and chain["grad_norm"] == "no_signal_groups"
+    assert "detached" not in {finding.cause for finding in diagnosis.findings}
+
+
+def test_short_answers_of_one_length_are_not_taken_for_cut_off(verl):
+    rows = [{"response_length/mean": 20.0, "response_length/max": 20.0, "response_length/min": 20.0}] * 20
+    assert "truncated" not in {finding.check for finding in verl(rows).findings}
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.02, None), (0.1, "info"), (0.4, "warning"), (0.97, "warning")])
+def test_the_share_cut_off_is_graded(trl, share, said):
+    diagnosis = trl([{"completions/clipped_ratio": share}] * 4)
+    assert {f.check: f.severity for f in diagnosis.findings}.get("truncated") == said
+
+
+def test_a_part_that_never_pays_is_named_while_nothing_is_learned(trl):
+    rows = [
+        {"reward": 0.2 + 0.02 * (i % 3), "rewards/right": 0.2 + 0.02 * (i % 3), "rewards/form": 0.0} for i in range(8)
+    ]
+    assert lead(trl(rows)) == ("reward_part_idle", "never_pays")
+
+
+def test_a_part_that_never_pays_is_worth_knowing_only_while_the_reward_rises(trl):
+    rows = [{"reward": 0.02 * i, "rewards/right": 0.02 * i, "rewards/form": 0.0} for i in range(30)]
+    found = {finding.check: finding.severity for finding in trl(rows).findings}
+    assert found["reward_part_idle"] == "info"
+
+
+def test_a_reward_lost_in_one_step_is_found_in_five_rows_with_the_gradient_that_did_it(trl):
+    lost = ((0.8, 700.0), (0.05, 20.0), (0.06, 30.0), (0.05, 9.0), (0.06, 12.0))
+    rows = [{"reward": reward, "grad_norm": norm} for reward, norm in lost]
+    diagnosis = trl(rows, every=1)
+    assert ("reward_falling", "large_update") in {(f.check, f.cause) for f in diagnosis.findings}
+    assert diagnosis.verdict == "sick" and diagnosis.findings[0].check == "grad_norm"
+
+
+def test_noise_in_five_rows_is_no_loss(trl):
+    rows = [{"reward": r} for r in (0.5, 0.3, 0.45, 0.28, 0.4)]
+    assert "reward_falling" not in {finding.check for finding in trl(rows, every=1).findings}
+
+
+def test_right_answers_given_up_for_form_are_found_in_three_rows(trl):
+    rows = [
+        {"reward": 0.7 + 0.1 * i, "rewards/accuracy": a, "rewards/format": 0.5 + 0.2 * i}
+        for i, a in enumerate((0.2, 0.12, 0.05))
+    ]
+    assert lead(trl(rows)) == ("reward_hacking", "rightness_falls")
+
+
+def test_a_penalty_larger_than_every_reward_is_the_root_of_answers_of_one_token(verl):
+    lengths = [1500, 1400, 900, 300, 40, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    rows = [
+        {"actor/reward_kl_penalty": 0.8 if n > 10 else 15.0, "actor/reward_kl_penalty_coeff": 0.02,
+         "response_length/mean": n, "critic/score/mean": -0.6 if n > 10 else -1.0, "critic/score/min": -1.0,
+         "critic/score/max": 1.0 if n > 10 else -1.0, "actor/entropy": 0.3 if n > 10 else 0.001}
+        for n in lengths
+    ]  # fmt: skip
+    diagnosis = verl(rows)
+    assert lead(diagnosis) == ("kl_penalty_outweighs", "ends_early")
+    collapse = next(finding for finding in diagnosis.findings if finding.check == "length_collapse")
+    assert (collapse.cause, collapse.follows) == ("kl_penalty", "kl_penalty_outweighs")
+    assert diagnosis.findings[0].overrides[0].startswith("algorithm.kl_ctrl.kl_coef=")
+
+
+def test_a_penalty_that_is_a_fraction_of_the_reward_is_in_order(verl):
+    rows = [{"actor/reward_kl_penalty": 0.01, "actor/reward_kl_penalty_coeff": 0.001}] * 20
+    assert "kl_penalty_outweighs" not in {finding.check for finding in verl(rows).findings}
+
+
+def test_a_reference_that_the_policy_comes_nearer_to_is_a_teacher(verl):
+    rows = [{"actor/reward_kl_penalty": 0.6 - 0.01 * i, "actor/reward_kl_penalty_coeff": 1e-5,
+             "critic/score/mean": 0.2 + 0.01 * i} for i in range(30)]  # fmt: skip
+    found = {finding.check: (finding.cause, finding.severity) for finding in verl(rows).findings}
+    assert found["kl_runaway"] == ("teacher", "info")
+
+
+def test_a_reference_that_stays_far_from_the_first_row_on_is_another_model(trl):
+    assert lead(trl([{"kl": 1.1 - 0.05 * (i % 3)} for i in range(12)], every=1)) == ("kl_runaway", "reference_mismatch")
+
+
+def test_values_that_a_callback_repeats_are_no_jumps(tmp_path):
+    rows = []
+    for i in range(300):
+        level = 0.4 + 0.002 * (i // 10) + 0.01 * ((i // 10 * 7) % 5)
+        rows.append({"step": i, "reward_mean": level, "reward_std": 0.1 + level / 10, "loss": 1.0 / (i + 1)})
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    diagnosis = diagnose(path)[0]
+    assert not [finding for finding in diagnosis.findings if finding.harms]
+    assert len(diagnosis.run.get("reward")) == 30
+
+
+def test_rows_count_for_the_steps_that_they_average(trl):
+    few = trl([{}] * 5, every=10)
+    assert any("5 rows of 10 steps each are too few; it takes 6" in gap.message for gap in few.unknown)
+    assert not any("too few" in gap.message for gap in trl([{}] * 12, every=10).unknown if gap.check == "reward_flat")
+
+
+def test_a_kl_beyond_every_vocabulary_is_no_drift(trl):
+    assert lead(trl([{"kl": 5000.0 / (i + 1)} for i in range(6)])) == ("kl_runaway", "impossible_tokens")
+
+
+def test_a_frozen_reward_over_other_prompts_is_named(tmp_path):
+    rows = [{"step": i, "reward": 0.2056 + 0.0002 * (i % 3), "actor_loss": 0.1, "critic_loss": 0.2} for i in range(6)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert lead(diagnose(path)[0]) == ("reward_constant", "frozen")
+
+
+def test_the_remedy_is_in_the_trainers_own_key(trl):
+    diagnosis = trl([{"completions/clipped_ratio": 0.97, "completions/max_length": 128.0}] * 4)
+    assert diagnosis.findings[0].overrides == ("max_completion_length=256",)
