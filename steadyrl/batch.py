@@ -24,7 +24,7 @@ _ROW_FIELDS = (
     "returns",
     "weights",
 )
-_SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "audited")
+_SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "rechecked")
 
 
 def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:

@@ -137,7 +137,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Mean |log p of the sampler - log p of the trainer|. Normally it is rounding error.",
     ),
     Metric(
-        "audited",
+        "rechecked",
         "share",
         "",
         "Tokens that the trainer rechecked. entropy, sampler_gap and kl_ref_exact are measured on these.",
@@ -293,14 +293,14 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     if old is None or not mask.any():
         return {}
     assert old.entropy is not None, "score measures the entropy always"
-    audited = mask if old.audited is None else mask & old.audited[:, None]
+    rechecked = mask if old.rechecked is None else mask & old.rechecked[:, None]
     found: dict[str, float | None] = {
-        "entropy": float(old.entropy[audited].mean()),
-        "entropy_sampled": float(-old.logprobs[audited].mean()),
+        "entropy": float(old.entropy[rechecked].mean()),
+        "entropy_sampled": float(-old.logprobs[rechecked].mean()),
     }
-    gap = np.abs(batch.sampling_logprobs - old.logprobs)[audited]
+    gap = np.abs(batch.sampling_logprobs - old.logprobs)[rechecked]
     if not np.isnan(gap).any():  # demonstrations have no sampling log-probs
-        found |= {"sampler_gap": float(gap.mean()), "audited": float(audited.sum() / mask.sum())}
+        found |= {"sampler_gap": float(gap.mean()), "rechecked": float(rechecked.sum() / mask.sum())}
     if old.ref_logprobs is not None:
         log_ratio = np.where(mask, old.logprobs - old.ref_logprobs, 0.0)
         per_sequence = log_ratio.sum(axis=1)
@@ -310,8 +310,8 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
             found["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
         found["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
     if old.kl_ref_exact is not None:
-        rows = slice(None) if old.audited is None else old.audited
-        found["kl_ref_exact"] = float(old.kl_ref_exact[audited].mean())
+        rows = slice(None) if old.rechecked is None else old.rechecked
+        found["kl_ref_exact"] = float(old.kl_ref_exact[rechecked].mean())
         found["kl_ref_exact_seq"] = float(np.where(mask, old.kl_ref_exact, 0.0)[rows].sum(axis=1).mean())
     if old.values is not None and batch.returns is not None:
         found["value/mean"] = float(old.values[mask].mean())

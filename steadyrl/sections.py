@@ -181,7 +181,7 @@ class UpdateSection(Section):
         "sampler",
         description="Source of the log-probs before the update. 'sampler' takes the sampler's values after the "
         "trainer has rechecked every fourth row of the step. If they disagree, the trainer computes "
-        "all rows (see the metric 'audited'). 'recompute' always computes all rows with the trainer.",
+        "all rows (see the metric 'rechecked'). 'recompute' always computes all rows with the trainer.",
     )
     kl_old_limit: float = Field(
         0.05,

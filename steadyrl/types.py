@@ -157,8 +157,8 @@ class TokenScores:
         values: Value head's prediction before the token was chosen, or None where it was not asked for.
         ref_logprobs: Under the frozen reference, or None where it was not asked for.
         kl_ref_exact: KL(policy || reference) over the whole (kept) vocabulary at that position, nats; or None.
-        audited: [B] bool, the rows on which ``entropy`` and ``kl_ref_exact`` were measured and the sampler's log-probs
-            were checked; None for all of them.
+        rechecked: [B] bool, the rows on which ``entropy`` and ``kl_ref_exact`` were measured and the sampler's
+            log-probs were checked; None for all of them.
     """
 
     logprobs: Array
@@ -166,7 +166,7 @@ class TokenScores:
     values: Array | None = None
     ref_logprobs: Array | None = None
     kl_ref_exact: Array | None = None
-    audited: np.ndarray | None = None
+    rechecked: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ QUANTITIES: dict[str, str] = {
     "sampler_gap_max": "Greatest |log p of the sampler - log p of the trainer|.",
     "sampler_gap_probability": "Mean |p of the sampler - p of the trainer|.",
     "sampler_gap_factor": "Mean of exp |log p of the sampler - log p of the trainer|; 1 where they agree.",
-    "audited": "Share of tokens whose sampler log-probs the trainer checked.",
+    "rechecked": "Share of tokens whose sampler log-probs the trainer checked.",
     "kl_coef": "Coefficient of the KL penalty.",
     "entropy": "Entropy: estimator 'exact' over the vocabulary, 'sampled' as mean -log p of sampled tokens.",
     "entropy_coef": "Coefficient of the entropy bonus.",

@@ -41,7 +41,7 @@ ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
 # The sampler's log-probs are taken for the trainer's where the two agree on some rows to this many nats; rounding
 # gives 1e-5 in float32.
 TRUSTED_GAP = 1e-3
-AUDITED_PART, LEAST_AUDITED = 4, 4  # one row in four is audited, and at least four
+RECHECKED_PART, LEAST_RECHECKED = 4, 4  # one row in four is rechecked, and at least four
 
 
 Result = TypeVar("Result")
@@ -77,7 +77,7 @@ class TorchBackend:
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
         self._read = Reader(self.model, self._parts, self._plan, self._lower, config.backend.gradient_checkpointing)
-        # In bfloat16 one token at a time and whole rows are rounded apart by 0.01 nats: an audit would always fail.
+        # In bfloat16 one token at a time and whole rows are rounded apart by more than TRUSTED_GAP, always.
         self._trusting = config.update.old_logprobs == "sampler" and self._lower is None
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
@@ -150,44 +150,46 @@ class TorchBackend:
         Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
         needs the policy's whole distribution is measured on those rows only.
         """
-        audited = self._audited_rows(batch)
-        found = self._fitting(lambda: self._measure_rows(batch, audited, sampling, needs))
-        mask = batch.completion_mask & audited[:, None]
+        rechecked = self._rows_to_recheck(batch)
+        found = self._fitting(lambda: self._measure_rows(batch, rechecked, sampling, needs))
+        mask = batch.completion_mask & rechecked[:, None]
         gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[mask]
-        if not audited.all() and (not gap.size or float(gap.max()) > TRUSTED_GAP):
-            audited = np.ones(len(audited), bool)
-            found = self._fitting(lambda: self._measure_rows(batch, audited, sampling, needs))
-        return TokenScores(**found, audited=audited)
+        if not rechecked.all() and (not gap.size or float(gap.max()) > TRUSTED_GAP):
+            rechecked = np.ones(len(rechecked), bool)
+            found = self._fitting(lambda: self._measure_rows(batch, rechecked, sampling, needs))
+        return TokenScores(**found, rechecked=rechecked)
 
-    def _audited_rows(self, batch: Batch) -> np.ndarray:
+    def _rows_to_recheck(self, batch: Batch) -> np.ndarray:
         """Return [B] bool: the rows on which the sampler is checked, evenly spaced; all where none drew the tokens."""
         rows = len(batch.lengths)
-        audited = np.ones(rows, bool)
+        rechecked = np.ones(rows, bool)
         if self._trusting and not np.isnan(batch.sampling_logprobs).any():
-            audited[:] = False
-            audited[np.linspace(0, rows - 1, min(rows, max(LEAST_AUDITED, rows // AUDITED_PART))).astype(int)] = True
-        return audited
+            rechecked[:] = False
+            rechecked[np.linspace(0, rows - 1, min(rows, max(LEAST_RECHECKED, rows // RECHECKED_PART))).astype(int)] = (
+                True
+            )
+        return rechecked
 
     @torch.inference_mode()
     def _measure_rows(
-        self, batch: Batch, audited: np.ndarray, sampling: Sampling, needs: frozenset[str]
+        self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]
     ) -> dict[str, np.ndarray]:
-        """Return all measurements [B, T]; of rows that are not audited, log-probs are the sampler's."""
+        """Return all measurements [B, T]; of rows that are not rechecked, log-probs are the sampler's."""
         found: dict[str, np.ndarray] = {}
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
-            for name, flat in self._measure(part, audited[rows], sampling, needs).items():
+            for name, flat in self._measure(part, rechecked[rows], sampling, needs).items():
                 full = np.zeros(part.tokens.shape)
                 full[part.completion_mask] = flat.double().cpu().numpy()
                 found.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
         return found
 
     def _measure(
-        self, part: Batch, audited: np.ndarray, sampling: Sampling, needs: frozenset[str]
+        self, part: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]
     ) -> dict[str, torch.Tensor]:
         """Return the measurements of a micro-batch, [N] each, completion tokens in row-major order."""
-        seen = torch.from_numpy(np.broadcast_to(audited[:, None], part.tokens.shape)[part.completion_mask])
-        seen = seen.to(self.device)  # [N] bool, tokens of audited rows
+        seen = torch.from_numpy(np.broadcast_to(rechecked[:, None], part.tokens.shape)[part.completion_mask])
+        seen = seen.to(self.device)  # [N] bool, tokens of rechecked rows
         found = {"logprobs": torch.from_numpy(part.sampling_logprobs[part.completion_mask]).to(self.device)}
         found["entropy"] = torch.zeros_like(found["logprobs"])
         if "values" in needs:
@@ -196,19 +198,19 @@ class TorchBackend:
             found["values"] = self.value_head(hidden)
             hidden = hidden[seen]
         else:
-            hidden = self._read(take_rows(part, np.flatnonzero(audited))) if audited.any() else seen[:0]
+            hidden = self._read(take_rows(part, np.flatnonzero(rechecked))) if rechecked.any() else seen[:0]
         reference = None
         if "ref_logprobs" in needs:
             found["ref_logprobs"] = torch.zeros_like(found["logprobs"])
             found["kl_ref_exact"] = torch.zeros_like(found["logprobs"])
             reference = self._reference_of_rest(part, ~seen, sampling, found["ref_logprobs"])
-        self._audit(part, seen.nonzero()[:, 0], sampling, hidden, reference, found)
+        self._recheck(part, seen.nonzero()[:, 0], sampling, hidden, reference, found)
         return found
 
     def _reference_of_rest(
         self, part: Batch, rest: torch.Tensor, sampling: Sampling, ref_logprobs: torch.Tensor
     ) -> torch.Tensor:
-        """Fill in the reference's log-probs of tokens that are not audited; return its hidden states [N, H] of all."""
+        """Fill in the reference's log-probs of tokens not rechecked; return its hidden states [N, H] of all."""
         kept, chosen = self._kept_mask(part, sampling), self._chosen(part)
         with self._as_reference() as (read, head):
             hidden = read(part)
@@ -216,7 +218,7 @@ class TorchBackend:
             ref_logprobs[rest] = chosen_logprobs(hidden[rest], head, chosen[rest], _scale(sampling), cut, False)[0]
         return hidden
 
-    def _audit(
+    def _recheck(
         self,
         part: Batch,
         places: torch.Tensor,
@@ -229,7 +231,7 @@ class TorchBackend:
 
         Args:
             part: A micro-batch with N completion tokens.
-            places: [n], the audited ones among them.
+            places: [n], the rechecked ones among them.
             sampling: How they were drawn.
             hidden: [n, H], the policy's.
             reference: [N, H], the reference's, or None.

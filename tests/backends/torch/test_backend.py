@@ -426,25 +426,25 @@ def test_a_saved_policy_is_a_model_folder(tiny_models, tmp_path):
 
 
 def test_the_sampler_is_trusted_where_it_agrees_and_nowhere_else(backends):
-    """Eight rows of many are audited; a sampler that is off by 0.01 nats in one of them is not believed at all."""
+    """Eight rows of many are rechecked; a sampler that is off by 0.01 nats in one of them is not believed at all."""
     backend = backends["llama"]
     batch = scored_batch(backend, PLAIN, samples=8)
     whole = opened_scores(backend, batch, trusting=False)
     trusted = opened_scores(backend, batch, trusting=True)
-    assert trusted.audited.sum() == 12, "one of four"
-    mask, rest = batch.completion_mask, ~trusted.audited[:, None] & batch.completion_mask
+    assert trusted.rechecked.sum() == 12, "one of four"
+    mask, rest = batch.completion_mask, ~trusted.rechecked[:, None] & batch.completion_mask
     np.testing.assert_array_equal(trusted.logprobs[rest], batch.sampling_logprobs[rest])
     np.testing.assert_allclose(trusted.logprobs[mask], whole.logprobs[mask], atol=5e-5)
     np.testing.assert_allclose(trusted.values[mask], whole.values[mask], atol=1e-6)
     np.testing.assert_allclose(trusted.ref_logprobs[mask], whole.ref_logprobs[mask], atol=5e-5)
-    seen = mask & trusted.audited[:, None]
+    seen = mask & trusted.rechecked[:, None]
     np.testing.assert_allclose(trusted.entropy[seen], whole.entropy[seen], atol=1e-6)
     np.testing.assert_allclose(trusted.kl_ref_exact[seen], whole.kl_ref_exact[seen], atol=1e-6)
     off = batch.sampling_logprobs.copy()
-    row = int(np.flatnonzero(trusted.audited)[-1])
+    row = int(np.flatnonzero(trusted.rechecked)[-1])
     off[row, batch.lengths[row] - 1] -= 0.01
     doubted = opened_scores(backend, replace(batch, sampling_logprobs=off), trusting=True)
-    assert doubted.audited.all()
+    assert doubted.rechecked.all()
     np.testing.assert_allclose(doubted.logprobs, whole.logprobs, atol=1e-6)
 
 
@@ -596,7 +596,7 @@ class Hearing:
 
 @pytest.mark.parametrize("tokens", [1, 8192])
 def test_rows_without_a_completion_change_neither_scores_nor_the_update(tiny_models, tokens):
-    """An episode in which no turn fitted is a row of its prompt: alone in a micro-batch, or every audited row."""
+    """An episode in which no turn fitted is a row of its prompt: alone in a micro-batch, or every rechecked row."""
     found = []
     for empty in (0, 6):
         backend = opened(tiny_models["llama"], f"backend.micro_batch_tokens={tokens}", "update.old_logprobs=sampler")
@@ -626,6 +626,6 @@ def test_the_trainer_reads_episodes_of_several_turns_as_the_sampler_wrote_them(b
     batch = make_batch(scored, backend.tokenizer.pad_id)
     withheld = replace(batch, sampling_logprobs=np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32))
     found = backend.score(withheld, sampling, frozenset())
-    assert found.audited.all()
+    assert found.rechecked.all()
     assert np.abs(found.logprobs - batch.sampling_logprobs)[batch.completion_mask].max() <= 5e-5
     assert (found.logprobs[~batch.completion_mask] == 0).all()
