@@ -23,7 +23,7 @@ demo: $(INSTALLED)
 	$(BIN)/steadyrl sample $$run 'put an item into the queue without blocking'
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest --numprocesses auto
 
 check: $(TOOLS)
 	$(BIN)/ruff check .

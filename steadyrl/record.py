@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -28,8 +29,7 @@ def begin(config: Config, text: str) -> RunDir:
         config: The resolved settings.
         text: The user's config file, kept beside them.
     """
-    task = config.task.name.rpartition(":")[2]
-    algorithm = config.algorithm.name.rpartition(":")[2]
+    task, algorithm = (re.split("[:.]", name)[-1] for name in (config.task.name, config.algorithm.name))
     run = RunDir.create(config.run.folder, f"{algorithm}-{task}-s{config.run.seed}")
     write_text(run.config_file, text)
     write_json(run.resolved_file, dump(config))

@@ -141,3 +141,9 @@ def test_one_process_writes_a_run(settings, tmp_path):
     finally:
         writer.kill()
         writer.wait()
+
+
+def test_a_run_is_named_after_its_algorithm_however_the_config_names_it(settings):
+    for name in ("ppo", "steadyrl.algorithms.ppo"):
+        found = run(settings, [f"algorithm.name={name}", "run.steps=1"])
+        assert "-ppo-prompts-s0" in found.path.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ def derive(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, A
 
 def algorithm(config: Config, log: RawLog) -> str:
     """Return the short name or the class's name of the configured algorithm."""
-    return str(first(config, "algorithm.name") or "").rpartition(":")[2].lower()
+    return re.split(r"[:.]", str(first(config, "algorithm.name") or ""))[-1].lower()
 
 
 TABLE = Table(
