@@ -162,7 +162,6 @@ def _check_before(session: Session, watch: Watch) -> str:
     wanted = session.config.run.preflight
     if wanted == "off":
         return "preflight: off"
-    watch.phase("preflight: trying everything on a few prompts")
     verdicts = preflight(session, watch.phase)
     failed = [verdict for verdict in verdicts if verdict.passed is False]
     for line in verdict_lines(failed):

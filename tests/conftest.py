@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from steadyrl import config
@@ -14,6 +15,9 @@ from steadyrl.train import Watch, open_session, train
 from tests import needs
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 
 TEXT = "the red cat sees a small dog and the old bird hears two or three big blue cats, one is new, not green."
 TEMPLATE = (

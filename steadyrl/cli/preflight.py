@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from steadyrl import config as configs
+from steadyrl.cli.terminal import note
 from steadyrl.preflight.run import preflight, summary_line, verdict_lines
 from steadyrl.train import open_session
 
@@ -22,7 +22,7 @@ def preflight_command(
 ) -> None:
     """Try everything on a few prompts before spending compute. Exit code 1 if something fails."""
     session = open_session(configs.load(config, overrides or []))
-    verdicts = preflight(session, lambda line: print(line, file=sys.stderr, flush=True))
+    verdicts = preflight(session, note)
     failed = any(verdict.passed is False for verdict in verdicts)
     if as_json:
         print(json.dumps({"passed": not failed, "verdicts": [asdict(verdict) for verdict in verdicts]}, indent=2))

@@ -305,9 +305,9 @@ def test_markup_in_names_is_printed_as_it_is(doctor, tmp_path):
 
 
 def test_it_prints_where_only_ascii_can_be_shown(sick):
-    code = "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', sys.argv[1]]; main()"
+    code = "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', *sys.argv[1:]]; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, sick], capture_output=True, env={"PYTHONIOENCODING": "ascii", "PATH": ""}
+        [sys.executable, "-c", code, sick, "--full"], capture_output=True, env={"PYTHONIOENCODING": "ascii", "PATH": ""}
     )
     assert done.returncode == 1, done.stderr
     assert "^ step 200" in done.stdout.decode("ascii")
