@@ -23,7 +23,7 @@ from steadyrl.checkpoint import State
 from steadyrl.config import Config, dump, in_steps
 from steadyrl.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.curriculum.memory import Memory, recall
-from steadyrl.doctor.live import Change, LiveDoctor
+from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
@@ -372,6 +372,6 @@ def _doctor(session: Session, run: RunDir) -> LiveDoctor | None:
     every = session.config.run.doctor_every
     if not every:
         return None
-    doctor = LiveDoctor(flat_settings(dump(session.config)), every)
+    doctor = LiveDoctor(flat_settings(dump(session.config)), every, completions=Ends(run.rollouts_file(0).parent))
     doctor.remember(run.metrics())
     return doctor

@@ -6,8 +6,9 @@ It looks every N steps, not by the clock: a run that is repeated raises the same
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,8 +18,9 @@ from steadyrl.doctor.check import Check
 from steadyrl.doctor.checks.progress import stalled
 from steadyrl.doctor.examine import CHECKS, examine
 from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.completions import StepFiles, step_files, step_of
 from steadyrl.doctor.readers.spelling import number
-from steadyrl.doctor.series import Column, RawLog
+from steadyrl.doctor.series import Column, RawLog, Written
 from steadyrl.types import Finding
 
 # A run that goes on has always ended before its last step, and its pauses are over.
@@ -80,6 +82,23 @@ class _Points:
         return Column(steps, np.fromiter(self._by_step.values(), np.float64, len(steps)))
 
 
+@dataclass(frozen=True)
+class Ends:
+    """The completions of the first and the last steps that a folder holds; each loop over it looks anew.
+
+    Attributes:
+        folder: With a file for each step, such as "000012.jsonl".
+        steps: >= 1, how many of the first and of the last.
+    """
+
+    folder: Path
+    steps: int = 4
+
+    def __iter__(self) -> Iterator[Written]:
+        files = sorted(step_files(self.folder), key=step_of) if self.folder.is_dir() else []
+        return iter(StepFiles(tuple(dict.fromkeys([*files[: self.steps], *files[-self.steps :]]))))
+
+
 @dataclass
 class LiveDoctor:
     """Keeps what a run measures and examines it every N steps.
@@ -89,12 +108,14 @@ class LiveDoctor:
         every: >= 1, steps between examinations.
         points: >= 100, of each metric; longer ones are thinned evenly, so that single steps may be lost.
         format: ``RawLog.format`` of the trainer's names; "steadyrl" are our own.
+        completions: What the policy wrote so far; each loop over it has to look anew.
     """
 
     settings: Mapping[str, Any]
     every: int = EVERY
     points: int = POINTS
     format: str = "steadyrl"
+    completions: Iterable[Written] = ()
     _series: dict[str, _Points] = field(default_factory=lambda: defaultdict(_Points))
     _held: dict[tuple[str, str], _Held] = field(default_factory=dict)
     _steps: list[int] = field(default_factory=list)
@@ -170,5 +191,5 @@ class LiveDoctor:
 
     def _findings(self) -> tuple[Finding, ...]:
         columns = {name: points.column() for name, points in sorted(self._series.items())}
-        log = RawLog("this run", self.format, columns, self.settings)
+        log = RawLog("this run", self.format, columns, self.settings, completions=self.completions)
         return examine(identify(log), LIVE_CHECKS).findings

@@ -17,7 +17,7 @@ ENDS = 400  # completions of the first and of the last steps that are compared
 FEWEST_TEXTS, FEWEST_PROMPTS = 40, 10
 FEW_TEMPLATES = 0.5  # of the answers have one and the same template
 MOST_OF_ALL = 0.8
-SAME_ANSWERS = 0.5  # of the prompts get the commonest answer
+SAME_ANSWERS = 0.5  # of the answers, whatever their prompts, are one and the same
 REPEATED_WORDS = 0.3  # of the answers consist of words that they repeat
 SHORT = 12  # words: longer answers have templates of their own
 LEAST_WORDS = 2
@@ -34,7 +34,7 @@ class Form:
     Attributes:
         texts, prompts: How many.
         distinct: Distinct answers over answers.
-        commonest: The commonest answer, and over how large a share of the prompts it stands.
+        commonest: The commonest answer, and its share.
         template: The commonest template (words that answers rarely share are written "w"), and its share.
         repeated: Share of the short answers that hold one word twice in the template's open places.
         dense: Share of the long answers that compress to a fifth.
@@ -55,10 +55,8 @@ def form_of(written: Sequence[Written]) -> Form | None:
     prompts = {one.prompt for one in written}
     if len(texts) < FEWEST_TEXTS:
         return None
-    by_answer: dict[str, set[str]] = {}
-    for one, text in zip(written, texts, strict=True):
-        by_answer.setdefault(text, set()).add(one.prompt)
-    answer = max(by_answer, key=lambda text: len(by_answer[text]))
+    answers = Counter(texts)
+    answer, times = answers.most_common(1)[0]
     words = [WORD.findall(text) for text in texts]
     held = Counter(word for several in words for word in set(several))
     # Of the words of a form most answers hold each; what fills its places differs from answer to answer.
@@ -73,8 +71,8 @@ def form_of(written: Sequence[Written]) -> Form | None:
     return Form(
         texts=len(texts),
         prompts=len(prompts),
-        distinct=len(by_answer) / len(texts),
-        commonest=(answer, len(by_answer[answer]) / max(len(prompts), 1)),
+        distinct=len(answers) / len(texts),
+        commonest=(answer, times / len(texts)),
         template=(template, count / len(texts)),
         repeated=twice / len(texts),
         dense=dense / len(texts),
@@ -106,7 +104,7 @@ def _alike(run: Run) -> Result:
             "ignores_prompt",
             "warning",
             since,
-            f"{now.commonest[1]:.0%} of {now.prompts} prompts get the same answer: it does not depend on the prompt",
+            f"{now.commonest[1]:.0%} of the answers to {now.prompts} prompts are the same: they do not depend on the prompt",
             (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
         )
     for cause, share, least, told in (
@@ -151,7 +149,7 @@ answers_alike = Check(
     "while: a form that pays is cheaper to find than an answer.",
     healthy="Answers differ between prompts, in their words and in their form.",
     causes=(
-        Cause("ignores_prompt", "more than half of the prompts (ten at least) get the very same answer",
+        Cause("ignores_prompt", "more than half of the answers, to ten prompts at least, are the very same",
               READ + "Sample at temperature 1, and give the commonest answer no reward where it is wrong.",
               change=to(temperature=1.0), follows=("entropy_collapse", "reward_constant")),
         Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words "
