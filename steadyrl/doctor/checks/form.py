@@ -104,7 +104,7 @@ def _alike(run: Run) -> Result:
             "ignores_prompt",
             "warning",
             since,
-            f"{now.commonest[1]:.0%} of the answers to {now.prompts} prompts are the same: they do not depend on the prompt",
+            f"{now.commonest[1]:.0%} of the answers to {now.prompts} prompts are one text, whatever was asked",
             (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
         )
     for cause, share, least, told in (
