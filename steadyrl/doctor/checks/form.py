@@ -80,14 +80,20 @@ def form_of(written: Sequence[Written]) -> Form | None:
 
 
 def _ends(run: Run) -> tuple[list[Written], list[Written]]:
-    """Return the first and the last completions, reading them once and holding no more than these."""
+    """Return the completions of the first and of the last third of the steps, of each no more than 400."""
     first: list[Written] = []
     last: deque[Written] = deque(maxlen=ENDS)
     for one in run.completions:
         if len(first) < ENDS:
             first.append(one)
         last.append(one)
-    return first, list(last)
+    steps = sorted({one.step for one in (*first, *last)})
+    third = max(1, len(steps) // 3)
+    early, late = steps[third - 1 : third], steps[-third:][:1]
+    return (
+        [one for one in first if not early or one.step <= early[0]],
+        [one for one in last if not late or one.step >= late[0]],
+    )
 
 
 def _alike(run: Run) -> Result:
@@ -114,13 +120,17 @@ def _alike(run: Run) -> Result:
         was = 0.0 if before is None else (before.dense if cause == "repeats_itself" else before.repeated)
         if share > least and share > was + GREW:
             return Found(
-                cause, "warning", since, f"{share:.0%} of the last {now.texts} answers {told}", _against(was, now)
+                cause,
+                "info" if before is None else "warning",
+                since,
+                f"{share:.0%} of the last {now.texts} answers {told}",
+                _against(was, now),
             )
     was = 0.0 if before is None else before.template[1]
     if known and "w" in now.template[0].split() and now.template[1] > FEW_TEMPLATES and now.template[1] > was + GREW:
         return Found(
             "one_template",
-            "warning" if now.template[1] > MOST_OF_ALL else "info",
+            "warning" if now.template[1] > MOST_OF_ALL and before is not None else "info",
             since,
             f"{now.template[1]:.0%} of the last {now.texts} answers have one form: {_shown(now.template[0])}",
             _against(was, now),
@@ -146,7 +156,8 @@ answers_alike = Check(
     title="The answers have all become alike.",
     symptom="Of the last completions in the log (40 at least, 400 at most) most are one text, one form with other "
     "words in it, or words that repeat themselves, and they were not so at the start. The reward can rise all the "
-    "while: a form that pays is cheaper to find than an answer.",
+    "while: a form that pays is cheaper to find than an answer. Without completions from the start it is worth knowing "
+    "only: a task can ask for one form.",
     healthy="Answers differ between prompts, in their words and in their form.",
     causes=(
         Cause("ignores_prompt", "more than half of the answers, to ten prompts at least, are the very same",
