@@ -6,7 +6,7 @@ further apart than their own noise explains, twice in a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,9 @@ ORDER = (
     "epochs", "updates", "kl_old", "ratio_mean", "clip_fraction", "grad_norm", "kl_ref", "value_mean", "loss_value",
     "advantage_std", "length", "truncated", "empty", "reward_std_within", "no_signal", "reward_std", "reward",
 )  # fmt: skip
+OUTSIDE = ("time_", "tokens", "data_epoch")  # of the machine and of the clock, not of the training
+SET = ("learning_rate", "kl_coef", "entropy_coef", "epochs", "updates")  # what is logged of them is what was set
+MOST_SHOWN = 8
 # The settings that move a quantity directly, the likeliest first; any other that differs comes after them.
 MOVED_BY: Mapping[str, tuple[str, ...]] = {
     "learning_rate": ("learning_rate", "warmup_steps", "steps"),
@@ -91,7 +94,7 @@ def differ(first: Run, second: Run) -> Difference:
     ]
     unequal = tuple(one for one in both if None not in one.values and not _equal(*one.values))
     parted, same = [], []
-    for quantity in (name for name in first.series if name in second.series):
+    for quantity in (name for name in first.series if name in second.series and not name.startswith(OUTSIDE)):
         pair = _pair(first, second, quantity)
         if pair is None:
             continue
@@ -100,9 +103,15 @@ def differ(first: Run, second: Run) -> Difference:
             same.append(quantity)
         else:
             parted.append(found)
-    parted.sort(key=lambda one: (one.step, ORDER.index(one.quantity) if one.quantity in ORDER else len(ORDER)))
+    parted.sort(key=_rank)
     missing = tuple(one for one in both if None in one.values)
     return Difference(unequal, missing, tuple(parted), tuple(same), _cause(unequal, missing, parted))
+
+
+def _rank(part: Parted) -> tuple[bool, int, int]:
+    """Return the place of a quantity that parted: what is held out shows what training did, whenever it is measured."""
+    place = ORDER.index(part.quantity) if part.quantity in ORDER else len(ORDER)
+    return part.quantity.startswith("heldout/"), part.step, place
 
 
 def sentences(difference: Difference) -> list[str]:
@@ -113,13 +122,19 @@ def sentences(difference: Difference) -> list[str]:
         lines.append(f"set differently: {one.name} ({key}): {one.values[0]} and {one.values[1]}")
     if difference.one_sided:
         lines.append(f"known of one run only: {', '.join(one.name for one in difference.one_sided)}")
-    for part in difference.parted:
+    for part in difference.parted[:MOST_SHOWN]:
         lines.append(
             f"parts from step {part.step} on: {part.quantity}, {number(part.levels[0])} and {number(part.levels[1])}"
         )
-    if difference.together:
-        lines.append(f"does not part: {', '.join(difference.together)}")
+    if later := [part.quantity for part in difference.parted[MOST_SHOWN:]]:
+        lines.append(f"parts later, or with these: {', '.join(later[:MOST_SHOWN])}{_more(later)}")
+    if same := difference.together:
+        lines.append(f"does not part: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
     return lines
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -159,7 +174,7 @@ def _parts(a: Series, b: Series) -> Parted | None:
     at = int(lasting.argmax())
     start = int(np.searchsorted(a.steps, levels.steps[at]))
     size = len(a) // len(levels.means)
-    since = start if at == 0 else _change(gap[start - size : start + size]) + start - size
+    since = 0 if at == 0 else _change(gap[start - size : start + size]) + start - size
     until = min(since + size, len(a))
     return Parted(a.quantity, int(a.steps[since]), (float(x[since:until].mean()), float(y[since:until].mean())))
 
@@ -180,6 +195,8 @@ def _cause(settings: tuple[Setting, ...], missing: tuple[Setting, ...], parted: 
         return "nothing that both log parts beyond its noise: two runs of one kind"
     lead = parted[0]
     what = f"{lead.quantity} parts first, from step {lead.step} on"
+    if lead.quantity in SET:
+        return f"{what}: it is set differently, {number(lead.levels[0])} and {number(lead.levels[1])}"
     moved = MOVED_BY.get(lead.quantity, ())
     ranked = sorted(settings, key=lambda one: moved.index(one.name) if one.name in moved else len(moved))
     if ranked and ranked[0].name in moved:

@@ -47,3 +47,10 @@ def test_a_run_does_not_part_from_itself():
     found = differ(run, run)
     assert found.parted == () and found.settings == ()
     assert "reward" in found.together
+
+
+def test_a_coefficient_that_is_logged_and_not_equal_is_what_was_set():
+    one, other = healthy(1, N, kl_coef=np.full(N, 0.02)), healthy(2, N, kl_coef=np.full(N, 0.0005))
+    found = differ(one, other)
+    assert (found.parted[0].quantity, found.parted[0].step) == ("kl_coef", 0)
+    assert found.cause == "kl_coef parts first, from step 0 on: it is set differently, 0.02 and 0.0005"

@@ -85,7 +85,8 @@ def _runaway(run: Run) -> Result:
         severity,
         high.since,
         f"The KL to the reference is {number(tail(high.kl))} {high.kl.unit} "
-        f"{'and rises' if rising else 'and no longer rises'}: {cause.replace('_', ' ')}.",
+        f"{'and rises' if rising else 'and no longer rises'}"
+        + ("." if cause == "unknown" else f": {cause.replace('_', ' ')}."),
         (f"{high.kl.source or 'kl_ref'} is {high.limit} from step {high.since} on", *because),
         change=_runaway_change(run, cause),
     )
