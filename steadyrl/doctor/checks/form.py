@@ -164,15 +164,14 @@ answers_alike = Check(
               READ + "Sample at temperature 1, and give the commonest answer no reward where it is wrong.",
               change=to(temperature=1.0), follows=("entropy_collapse", "reward_constant")),
         Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words "
-              "differ between answers", READ + "Give no reward for a word that stands there already.",
-              measured="the demonstration run of steadyrl"),
+              "differ between answers", READ + "Give no reward for a word that stands there already."),
         Cause("repeats_itself", "more than 30 % of the answers compress to a fifth of their bytes",
               READ + "Pay less for repeated text, and go back to a checkpoint before it began.",
               follows=("entropy_collapse", "repetition", "length_explosion")),
         Cause("one_template", "more than half of the answers (a warning from 80 % on) are one form with other "
               "words in it; such forms are told from short answers, of twelve words at most",
               READ + "If good answers have several forms, reward what tells them apart, or raise the entropy bonus.",
-              follows=("entropy_collapse",), measured="the demonstration run of steadyrl"),
+              follows=("entropy_collapse",)),
     ),
     find=_alike,
     source="steadyrl's own rule; repetition is measured by compression with zlib",
