@@ -1,6 +1,6 @@
 """Every error that steadyrl raises on purpose.
 
-    SteadyError                     anything a user can mend; the command line prints it in one line, exit code 2
+    SteadyError                     anything a user can fix; the command line prints it in one line, exit code 2
       ConfigError    (ValueError)   a setting is unknown, of the wrong type, or out of range
       DataError      (ValueError)   a corpus, problem set or reward returned something malformed
       ModelError     (ValueError)   a model folder is missing, incomplete or of an unknown kind
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 
 class SteadyError(Exception):
-    """Anything that a user can mend."""
+    """Anything that a user can fix."""
 
 
 class ConfigError(SteadyError, ValueError):

@@ -259,7 +259,7 @@ def _not_written(path: Path, error: OSError) -> AccessError:
     file = next((folder for folder in path.parents if folder.is_file()), None)
     if file is not None:
         return AccessError(f"cannot write '{path}': '{file}' is a file; expected a folder, or a name not yet taken")
-    return AccessError(f"cannot write '{path}': {error.strerror}; free some space or mend permissions")
+    return AccessError(f"cannot write '{path}': {error.strerror}; free some space or fix the permissions")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -145,7 +145,7 @@ def rewards(trial: Trial) -> Verdict:
     message = f"{len(known)} of {len(rollouts)} rollouts scored"
     if unscored > UNSCORED_AT_MOST:
         return Verdict(
-            name, False, f"{message}; the first reason: {reasons[0]}", "unscored", "mend the reward (or its service)"
+            name, False, f"{message}; the first reason: {reasons[0]}", "unscored", "fix the reward (or its service)"
         )
     message += f", mean {np.mean(known):.4g}, standard deviation {np.std(known):.3g}"
     if trial.session.algorithm.source == "demonstrations":

@@ -155,7 +155,7 @@ def _gradient(batch: Batch, before: TokenScores, norm: float) -> Verdict:
         False,
         f"{message}; " + (f"not finite: {', '.join(bad)}" if bad else "what goes into the loss is finite"),
         "not_finite_inputs" if bad else "overflow",
-        "mend what is not finite before it enters the loss"
+        "fix what is not finite before it enters the loss"
         if bad
         else "look for an overflow in the loss or in the backward pass; float32 has the wider range",
     )

@@ -291,7 +291,7 @@ def test_a_run_directory_that_cannot_be_written_any_more_is_named(refused, stead
     (finished / "metrics.jsonl").mkdir()
     message = refused("train", "--resume", finished, "run.steps=3")
     assert re.fullmatch(
-        r"cannot write '.*/metrics\.jsonl': Is a directory; free some space or mend permissions", message
+        r"cannot write '.*/metrics\.jsonl': Is a directory; free some space or fix the permissions", message
     )
     info = json.loads((finished / "run.json").read_text())
     assert (info["status"], info["error"]) == ("failed", message)

@@ -220,7 +220,7 @@ entropy_explosion = Check(
     ),
     find=_explosion, needs=("entropy",), min_steps=MIN_STEPS,
     source="verl#781 (its default entropy bonus of 0.001 made the entropy explode); TRL issues on flattening under "
-    "warped sampling (#235); a simulation of PPO on raw log-probs at temperature 0.7 (entropy 3.06 to 3.67)",
+    "a sampling mismatch (#235); a simulation of PPO on raw log-probs at temperature 0.7 (entropy 3.06 to 3.67)",
 )  # fmt: skip
 
 

@@ -31,8 +31,8 @@ FLOOR = {TOKEN: 1e-3, SEQUENCE: 1e-2, "": 1e-2}
 # TRL 0.11 warns below -1 nat per sequence; -0.05 per token is the same at 20 tokens.
 DEEP = {TOKEN: -0.05, SEQUENCE: -1.0, "": -1.0}
 NOT_NORMALISED = -1e-4  # nats/token; an exact KL's rounding is 1e-7
-PAD_MASS = 0.5  # E[ref/p] - 1 = k3 - k1; simulated 2.13 with padding in the mask, 0.18 at most with warped sampling
-PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with warped sampling or noise
+PAD_MASS = 0.5  # E[ref/p] - 1 = k3 - k1; simulated 2.13 with padding in the mask, 0.18 at most with a mismatch
+PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a sampling mismatch or noise
 
 
 @dataclass(frozen=True)

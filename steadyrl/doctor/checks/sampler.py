@@ -1,4 +1,4 @@
-"""Is what was sampled from what trains: warped sampling, and a sampler that differs from the trainer."""
+"""Is what was sampled from what trains: a sampling mismatch, and a sampler that differs from the trainer."""
 
 from __future__ import annotations
 

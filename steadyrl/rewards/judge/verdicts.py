@@ -19,7 +19,7 @@ _CODE_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
 
 
 class MalformedVerdictError(ValueError):
-    """A text is no valid verdict; the message says why, for the judge to mend it."""
+    """A text is no valid verdict; the message says why, for the judge to correct it."""
 
 
 @dataclass(frozen=True)
