@@ -52,7 +52,7 @@ def sampler_parity(trial: Trial) -> Verdict:
 
 
 def sampled_entropy(trial: Trial) -> Verdict:
-    """Compare the mean -log p of what was sampled with the exact entropy: they agree if both are of one distribution."""
+    """Compare the sampled tokens' mean -log p with the exact entropy: they agree where both have one distribution."""
     name = "sampled_entropy"
     if trial.scores.entropy is None:
         return Verdict(name, None, "the backend's score gives no entropy")
