@@ -1,14 +1,14 @@
 """Execute a candidate and say what its steps gave; the last thing that runs before foreign code does.
 
-A job is the length of what follows, a line of JSON with ``code`` and ``entry``, and a line of JSON with the steps. A
-step is ["call", arguments, named] (of the entry point), ["global", name], ["apply", n, arguments, named], ["get", n,
-name] or ["set", n, name, value], where n is the number of the step whose value is meant, and arguments and values are
-plain values of ``values``.
+A job is the length of what follows, a line of JSON with ``code`` and ``entry``, and a line of JSON with the steps:
+["call", arguments, named] calls the entry point, and "use" instead of "call" asks for the arguments too if the call
+changes them; ["global", name], ["apply", n, arguments, named], ["get", n, name] and ["set", n, name, value] are about
+other objects, where n is the number of the step whose value is meant. Arguments and values are those of ``values``.
 
-The answer is lines of JSON on a pipe: ["compiled"], then per step ["value", plain value] or ["raised",
-type, text], or instead of what is left ["failed", "syntax" | "exception" | "entry", type, text]. From the candidate's
-first statement on nothing here can be trusted, and nobody does: whoever reads the pipe takes the lines as claims about
-values.
+The answer is lines of JSON on a pipe: ["compiled"], then per step ["value", plain value], ["value", plain value,
+changed arguments] or ["raised", type, text], or instead of what is left ["failed", "syntax" | "exception" | "entry",
+type, text]. From the candidate's first statement on nothing here can be trusted, and nobody does: whoever reads the
+pipe takes the lines as claims about values.
 """
 
 from __future__ import annotations
@@ -72,17 +72,22 @@ def _read(job: int) -> bytes:
 
 def _answer(step: Any, function: Any, names: dict[str, Any], kept: list[Any]) -> list[Any]:
     kept.append(None)
+    used: list[Any] = []
     try:
-        kept[-1] = _take(step, function, names, kept)
-        return ["value", values.encode(kept[-1])]
+        kept[-1] = _take(step, function, names, kept, used)
+        line = ["value", values.encode(kept[-1])]
+        if step[0] == "use" and (changed := values.encode(used)) != step[1]:
+            line.append(changed)
+        return line
     except BaseException as error:  # as above
         return ["raised", type(error).__name__, _text(error)]
 
 
-def _take(step: Any, function: Any, names: dict[str, Any], kept: list[Any]) -> Any:
+def _take(step: Any, function: Any, names: dict[str, Any], kept: list[Any], used: list[Any]) -> Any:
     match step:
-        case ["call", arguments, named]:
-            return function(*values.decode(arguments, kept), **values.decode(named, kept))
+        case ["call" | "use", arguments, named]:
+            used += values.decode(arguments, kept)
+            return function(*used, **values.decode(named, kept))
         case ["apply", int(number), arguments, named]:
             return kept[number](*values.decode(arguments, kept), **values.decode(named, kept))
         case ["global", str(name)]:

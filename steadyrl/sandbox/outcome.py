@@ -23,9 +23,11 @@ class Returned:
 
     Attributes:
         wire: The value's checked wire form; see ``values``. Compare it with ``values.same``.
+        changed: Wire form of the list of arguments, if the call has changed them and they were asked for.
     """
 
     wire: Any
+    changed: Any = None
 
     @property
     def value(self) -> Any:
@@ -96,6 +98,10 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
                 case ["value", wire] if len(results) < calls:
                     values.check(wire)
                     results.append(Returned(wire))
+                case ["value", wire, ["list", *_] as changed] if len(results) < calls:
+                    values.check(wire)
+                    values.check(changed)
+                    results.append(Returned(wire, changed))
                 case _:
                     raise ValueError("a line of no known form")
         except (ValueError, RecursionError) as error:

@@ -109,7 +109,9 @@ def _asserts(problem: CodeProblem) -> int:
 
 
 def _told(result: Returned | Raised) -> list[Any]:
-    return ["value", result.wire] if isinstance(result, Returned) else ["raised", result.type_name, result.text]
+    if isinstance(result, Raised):
+        return ["raised", result.type_name, result.text]
+    return ["value", result.wire, result.changed or ["list"]]
 
 
 @lru_cache(maxsize=1)

@@ -60,25 +60,28 @@ class Steps:
     Attributes:
         taken: The steps of this run, as ``sandbox.candidate`` reads them.
         refused: What was asked for that cannot be judged from outside the candidate; "" for nothing.
+        changed: The arguments of the step that was taken last, as it has left them; empty where it left them alone.
     """
 
     def __init__(self, known: Sequence[Any], results: Sequence[Any], errors: dict[str, type[Exception]]):
         self.taken: list[Any] = []
         self.refused = ""
+        self.changed: list[Any] = []
         self._known, self._results, self._errors = known, results, errors
         self._astray = False
 
     def take(self, *step: Any) -> Any:
         """Write a step down and return what it gave, or a ``Stand`` for it."""
-        number = len(self.taken)
+        number, self.changed = len(self.taken), []
         self.taken.append(list(step))
         self._astray = self._astray or self._known[number : number + 1] != self.taken[number:]
         if self._astray:  # from here on the results belong to other steps
             return Stand(self, number, "")
         match self._results[number] if number < len(self._results) else ["raised", "RuntimeError", "it has ended"]:
-            case ["value", ["opaque", kind]]:
+            case ["value", ["opaque", kind], _]:
                 return Stand(self, number, kind)
-            case ["value", wire]:
+            case ["value", wire, ["list", *changed]]:
+                self.changed = changed
                 if kind := _opaque(wire):
                     self.refused = (
                         f"they get a container with an object of type '{kind}', which cannot leave the answer"
@@ -99,7 +102,11 @@ class Steps:
 
     def call(self, *arguments: Any, **named: Any) -> Any:
         """Stand for the function that is tested."""
-        return self.take("call", self.plain(list(arguments)), self.plain(named))
+        result = self.take("use", self.plain(list(arguments)), self.plain(named))
+        for argument, wire in zip(arguments, self.changed, strict=False):
+            if not _opaque(wire):  # it holds objects that have stayed with the candidate
+                _change(argument, values.decode(wire))
+        return result
 
 
 class Stand(values.Kept):
@@ -145,6 +152,15 @@ class Stand(values.Kept):
         return False
 
 
+def _change(argument: Any, after: Any) -> None:
+    """Make an argument what a call has made of it."""
+    if isinstance(argument, list) and isinstance(after, list):
+        argument[:] = after
+    elif isinstance(argument, dict | set) and type(argument) is type(after):
+        argument.clear()
+        argument.update(after)
+
+
 def _opaque(wire: Any) -> str:
     """Return the type of what is not plain in a wire form, "" where all of it is."""
     if not isinstance(wire, list):
@@ -165,7 +181,7 @@ def replay(
         name: The function's name.
         classes: Names that the test code uses and that mean the candidate's own classes.
         known: The steps of the run before, as JSON.
-        results: What they gave, as JSON: ["value", wire form] or ["raised", type, text].
+        results: What they gave, as JSON: ["value", wire form, arguments after a change] or ["raised", type, text].
 
     Returns:
         The steps of this run as JSON, and how many they are; for every assert statement, in the order of the source,

@@ -115,6 +115,16 @@ SHAPES = {
         "xs = [up(i) for i in range(3)]\ntotal = sum(xs)",
         ["assert total == 6", "assert up(up(total)) == 8", "assert xs == [1, 2, 3]"],
     ),
+    "arguments that are changed in place": (
+        "def tidy(xs, seen):\n    xs.sort()\n    seen[len(xs)] = xs[0]",
+        "def tidy(xs, seen):\n    return sorted(xs)",
+        "xs, seen, named = [3, 1, 2], {}, {'a': 1}\ntidy(xs, seen)\ntidy([[2], [1]], named)",
+        [
+            "assert tidy([4], {}) is None",
+            "assert xs == [1, 2, 3]",
+            "assert seen == {3: 1} and named == {'a': 1, 2: [1]}",
+        ],
+    ),
     "a built-in function as an argument": (
         "def apply(f, xs):\n    return [f(x) for x in xs]",
         "def apply(f, xs):\n    return xs",
