@@ -31,6 +31,7 @@ _REORDERED, _DROPOUT = 1e-3, 3e-3
 # Of what a step changes: below, a difference is of rounding (threads that share their work in another way, arrays that
 # lie elsewhere in memory); what a checkpoint loses changes a step by a tenth of itself and more.
 _ROUNDING = 1e-4
+_ERRORS = 2.0  # standard errors: a gain within them may be rounding
 _LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
 _BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
 _NAMES = ("gradient", "update", "continuation")
@@ -183,6 +184,12 @@ def _update(
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
     if gain > 0 and moved <= limit:
         return Verdict("update", True, message)
+    error = _gain_error(batch, before, after)
+    if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
+        # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
+        return Verdict(
+            "update", None, f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})"
+        )
     for share in _SLOWER:
         session.backend.load(start)
         slower = _take(session, batch, batch, rate * share).after
@@ -220,6 +227,13 @@ def _gain(batch: Batch, before: TokenScores, after: TokenScores) -> float:
     assert batch.advantages is not None, "asked only where there are advantages"
     mask = batch.completion_mask
     return float((batch.advantages * (after.logprobs - before.logprobs))[mask].mean())
+
+
+def _gain_error(batch: Batch, before: TokenScores, after: TokenScores) -> float:
+    """Return the standard error of ``_gain`` where the changes of log-probs are independent noise of mean 0."""
+    assert batch.advantages is not None, "asked only where there are advantages"
+    parts = (batch.advantages * (after.logprobs - before.logprobs))[batch.completion_mask]
+    return float(np.sqrt(np.sum(parts**2))) / len(parts)
 
 
 def _moved(batch: Batch, before: TokenScores, after: TokenScores) -> float:

@@ -283,3 +283,32 @@ def test_room_is_asked_for_what_is_trained_and_not_for_what_is_loaded(toy, monke
     usage.free -= 1
     with pytest.raises(AccessError, match=r"two copies of the state \(0\.2 GiB\)"):
         make_trial_updates(trial)
+
+
+class Rounds(ToyBackend):
+    """Rounds as bfloat16 does: whatever changes in the weights moves each log-prob by 0.03 nats, up or down."""
+
+    precision = "bf16"
+
+    def describe(self):
+        return super().describe() | {"precision": self.precision}
+
+    def score(self, batch, sampling, needs):
+        found = super().score(batch, sampling, needs)
+        seed = int(np.abs(self.parameters["logits"][:, :5]).sum() * 1e12) % 2**32
+        noise = np.random.default_rng(seed).normal(0.0, 0.03, found.logprobs.shape) * batch.completion_mask
+        return replace(found, logprobs=found.logprobs + noise)
+
+
+def test_an_update_smaller_than_rounding_is_not_blamed_on_the_learning_rate(toy):
+    """Over ten runs chance alone makes the mean fall in about half; in float32 the same would be a fault."""
+    found = []
+    for seed in range(10):
+        session = toy("update.learning_rate=1e-7", f"run.seed={seed}")
+        found.append(verdicts(replace(session, backend=Rounds(seed)))["update"])
+    assert {verdict.passed for verdict in found} == {True, None}
+    assert any("too little to tell from the rounding of bfloat16" in verdict.message for verdict in found)
+    exact = Rounds(0)
+    exact.precision = "fp32"
+    lost = [verdicts(replace(toy("update.learning_rate=1e-7", f"run.seed={s}"), backend=exact)) for s in range(4)]
+    assert any(verdict["update"].passed is False for verdict in lost)

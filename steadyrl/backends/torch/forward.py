@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
+from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.decoder import product, without_autocast
 from steadyrl.backends.torch.folder import READING_ERRORS
 from steadyrl.backends.torch.model import Parts
 from steadyrl.errors import ModelError
 
 _CACHES = ("past_key_values", "cache_params")  # what transformers calls the cache in a model's forward
-# Nats: log-probs further from those of a plain forward pass are wrong, not rounded.
-_PARITY = {torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
 
 
 class OwnCache:
@@ -97,23 +96,22 @@ def pads(parts: Parts, kind: str) -> bool:
     problem = ""
     for padding in (3, 0):
         try:
-            far = _distance(parts, padding)
+            right, problem = _compare(parts, padding)
         except READING_ERRORS as error:
             problem = f"{type(error).__name__}: {str(error).strip()[:120]}"
             continue
-        if far <= _PARITY.get(next(parts.body.parameters()).dtype, 0.0):
+        if right:
             return padding > 0
-        problem = f"{far:.2g} nats apart"
     raise ModelError(
         f"the model type '{kind}' cannot be sampled by its own cache: its log-probs are not those of a plain forward "
         f"pass ({problem}); see docs/models.md for what is supported"
     )
 
 
-def _distance(parts: Parts, padding: int) -> float:
-    """Return the greatest difference of log-probs, with rows reordered in between, from plain passes of each row."""
-    device = next(parts.body.parameters()).device
-    vocabulary = parts.head.weight.shape[0]
+def _compare(parts: Parts, padding: int) -> tuple[bool, str]:
+    """See ``agree``: with rows reordered in between, against plain passes of each row."""
+    weight = next(parts.body.parameters())
+    device, vocabulary = weight.device, parts.head.weight.shape[0]
     ids = (torch.arange(2 * 9, device=device).view(2, 9) * 7919 + 3) % vocabulary
     visible = torch.ones_like(ids, dtype=torch.bool)
     visible[0, :padding] = False
@@ -126,9 +124,5 @@ def _distance(parts: Parts, padding: int) -> float:
         tokens = (torch.arange(3, device=device) * 13 + number) % vocabulary
         rows = [torch.cat([row, token[None]]) for row, token in zip(rows, tokens, strict=True)]
         found.append(decoder.step(tokens, cache))
-    far = 0.0
-    for i, row in enumerate(rows):
-        hidden = parts.body(input_ids=row[None], use_cache=False).last_hidden_state[0, -3:]
-        expected = decoder._logits(hidden).log_softmax(-1)
-        far = max(far, (torch.stack([one[i] for one in found]).log_softmax(-1) - expected).abs().max().item())
-    return far
+    plain = [parts.body(input_ids=row[None], use_cache=False).last_hidden_state[0, -3:] for row in rows]
+    return agree(torch.stack(found, dim=1), decoder._logits(torch.stack(plain)), weight.dtype)

@@ -18,7 +18,7 @@ from steadyrl.backends.torch.families import Block, Plan
 from steadyrl.backends.torch.packed import Packed, Segments
 
 # Relative to the largest number: hidden states further from those of transformers' forward are wrong, not rounded.
-PARITY = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+PARITY = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 
 
 def hidden_states(plan: Plan, packed: Packed, recompute: bool = False) -> torch.Tensor:
