@@ -218,13 +218,14 @@ def _own_reward(name: str, entry: object) -> float | BaseModel:
     where = f"rewards.{name}"
     if isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= LARGEST:
         return float(entry)
+    plugin = plugins.load("reward", name) if name in plugins.BUILT_IN["reward"] or ":" in name else None
+    settings = getattr(plugin, "Settings", None)
+    own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else None
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{where}: got {entry!r:.40}; expected a finite number, its weight")
-    if name in plugins.BUILT_IN["reward"] or ":" in name:
-        settings = getattr(plugins.load("reward", name), "Settings", None)
-        if isinstance(settings, type) and issubclass(settings, RewardSettings):
-            return validate(settings, entry, where)
-    raise ConfigError(f"{where}: got a table, and this reward has no settings; expected a number, its weight")
+        raise ConfigError(f"{where}: got {_shown(own or Section, entry):.40}; expected a finite number, its weight")
+    if own is None:
+        raise ConfigError(f"{where}: got a table, and this reward has no settings; expected a number, its weight")
+    return validate(own, entry, where)
 
 
 def _plugin_problems(config: Config) -> list[str]:
@@ -298,7 +299,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
             data[part] = {"weight": data[part]}  # a reward that was a weight alone
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"'{override}': {'.'.join(parts[: i + 1])} is a value, not a section")
+            raise ConfigError(f"'{key.strip()}': {'.'.join(parts[: i + 1])} is a value, not a section")
     value = _value(text.strip())
     if parts[0] == "rewards" and len(parts) == 2 and isinstance(data.get(parts[1]), dict):
         data, parts = data[parts[1]], ["weight"]
@@ -333,7 +334,14 @@ def _line(section: type[BaseModel], where: str, problem: Any) -> str:
         return f"{place}: unknown setting; {_suggestion(section, location)}"
     if problem["type"] == "missing":
         return f"{place}: is missing and has no default; give it a value"
-    return f"{place}: got {problem['input']!r:.200}; expected {_expectation(problem)}"
+    return f"{place}: got {_shown(section, problem['input'])}; expected {_expectation(problem)}"
+
+
+def _shown(section: type[BaseModel], value: object) -> str:
+    """Return a value as an error shows it: in a confidential section only its kind, unless it is a number."""
+    if not (issubclass(section, Section) and section.confidential) or isinstance(value, int | float):
+        return f"{value!r:.200}"
+    return {str: "a text", dict: "a table", list: "a list"}.get(type(value), "something else")
 
 
 def _expectation(problem: Any) -> str:

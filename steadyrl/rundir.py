@@ -21,7 +21,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -295,14 +295,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, **hooks: Callable[..., Any]) -> Any:
     """Return what a JSON text holds, at most ``DEEPEST`` lists and objects inside one another.
+
+    Args:
+        text: One JSON value.
+        hooks: ``object_pairs_hook`` and the like, as ``json.loads`` takes them.
 
     Raises:
         ValueError: It is no JSON, or nested deeper.
     """
     try:
-        found = json.loads(text)
+        found = json.loads(text, **hooks)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
     if text.count("[") + text.count("{") <= DEEPEST:

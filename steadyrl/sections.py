@@ -16,6 +16,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False)
     # What a run may change when it is resumed without becoming another run.
     free_on_resume: ClassVar[frozenset[str]] = frozenset()
+    # True where a text that is put into the wrong place may be a key: no error shows it.
+    confidential: ClassVar[bool] = False
 
 
 class RunSection(Section):

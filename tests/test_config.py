@@ -204,7 +204,7 @@ def test_what_is_no_override_is_refused(override):
 
 
 def test_an_override_cannot_go_below_a_value():
-    assert "'run.steps.x=1': run.steps is a value, not a section" in refusal({"run": {"steps": 5}}, "run.steps.x=1")
+    assert "'run.steps.x': run.steps is a value, not a section" in refusal({"run": {"steps": 5}}, "run.steps.x=1")
 
 
 def test_a_file_is_read_and_overridden(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from steadyrl.errors import AccessError
 from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rewards.judge.verdicts import Verdict
+from steadyrl.rundir import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class VerdictCache:
     def get(self, request: str, texts: Sequence[str]) -> Verdict | None:
         """Return the verdict on these texts in this order, or None if there is none."""
         try:
-            found = json.loads(self._path(request, texts).read_text(encoding="utf-8"))
+            found = parse_json(self._path(request, texts).read_text(encoding="utf-8"))
             return _verdict(found, len(texts))
         except (OSError, ValueError, TypeError, KeyError):
             return None  # not asked yet, or damaged
@@ -76,8 +76,8 @@ class VerdictCache:
 
 
 def _verdict(found: Mapping[str, Any], count: int) -> Verdict:
-    values, parts = found["values"], found["parts"]
+    values, parts = found["values"], dict(found["parts"])
     numbers = [*values, *parts.values()]
-    if len(values) != count or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
+    if len(values) != count or not all(isinstance(x, int | float) and 0 <= x <= 1 for x in numbers):
         raise ValueError("an entry of another form")
     return Verdict(tuple(map(float, values)), {str(k): float(v) for k, v in parts.items()}, str(found["reason"]))

@@ -1,7 +1,7 @@
 """A chat endpoint as OpenAI has it: messages in, text out; tries again what may succeed, within one deadline.
 
-The key comes from the environment, goes into the header of requests, and nowhere else: whatever a server sends back
-is searched for it before anything of it is kept or shown.
+The key comes from the environment, goes into the header of requests, and nowhere else: all that leaves the client,
+answers and errors, passes ``ask``, which hides the key in it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from steadyrl.errors import ConfigError
+from steadyrl.rewards.judge.secrets import Secret
 from steadyrl.rewards.judge.settings import JudgeSettings
 from steadyrl.rewards.judge.transport import DeadlineError, Times, post, read_body
+from steadyrl.rundir import parse_json
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before, and jittered down to half of it
 _TRY_AGAIN = frozenset({408, 425, 429})  # and everything from 500 on
 _LONGEST_MESSAGE = 200  # characters of what a server says of its refusal
-_HIDDEN = "[key]"
+_MOST_TOKENS = 10**12  # of one request; a larger count is no count
 
 Message = dict[str, str]
 
@@ -55,11 +57,11 @@ class NoReplyError(Exception):
 
 
 class _RefusedError(Exception):
-    """One request failed; ``again_after_s`` is None where it would fail again."""
+    """One request failed; ``again_after_s`` is None where it would fail again. ``said`` are words of the server."""
 
-    def __init__(self, reason: str, again_after_s: float | None):
+    def __init__(self, reason: str, again_after_s: float | None, said: str | None = None, hint: str = ""):
         super().__init__(reason)
-        self.again_after_s = again_after_s
+        self.again_after_s, self.said, self.hint = again_after_s, said, hint
 
 
 class ChatClient:
@@ -72,6 +74,7 @@ class ChatClient:
             ConfigError: The environment variable is not set, or holds what no header can.
         """
         self._section, self._key = section, _read_key(section.key_env)
+        self._secret = Secret(self._key)
         self._url = section.base_url.rstrip("/") + "/chat/completions"
         self._tls = ssl.create_default_context()  # reads the system's certificates, once
         self._stop = threading.Event()
@@ -99,18 +102,23 @@ class ChatClient:
             self._wait_for_turn(until, tries - 1)
             try:
                 text, tokens = self._once(body, until)
-                return Reply(text, tokens, tries)
+                return Reply(self._secret.hide(text), tokens, tries)
             except _RefusedError as error:
-                again = error.again_after_s
+                why, again = self._why(error), error.again_after_s
                 if again is None or tries > self._section.retries:
-                    raise NoReplyError(str(error), tries) from error
+                    raise NoReplyError(why, tries) from error
                 pause = max(again, self._backoff(tries))
                 if time.monotonic() + pause >= until:
-                    reason = f"{error}; a further try after {pause:.0f} s would come after rewards.judge.deadline_s"
+                    reason = f"{why}; a further try after {pause:.0f} s would come after rewards.judge.deadline_s"
                     raise NoReplyError(reason, tries) from error
                 if self._stop.wait(pause):
-                    raise NoReplyError(f"{error}; the run stopped asking", tries) from error
+                    raise NoReplyError(f"{why}; the run stopped asking", tries) from error
         raise AssertionError("the last try returns or raises")
+
+    def _why(self, error: _RefusedError) -> str:
+        """Return an error's text, the server's words in it cleaned before they are cut: a part of a key is too much."""
+        said = "" if error.said is None else f": {_short(self._secret.hide(error.said))}"
+        return f"{error}{said}{error.hint}"
 
     def _wait_for_turn(self, until: float, made: int) -> None:
         """Wait until the server wants to be asked again, if it told one of us to wait."""
@@ -139,7 +147,7 @@ class ChatClient:
         except urllib.error.HTTPError as error:
             raise self._refusal(error) from error
         except (OSError, http.client.HTTPException) as error:
-            raise _RefusedError(_why(error, section), 0.0) from error
+            raise _broken(error, section) from error
         return self._read(raw)
 
     def _refusal(self, error: urllib.error.HTTPError) -> _RefusedError:
@@ -150,28 +158,24 @@ class ChatClient:
         except (OSError, http.client.HTTPException):
             said = "no reason"
         hint = "; look at the key in the variable that rewards.judge.key_env names" if error.code in (401, 403) else ""
-        # Cleaned before it is cut: a part of a key is more than anyone should see.
-        reason = f"it answers {error.code}: {_short(self._clean(said))}{hint}"
+        reason = f"it answers {error.code}"
         if error.code not in _TRY_AGAIN and error.code < 500:
-            return _RefusedError(reason, None)
+            return _RefusedError(reason, None, said, hint)
         wait = retry_after(error.headers.get("Retry-After"), time.time())
         with self._lock:
             self._not_before = max(self._not_before, time.monotonic() + wait)
-        return _RefusedError(reason, wait)
+        return _RefusedError(reason, wait, said, hint)
 
     def _read(self, raw: bytes) -> tuple[str, tuple[int, int] | None]:
         try:
-            found = json.loads(raw)
+            found = parse_json(raw.decode("utf-8-sig"))
             text = found["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-            said = _short(self._clean(raw.decode(errors="replace")))
-            raise _RefusedError(f"what it answers is no chat completion: {said}", 0.0) from error
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            said = raw.decode(errors="replace")
+            raise _RefusedError("what it answers is no chat completion", 0.0, said) from error
         if not isinstance(text, str):
             raise _RefusedError("its message has no text", 0.0)
-        return self._clean(text), _tokens(found.get("usage"))
-
-    def _clean(self, text: str) -> str:
-        return text.replace(self._key, _HIDDEN) if self._key else text
+        return text, _tokens(found.get("usage"))
 
 
 def retry_after(value: str | None, now: float) -> float:
@@ -203,28 +207,31 @@ def _read_key(variable: str) -> str:
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(
-            f"rewards.judge.key_env: {variable} holds spaces or characters that no header can carry; mend it"
+            f"rewards.judge.key_env: {variable} holds spaces or characters that no header can carry; fix it"
         )
     return key
 
 
-def _why(error: OSError | http.client.HTTPException, section: JudgeSettings) -> str:
+def _broken(error: OSError | http.client.HTTPException, section: JudgeSettings) -> _RefusedError:
+    """Return why there was no answer at all; it may be had at the next try."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, DeadlineError):
-        return f"its answer was not complete after rewards.judge.request_s = {section.request_s:g} s"
+        reason = f"its answer was not complete after rewards.judge.request_s = {section.request_s:g} s"
+        return _RefusedError(reason, 0.0)
     if isinstance(cause, TimeoutError):
         waited = f"rewards.judge.connect_s = {section.connect_s:g} s or rewards.judge.read_s = {section.read_s:g} s"
-        return f"no answer within {waited}"
+        return _RefusedError(f"no answer within {waited}", 0.0)
     if isinstance(cause, ConnectionRefusedError):
-        return f"no server answers at {section.base_url} (connection refused)"
-    return f"the connection broke ({type(cause).__name__}: {_short(str(cause))})"
+        return _RefusedError(f"no server answers at {section.base_url} (connection refused)", 0.0)
+    # A malformed status line is part of the error's text, and the server may have written the key into it.
+    return _RefusedError("the connection broke", 0.0, f"{type(cause).__name__}: {cause}")
 
 
 def _tokens(usage: Any) -> tuple[int, int] | None:
     if not isinstance(usage, dict):
         return None
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts):
+    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST_TOKENS for n in counts):
         return None
     return counts[0], counts[1]  # type: ignore[return-value]  # just checked
 
@@ -232,8 +239,8 @@ def _tokens(usage: Any) -> tuple[int, int] | None:
 def _message(text: str) -> str:
     """Return what an error's body says: under "error" and "message", or as it is."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(text)
+    except ValueError:
         return text
     for key in ("error", "message", "detail"):
         if isinstance(found, dict) and found.get(key):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from steadyrl.rewards.judge.secrets import Secret, looks_like_a_key, named_like_a_key
 from steadyrl.sections import RewardSettings
+
+_SHORTEST_KEY = 8  # characters; servers that check nothing take "x" or "none", which stand in many names
 
 
 class JudgeSettings(RewardSettings):
     """The AI judge (see rewards/judge.md)."""
 
     costly = True
+    confidential = True
     free_on_resume = frozenset({"base_url", "key_env", "workers", "retries", "max_failed"})  # the server may move
 
     mode: Literal["scalar", "pairwise", "group", "likelihood"] = Field(
@@ -92,7 +98,7 @@ class JudgeSettings(RewardSettings):
 
 def problems(settings: JudgeSettings) -> list[str]:
     """Return what is wrong with the settings of a judge."""
-    found = _address_problems(settings.base_url)
+    found = [*_address_problems(settings.base_url), *_key_problems(settings)]
     if settings.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", settings.key_env):
         found.append(
             "rewards.judge.key_env: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; "
@@ -113,14 +119,41 @@ def problems(settings: JudgeSettings) -> list[str]:
     return found
 
 
+def _key_problems(settings: JudgeSettings) -> list[str]:
+    """Say where a key stands, or what looks like one: settings are written into every run and shown on screens."""
+    advice = "export it in the environment variable that rewards.judge.key_env names, and remove it here"
+    found = []
+    if any(named_like_a_key(settings.request)):
+        found.append(f"rewards.judge.request has a field that is named like a key; {advice}")
+    key = os.environ.get(settings.key_env, "").strip()
+    secret = Secret(key if len(key) >= _SHORTEST_KEY else "")
+    for name in ("base_url", "model", "request", "criteria", "gate", "cache", "baseline"):
+        texts = list(_texts(getattr(settings, name)))
+        if any(looks_like_a_key(text) or secret.stands_in(text) for text in texts):
+            found.append(f"rewards.judge.{name} holds a key or what looks like one; {advice}")
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value, names included, however deep."""
+    if isinstance(value, str):
+        yield value
+    inner = (
+        [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
+    )
+    for one in inner:
+        yield from _texts(one)
+
+
 def _address_problems(address: str) -> list[str]:
     if not address:
         return []
     expected = ["rewards.judge.base_url: expected an address such as http://localhost:8000/v1"]
-    if re.search(r"[\s\x00-\x1f]", address):
+    if not address.isascii() or re.search(r"[\s\x00-\x1f\x7f]", address):
         return expected  # urlsplit would drop some of it, and ask elsewhere than the text says
     try:
         url = urlsplit(address)
+        (url.hostname or "").encode("idna")  # a part of a name has at most 63 letters
         if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
             return expected
     except ValueError:  # half an IPv6 address, or a port that is no number up to 65535

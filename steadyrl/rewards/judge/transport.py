@@ -7,6 +7,7 @@ the system's resolver cannot be interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import io
@@ -15,7 +16,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -48,8 +49,17 @@ def post(url: str, body: bytes, headers: Mapping[str, str], times: Times, tls: s
     deadline = time.monotonic() + times.whole_s
     opener = urllib.request.build_opener(_Http(times, deadline), _Https(times, deadline, tls), _NoRedirect())
     request = urllib.request.Request(url, body, dict(headers))
-    with opener.open(request, timeout=times.connect_s) as answer:
+    with _readable(), opener.open(request, timeout=times.connect_s) as answer:
         return read_body(answer)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Name what Python's reader of HTTP could not make sense of, such as a chunk of a negative size."""
+    try:
+        yield
+    except ValueError as error:
+        raise http.client.HTTPException(f"it is no HTTP ({error})") from error
 
 
 def read_body(answer: IO[bytes]) -> bytes:
@@ -58,15 +68,18 @@ def read_body(answer: IO[bytes]) -> bytes:
     Raises:
         OSError, http.client.HTTPException: It breaks off, takes too long, or is far larger than a verdict.
     """
-    found = answer.read(_LARGEST_ANSWER + 1)
+    with _readable():
+        found = answer.read(_LARGEST_ANSWER + 1)
     if len(found) > _LARGEST_ANSWER:
         raise http.client.HTTPException(f"an answer of more than {_LARGEST_ANSWER >> 20} MiB")
     return found
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
+    def http_error_302(self, *_: Any) -> None:
+        """Leave the answer an error, unread: its address need not even be one."""
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302  # type: ignore[assignment]  # None too
 
 
 class _Http(urllib.request.HTTPHandler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from steadyrl.rewards.judge.prompts import GRADES, GROUP_GRADES, Question
+from steadyrl.rundir import parse_json
 
 _LONGEST_REASON = 2000  # characters; of these a rollout keeps some
 # What some models put around JSON whatever they are told: their thoughts before it, a code fence around it.
@@ -101,7 +101,7 @@ def _read(form: type[Spoken], text: str) -> Spoken:
     if fenced := _CODE_FENCE.match(text):
         text = fenced[1].strip()
     try:
-        found = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        found = parse_json(text, object_pairs_hook=_object, parse_constant=_constant)
         return form.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
@@ -109,7 +109,7 @@ def _read(form: type[Spoken], text: str) -> Spoken:
         raise MalformedVerdictError(f"{place[:60]}: {first['msg']}") from error
     except MalformedVerdictError:
         raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise MalformedVerdictError(f"it is not one JSON object ({error})"[:200]) from error
 
 

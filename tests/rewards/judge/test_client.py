@@ -1,8 +1,10 @@
+import base64
 import email.utils
 import json
 import subprocess
 import threading
 import time
+import urllib.parse
 
 import pytest
 
@@ -285,3 +287,79 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_before_the_key_is_sent
         reason, _, _ = refusal(server.url, key_env="A_KEY", retries=0)
         assert server.exchanges == []
     assert "CERTIFICATE_VERIFY_FAILED" in reason or "certificate verify failed" in reason
+
+
+def sends_raw(data):
+    """Return a server that writes bytes in place of HTTP and closes."""
+
+    def respond(exchange):
+        exchange.handler.wfile.write(data)
+        exchange.handler.close_connection = True
+
+    return respond
+
+
+SPELLED = {
+    "as it is": KEY,
+    "for an address": urllib.parse.quote_plus("".join(f"%{ord(letter):02X}" for letter in KEY)),
+    "for JSON": "".join(f"\\u{ord(letter):04X}" for letter in KEY),
+    "for HTML": "".join(f"&#{ord(letter)};" for letter in KEY),
+    "in base64": base64.b64encode(KEY.encode()).decode(),
+    "in base64, with the name of the scheme": base64.b64encode(f"Bearer {KEY}".encode()).decode(),
+    "in base64, as a user's": base64.urlsafe_b64encode(f":{KEY}:x".encode()).decode(),
+    "as hex": KEY.encode().hex(),
+    "in other letters": KEY.upper(),
+}
+
+
+@pytest.mark.parametrize("form", SPELLED)
+def test_the_key_leaves_the_client_in_no_form(form, monkeypatch):
+    monkeypatch.setenv("A_KEY", KEY)
+    echo = SPELLED[form]
+    with judge_server(says(f"well: {echo}.")) as server:
+        text = ask(server.url, key_env="A_KEY").text
+    assert "[key]" in text
+    assert echo[8:-8] not in text
+    with judge_server(sends_raw(f"{'x' * 180}{echo}\r\n".encode())) as server:  # a malformed status line
+        reason, _, _ = refusal(server.url, key_env="A_KEY", retries=0)
+    assert "BadStatusLine" in reason
+    assert all(echo[at : at + 8] not in reason for at in range(len(echo) - 8))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 302 Found\r\nLocation: http://[bad\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 308 Found\r\nLocation: \xff:\x01//\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffffff\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nabc",
+        b"HTTP/1.1 500 Bad\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc\r\n",
+        b"HTTP/1.1 503 Wait\r\nRetry-After: Mon, 99 Foo 99999999999 99:99:99 -9999\r\nContent-Length: 0\r\n\r\n",
+        b"\x00\xff\xfe",
+    ],
+)
+def test_an_answer_that_is_hardly_http_is_a_failure_like_any_other(answer):
+    with judge_server(sends_raw(answer)) as server:
+        _, requests, _ = refusal(server.url, retries=0)
+    assert requests == 1
+
+
+@pytest.mark.parametrize("count", [10**400, -1, True, "7", None, 1.5])
+def test_token_counts_that_are_none_are_unknown(count):
+    body = {"choices": [{"message": {"content": "well"}}], "usage": {"prompt_tokens": count, "completion_tokens": 1}}
+
+    def respond(exchange):
+        servers.send(exchange, 200, json.dumps(body).encode())
+
+    with judge_server(respond) as server:
+        assert ask(server.url).tokens is None
+
+
+def test_an_answer_nested_without_end_is_no_completion():
+    def respond(exchange):
+        servers.send(exchange, 200, b"[" * 100_000)
+
+    with judge_server(respond) as server:
+        reason, _, _ = refusal(server.url, retries=0)
+    assert "no chat completion" in reason
