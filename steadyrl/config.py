@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from steadyrl import plugins
 from steadyrl.errors import ConfigError
+from steadyrl.rundir import DEEPEST, too_deep
 from steadyrl.sections import (
     AlgorithmSection,
     AutopilotSection,
@@ -56,6 +57,9 @@ class Config(Section):
     autopilot: AutopilotSection = Field(default_factory=AutopilotSection)
 
 
+_TOO_DEEP = (
+    f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config (see examples/)"
+)
 LARGEST = 1e9  # of a setting without a bound of its own
 
 # Settings of earlier versions, and where they are now.
@@ -86,14 +90,20 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"cannot read the config file '{path}': {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: {_TOO_DEEP}") from error
     return resolve(data, overrides)
 
 
 def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Validate nested settings (see ``load``), the task's and the algorithm's own included."""
+    if too_deep(data):
+        raise ConfigError(f"the config: {_TOO_DEEP}")
     merged = _copy(data)
     for override in overrides:
         _apply(merged, override)
+    if too_deep(merged):
+        raise ConfigError(f"the overrides: {_TOO_DEEP}")
     config = validate(Config, merged, "")
     problems = [*_size_problems(config), *_override_problems(config, overrides)]
     changed: dict[str, Any] = {}
@@ -204,7 +214,7 @@ def _own_args(config: Config, kind: str) -> BaseModel:
             "steadyrl.config.Section"
         )
     if not isinstance(section.args, Mapping):
-        raise ConfigError(f"{kind}.args: got {section.args!r}; expected a table of settings")
+        raise ConfigError(f"{kind}.args: got {section.args!r:.200}; expected a table of settings")
     found: BaseModel = section.model_copy(update={"args": validate(settings, section.args, f"{kind}.args")})
     return found
 
@@ -293,13 +303,15 @@ def _apply(data: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     parts = _parts(key.strip())
     if not sign or not all(parts):
-        raise ConfigError(f"'{override}' is no override; expected section.key=value, as in update.learning_rate=1e-4")
+        raise ConfigError(
+            f"'{override:.120}' is no override; expected section.key=value, as in update.learning_rate=1e-4"
+        )
     for i, part in enumerate(parts[:-1]):
         if parts[0] == "rewards" and i == 1 and not isinstance(data.get(part, {}), dict):
             data[part] = {"weight": data[part]}  # a reward that was a weight alone
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"'{key.strip()}': {'.'.join(parts[: i + 1])} is a value, not a section")
+            raise ConfigError(f"'{key.strip():.120}': {'.'.join(parts[: i + 1])} is a value, not a section")
     value = _value(text.strip())
     if parts[0] == "rewards" and len(parts) == 2 and isinstance(data.get(parts[1]), dict):
         data, parts = data[parts[1]], ["weight"]
@@ -323,6 +335,8 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except RecursionError as error:
+        raise ConfigError(f"'{text:.40} ...': {_TOO_DEEP}") from error
 
 
 def _line(section: type[BaseModel], where: str, problem: Any) -> str:

@@ -84,6 +84,11 @@ def load(kind: str, name: str) -> Any:
             f"{kind}.name: '{name}' is no {kind}: it has no function 'build'; expected a class 'Settings' and a "
             "function build(settings)"
         )
+    if kind == "backend" and not callable(getattr(found, "create", None)):
+        raise ConfigError(
+            f"backend.name: '{name}' is no backend: it has no function 'create'; expected a class with the methods of "
+            "steadyrl.protocols.Backend and create(config, algorithm)"
+        )
     return found
 
 
@@ -103,7 +108,7 @@ def _find(kind: str, name: str) -> Any:
     known = sorted({*BUILT_IN[kind], *points})
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
-    raise ConfigError(f"no {kind} is called '{name}'; {hint} (your own: {_expected(kind)})")
+    raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)})")
 
 
 def _look_in_current_folder() -> None:
@@ -128,7 +133,7 @@ def require(package: str) -> Any:
 def _import(kind: str, path: str) -> Any:
     module_name, colon, attribute = path.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *([attribute] if colon else [])]):
-        raise ConfigError(f"'{path}' is no import path; expected {_expected(kind)}")
+        raise ConfigError(f"'{path:.120}' is no import path; expected {_expected(kind)}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -309,15 +309,20 @@ def parse_json(text: str, **hooks: Callable[..., Any]) -> Any:
         found = json.loads(text, **hooks)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
-    if text.count("[") + text.count("{") <= DEEPEST:
-        return found
-    level: list[Any] = [found]
+    if text.count("[") + text.count("{") > DEEPEST and too_deep(found):
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return found
+
+
+def too_deep(value: Any) -> bool:
+    """Say whether more than ``DEEPEST`` lists and objects stand inside one another."""
+    level: list[Any] = [value]
     for _ in range(DEEPEST):
         parts = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
         level = [item for part in parts for item in part if isinstance(item, dict | list)]
         if not level:
-            return found
-    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+            return False
+    return True
 
 
 _SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

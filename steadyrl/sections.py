@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+import os
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from steadyrl.plugins import BUILT_IN
+
+_LONGEST_NAME = 255  # bytes of one name in a path, on all common file systems
+
+
+def _usable_path(text: str) -> str:
+    """Return a path with ``~`` replaced by the home folder."""
+    if "\0" in text:
+        raise ValueError("a path without the character of code 0")
+    if any(len(os.fsencode(name)) > _LONGEST_NAME for name in text.split("/")):
+        raise ValueError(f"a path whose names have at most {_LONGEST_NAME} bytes")
+    return os.path.expanduser(text)
+
+
+# A setting that holds a file or folder, or a word that stands for one.
+PathText = Annotated[str, AfterValidator(_usable_path)]
 
 
 class Section(BaseModel):
@@ -30,7 +46,7 @@ class RunSection(Section):
         0, ge=0, description="Number of passes over the training problems. If it is above 0, it replaces run.steps."
     )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
-    folder: str = Field("runs", description="Folder in which run directories are created.")
+    folder: PathText = Field("runs", description="Folder in which run directories are created.")
     checkpoint_every: int = Field(50, ge=1, description="Number of steps between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
     rollouts_every: int = Field(
@@ -51,7 +67,7 @@ class RunSection(Section):
 class ModelSection(Section):
     """The model that is trained."""
 
-    path: str = Field(
+    path: PathText = Field(
         "base",
         description="'base' (the model that ships with steadyrl), a Hugging Face model folder, or a model name "
         "on the hub.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from steadyrl.sections import Section
+from steadyrl.sections import PathText, Section
 
 
 class BrowserSettings(Section):
     """Settings of the browser."""
 
-    executable: str = Field(
+    executable: PathText = Field(
         "", description="Path of Chromium's program. Empty searches PATH for chromium and similar names."
     )
     without_sandbox: bool = Field(

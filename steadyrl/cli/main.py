@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from steadyrl.cli.terminal import printable
 from steadyrl.errors import SteadyError
 
+_LONGEST_ERROR = 2000  # characters
 # Where each command is; the modules of those that are not asked for would take longer to load than most take to run.
 COMMANDS = {
     "preflight": "preflight:preflight_command",
@@ -90,6 +91,8 @@ def main() -> None:
 
 
 def _refuse(text: str) -> int:
+    if len(text) > _LONGEST_ERROR:  # a file or setting may hold anything, and an error repeats some of it
+        text = f"{text[: _LONGEST_ERROR // 2]} ... {text[-_LONGEST_ERROR // 2 :]}"
     with suppress(OSError):  # a standard error that is closed has no reader
         print(f"error: {printable(text)}", file=sys.stderr, flush=True)
     return 2

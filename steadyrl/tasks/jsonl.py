@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import json
+import itertools
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from steadyrl.errors import DataError
+from steadyrl.rundir import parse_json
+
+_LONGEST_LINE = 1 << 26  # bytes
+_MOST_UNPACKED = 1 << 30  # bytes of a gzipped file: a few kilobytes of one can unpack to more than any memory holds
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file that are not blank, without line ends, numbered from 1.
 
+    A file whose name ends in .gz is unpacked as it is read.
+
     Raises:
-        DataError: While iterating, if the file is missing, unreadable or not UTF-8.
+        DataError: While iterating, if the file is missing, unreadable, not UTF-8 or larger than any data set.
     """
+    total, packed = 0, path.suffix == ".gz"
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            for number in itertools.count(1):
+                line = file.readline(_LONGEST_LINE + 1)
+                if not line:
+                    return
+                total += len(line)
+                if len(line) > _LONGEST_LINE:
+                    raise DataError(
+                        f"{path}, line {number}: longer than {_LONGEST_LINE >> 20} MiB; expected one record"
+                    )
+                if packed and total > _MOST_UNPACKED:
+                    raise DataError(f"{path} unpacks to more than {_MOST_UNPACKED >> 20} MiB; unpack it to use it all")
                 try:
                     # Some editors put a byte-order mark in front of the first line.
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -32,6 +51,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, text.rstrip("\r\n")
     except FileNotFoundError as error:
         raise DataError(f"there is no file {path}; check the path") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is no gzip file ({error}); download it again") from error
     except OSError as error:
         raise DataError(f"cannot read {path} ({error}); expected a readable file") from error
 
@@ -44,8 +65,8 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     for number, line in read_lines(path):
         try:
-            value = json.loads(line, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(line, parse_constant=_refuse_constant)
+        except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: not valid JSON ({error}); expected one object per line (was the file cut off?)"
             ) from error

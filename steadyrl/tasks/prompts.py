@@ -18,7 +18,7 @@ from pydantic import Field
 
 from steadyrl.errors import DataError
 from steadyrl.protocols import RewardFn
-from steadyrl.sections import Section
+from steadyrl.sections import PathText, Section
 from steadyrl.tasks.jsonl import filled_field, held_out_ids, read_objects, text_field
 from steadyrl.types import Problem
 
@@ -37,11 +37,11 @@ class PromptsTask:
     class Settings(Section):
         """Settings of the prompts task."""
 
-        path: str = Field(
+        path: PathText = Field(
             description="JSONL file with a 'prompt' per line. An 'id' is optional, and other columns are passed to "
             "the rewards."
         )
-        heldout: str = Field(
+        heldout: PathText = Field(
             "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
         )
         heldout_share: float = Field(

@@ -1,9 +1,11 @@
+import gzip
 import re
 import sys
 
 import pytest
 
 from steadyrl.errors import DataError
+from steadyrl.tasks import jsonl
 from steadyrl.tasks.jsonl import filled_field, held_out_ids, read_lines, read_objects, text_field
 
 
@@ -129,3 +131,37 @@ def test_the_held_out_ids_are_the_same_on_every_machine():
 
 def test_at_least_one_id_is_held_out():
     assert len(held_out_ids(["a", "b"], 0.01)) == 1
+
+
+def test_a_gzipped_file_is_read_line_by_line_and_bounded(tmp_path, monkeypatch):
+    path = tmp_path / "data.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n\n{"a": 2}\n'))
+    assert list(jsonl.read_objects(path)) == [(1, {"a": 1}), (3, {"a": 2})]
+    monkeypatch.setattr(jsonl, "_MOST_UNPACKED", 1000)
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 10**6))
+    read = []
+    with pytest.raises(DataError, match="unpacks to more than"):
+        read += jsonl.read_objects(path)
+    assert len(read) <= 112  # 1000 bytes hold no more lines
+
+
+@pytest.mark.parametrize("cut", [5, 12, 30])
+def test_a_torn_gzipped_file_is_named(tmp_path, cut):
+    path = tmp_path / "data.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-cut])
+    with pytest.raises(DataError, match="is no gzip file"):
+        list(jsonl.read_objects(path))
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "_LONGEST_LINE", 100)
+    (tmp_path / "data.jsonl").write_text('{"a": 1}\n' + "x" * 101)
+    with pytest.raises(DataError, match="line 2: longer than"):
+        list(jsonl.read_objects(tmp_path / "data.jsonl"))
+
+
+def test_an_object_nested_without_end_is_refused(tmp_path):
+    for depth in (70, 100_000):
+        (tmp_path / "data.jsonl").write_text('{"a": ' + "[" * depth + "]" * depth + "}")
+        with pytest.raises(DataError, match="nested deeper"):
+            list(jsonl.read_objects(tmp_path / "data.jsonl"))

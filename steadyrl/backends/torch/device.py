@@ -22,7 +22,9 @@ def chosen_device(name: str) -> torch.device:
     """
     if name != "auto":
         try:
-            return torch.zeros(0, device=name).device
+            probe = torch.zeros(1, device=name)
+            probe.item()  # a device such as 'meta' holds shapes and no numbers
+            return probe.device
         except (RuntimeError, AssertionError) as error:
             first = str(error).splitlines()[0]
             raise ConfigError(f"backend.device = '{name}' cannot be used: {first}; try 'auto' or 'cpu'") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from steadyrl.sections import Section
+from steadyrl.sections import PathText, Section
 
 
 class VllmSettings(Section):
@@ -14,7 +14,7 @@ class VllmSettings(Section):
 
     url: str = Field("http://localhost:8000", description="Address of the vLLM server.")
     model: str = Field("", description="Name of the model on the server. Empty uses the model that the server serves.")
-    folder: str = Field(
+    folder: PathText = Field(
         "runs/served",
         description="Folder to which new weights are written. The server must be able to read the same path.",
     )

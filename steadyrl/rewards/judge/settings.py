@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from steadyrl.rewards.judge.secrets import Secret, looks_like_a_key, named_like_a_key
-from steadyrl.sections import RewardSettings
+from steadyrl.sections import PathText, RewardSettings
 
 _SHORTEST_KEY = 8  # characters; servers that check nothing take "x" or "none", which stand in many names
 
@@ -32,7 +32,7 @@ class JudgeSettings(RewardSettings):
     base_url: str = Field(
         "", description="Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1."
     )
-    model: str = Field(
+    model: PathText = Field(
         "", description="Name of the model at the endpoint. For 'likelihood': a Hugging Face model folder, or 'base'."
     )
     key_env: str = Field("", description="Name of the environment variable that holds the API key. Empty sends no key.")
@@ -80,13 +80,13 @@ class JudgeSettings(RewardSettings):
     window: int = Field(
         10, ge=1, le=100, description="Number of recent scorings (one per step) over which max_failed is measured."
     )
-    cache: str = Field(
+    cache: PathText = Field(
         "runs/judge-cache",
         description="Folder in which verdicts are cached by content. Runs can share it. Empty disables the cache.",
     )
     price_in: float = Field(0.0, ge=0, description="Price of a million input tokens, for the metric judge/cost.")
     price_out: float = Field(0.0, ge=0, description="Price of a million output tokens.")
-    baseline: str = Field(
+    baseline: PathText = Field(
         "",
         description="For 'likelihood': a second model folder to compare with. Empty compares with the same model "
         "without the request.",

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ast
 import difflib
-import gzip
 import keyword
 import re
 import warnings
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import DataError
 from steadyrl.sandbox import values
-from steadyrl.scratch import scratch_folder
 from steadyrl.tasks.code.names import names_defined, names_lacking
 from steadyrl.tasks.code.replay import marked
-from steadyrl.tasks.jsonl import filled_field, read_objects, text_field
+from steadyrl.tasks.jsonl import filled_field, text_field
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```|\Z)", re.MULTILINE | re.DOTALL)
 # Where a continued function ends: what HumanEval's authors stop at, since a model may go on with a next function.
@@ -109,26 +106,6 @@ def is_python(code: str) -> bool:
     except _UNREADABLE:
         return False
     return True
-
-
-def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a .jsonl or .jsonl.gz file with their line numbers.
-
-    Raises:
-        DataError: While iterating; see ``tasks.jsonl.read_objects``.
-    """
-    if path.suffix != ".gz":
-        yield from read_objects(path)
-        return
-    with scratch_folder() as folder:
-        unpacked = folder / path.stem
-        try:
-            unpacked.write_bytes(gzip.decompress(path.read_bytes()))
-        except FileNotFoundError as error:
-            raise DataError(f"there is no file {path}; check the path") from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path} is no gzip file ({error}); download it again") from error
-        yield from read_objects(unpacked)
 
 
 def own_problem(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:

@@ -20,7 +20,7 @@ from steadyrl.tasks.code.problems import (
     name_field,
     own_problem,
     parse_tests,
-    read_records,
+    read_objects,
     with_given,
 )
 from steadyrl.tasks.jsonl import filled_field, text_field
@@ -32,7 +32,7 @@ def load_problems(path: Path) -> list[CodeProblem]:
     Raises:
         DataError: Naming the first defect by file and line.
     """
-    first = next(read_records(path), None)
+    first = next(read_objects(path), None)
     if first is None:
         raise DataError(f"{path} has no problem; expected one JSON object per line")
     keys = first[1].keys()
@@ -49,7 +49,7 @@ def load_problems(path: Path) -> list[CodeProblem]:
         )
     problems: list[CodeProblem] = []
     lines: dict[str, int] = {}
-    for number, record in read_records(path):
+    for number, record in read_objects(path):
         problem = read(record, path, number)
         before = lines.setdefault(problem.id, number)
         if before != number:

@@ -22,7 +22,7 @@ from steadyrl.protocols import RewardFn
 from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
 from steadyrl.sandbox.outcome import Returned
 from steadyrl.sandbox.pool import JailError
-from steadyrl.sections import Section
+from steadyrl.sections import PathText, Section
 from steadyrl.tasks.code.generated import generated_problems
 from steadyrl.tasks.code.judge_tests import Verdict, judge
 from steadyrl.tasks.code.lint import find_ruff, lint
@@ -45,11 +45,11 @@ Value = TypeVar("Value")
 class CodeSettings(Section):
     """Settings of the code task."""
 
-    problems: str = Field(
+    problems: PathText = Field(
         "own",
         description="'own', 'generated', or a .jsonl or .jsonl.gz file in our format or in that of HumanEval or MBPP.",
     )
-    heldout: str = Field(
+    heldout: PathText = Field(
         "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
     )
     heldout_share: float = Field(

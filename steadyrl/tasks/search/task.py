@@ -19,7 +19,7 @@ from pydantic import Field, field_validator
 
 from steadyrl.errors import DataError
 from steadyrl.protocols import RewardFn
-from steadyrl.sections import Section
+from steadyrl.sections import PathText, Section
 from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
 from steadyrl.tasks.search.beir import beir_corpus
 from steadyrl.tasks.search.cache import stdlib_with_index
@@ -36,7 +36,7 @@ _HITS_SHOWN = 5
 class SearchSettings(Section):
     """Settings of the search task."""
 
-    corpus: str = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
+    corpus: PathText = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
     prompt: str = Field(
         "request: {request}\nquery:", description="Template of the prompt. {request} is replaced by the request."
     )
