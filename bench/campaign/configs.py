@@ -29,7 +29,7 @@ DEFAULTS = dump(Config())
 
 
 def attack(rng: random.Random, folder: Path) -> Failure:
-    """Resolve one config; if it is accepted, what it resolves to resolves to itself, and its session opens or refuses."""
+    """Resolve one config; if it is accepted, what it resolves to resolves to itself and its session opens."""
     data, overrides = _config(rng, folder), _overrides(rng)
     found: list[Config] = []
     failure = refused_or_done(lambda: found.append(resolve(data, overrides)), SECOND)

@@ -1,4 +1,4 @@
-"""Run directories with changed files: every command reads them, leaves the bad record out, or says in one line why not."""
+"""Run directories with changed files: commands read them, leave bad records out, or say in one line why not."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ Attack = Callable[[random.Random, Path], Failure]
 LONGEST = 10_000  # characters on standard error of a command that refuses: notes, and one line
 STRANGE: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, 10**30, 10**400, 0.0, -0.5, 1e-300, 1e300, float("inf"), float("nan"),
-    "", " ", "x", "~", "~/x", "/", "/dev/null", "a\0b", "ü\u202e\x1b[31m", "\ud800", "x" * 5000, "../" * 40, "{}", "1e9",
-    [], [[]], [None], ["x", 1], {}, {"a": {"b": []}}, {"": None},
+    "", " ", "x", "~", "~/x", "/", "/dev/null", "a\0b", "ü\u202e\x1b[31m", "\ud800", "x" * 5000, "../" * 40, "{}",
+    "1e9", [], [[]], [None], ["x", 1], {}, {"a": {"b": []}}, {"": None},
 )  # fmt: skip
 
 

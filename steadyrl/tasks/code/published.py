@@ -20,10 +20,9 @@ from steadyrl.tasks.code.problems import (
     name_field,
     own_problem,
     parse_tests,
-    read_objects,
     with_given,
 )
-from steadyrl.tasks.jsonl import filled_field, text_field
+from steadyrl.tasks.jsonl import filled_field, read_objects, text_field
 
 
 def load_problems(path: Path) -> list[CodeProblem]:
