@@ -89,7 +89,7 @@ def add(a, b):
     for deed in {deeds!r}:
         try:
             exec(deed, globals())
-        except (OSError, ImportError):
+        except (OSError, ImportError, SystemExit):  # the last is how a distribution says that it left a part out
             continue
         done.append(deed)
     return done
