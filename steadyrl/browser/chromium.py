@@ -328,20 +328,28 @@ async def _end(slot: Slot) -> None:
     except Exception as error:  # it hangs or is dead; both end in the same way
         log.debug("closing a browser: %s", error)
         if slot.browser.is_connected():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(slot.pid, signal.SIGKILL)
-        await _exit_of(slot.pid)
+            _kill(slot.pid)
+    # Where the driver died, closing says nothing of the process, which ends by itself.
+    if not await _has_exited(slot.pid):
+        _kill(slot.pid)  # it was there all the time, so that the number is still its own
+        await _has_exited(slot.pid)
     slot.folder.remove()
 
 
-async def _exit_of(pid: int) -> None:
-    """Wait a little for a process to end: until then it may write into its folders."""
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+async def _has_exited(pid: int) -> bool:
+    """Wait a little for a process to end: until then it may write into its folders; return whether it did."""
     for _ in range(_EXIT_LOOKS):
         try:
             os.kill(pid, 0)
-        except ProcessLookupError:
-            return
+        except (ProcessLookupError, PermissionError):  # it is gone, or its number is another user's by now
+            return True
         await asyncio.sleep(_EXIT_S / _EXIT_LOOKS)
+    return False
 
 
 def _arguments(origin: str) -> list[str]:
