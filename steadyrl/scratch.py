@@ -1,75 +1,105 @@
-"""Folders for files that no longer matter when their process has ended, however it ended.
+"""Folders for temporary files, which are removed even where the program that made them was killed.
 
-A process that is killed removes nothing. So each folder holds a file that its process keeps locked; the system gives
-the lock back when the process ends, and the next process that makes a folder removes those that nobody holds.
+A program holds a lock on each of its folders for as long as it lives. The kernel frees the lock of a program that was
+killed, so that the next one that makes such a folder can tell and remove what is left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import logging
 import os
 import shutil
+import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-PREFIX = "srl-"
-_LOCK = ".owner"
-_UNLOCKED_S = 3600.0  # a folder without the file may have been made this very moment
+log = logging.getLogger(__name__)
+
+PREFIX = "srl-"  # short: the path of a socket in such a folder has 108 characters at most
+_PROFILE = "profile"  # a link in the folder to the browser profile that Playwright made elsewhere
+_PROFILE_PREFIX = "playwright_"  # what the name of such a profile begins with; nothing else is ever followed
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Make a folder that is removed at the end, or by a later process if this one is killed."""
-    folder, lock = claim_folder()
-    try:
-        yield folder
-    finally:
-        release_folder(folder, lock)
-
-
-def claim_folder() -> tuple[Path, int]:
-    """Make a folder, after removing what dead processes left.
-
-    Returns:
-        The folder, and the descriptor that keeps it; give both to ``release_folder``.
-    """
+    """Make a folder that is removed at the end, or by a later program if this one is killed."""
     sweep()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # short: the path of a socket in it has 108 characters at most
-    made = folder / "new"
-    lock = os.open(made, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    made.rename(folder / _LOCK)  # it has this name only once it is locked, so that nobody finds it free before
-    return folder, lock
+    folder = Folder()
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
 
 
-def release_folder(folder: Path, lock: int) -> None:
-    """Remove a folder and all in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
+class Folder:
+    """A new folder of this program.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    def __init__(self) -> None:
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self._lock = _lock(self.path, wait=True)
+            if self.path.is_dir():  # else another program took it for a dead one's before it was locked
+                return
+            self._unlock()
+
+    def note_profile(self, profile: str) -> None:
+        """Remember a profile that goes with this folder."""
+        (self.path / _PROFILE).symlink_to(profile)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it, and the profile that was noted."""
+        _remove(self.path)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def sweep() -> None:
-    """Remove folders whose processes have ended; those of other users are left alone."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # another process removes it at the same time, or it is another user's
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+    """Remove the folders of programs of this user that were killed."""
+    if sys.platform == "win32":
+        return
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # it went meanwhile, or is held
+            if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            if _abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+            lock = _lock(path, wait=False)
+            _remove(path)
+            log.info("removed '%s', which a program that was killed had left", path)
+            if lock is not None:
+                os.close(lock)
 
 
-def _abandoned(folder: Path) -> bool:
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > _UNLOCKED_S
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
-    return True
+def _lock(path: Path, wait: bool) -> int | None:
+    """Return an open file that holds the lock of a folder.
+
+    Raises:
+        OSError: Another program holds it, and waiting was not asked for.
+    """
+    if sys.platform == "win32":  # folders cannot be locked there; a killed program leaves its own
+        return None
+    import fcntl  # not on Windows
+
+    with contextlib.ExitStack() as undo:
+        file = os.open(path, os.O_RDONLY)
+        undo.callback(os.close, file)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        undo.pop_all()
+    return file
+
+
+def _remove(path: Path) -> None:
+    link = path / _PROFILE
+    if link.is_symlink():
+        profile = Path(os.readlink(link))
+        if profile.name.startswith(_PROFILE_PREFIX) and profile.parent == path.parent:
+            shutil.rmtree(profile, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)

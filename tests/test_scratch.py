@@ -1,28 +1,64 @@
-"""Folders for passing files: removed at the end, and after a kill by whoever comes next."""
+"""Folders of temporary files: who is alive keeps them, who was killed does not."""
 
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
-from steadyrl import scratch
-from steadyrl.scratch import scratch_folder, sweep
+from steadyrl.scratch import Folder, scratch_folder, sweep
 
-HOLD = (
-    "import sys\nfrom steadyrl.scratch import scratch_folder\nwith scratch_folder() as folder:\n"
-    "    (folder / 'kept').write_text('x')\n    print(folder, flush=True)\n    sys.stdin.read()\n"
+OWNER = (
+    "from steadyrl.scratch import Folder\n"
+    "import sys, time\n"
+    "folder = Folder()\n"
+    "folder.note_profile(sys.argv[1])\n"
+    "print(folder.path, flush=True)\n"
+    "time.sleep(60)\n"
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def temporary(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path
+
+
+def killed_owner_of(profile):
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(profile)], stdout=subprocess.PIPE, text=True) as owner:
+        folder = owner.stdout.readline().strip()
+        yield folder
+        owner.send_signal(signal.SIGKILL)
+    yield folder
+
+
+def test_what_a_killed_program_left_goes_and_what_a_living_one_holds_stays(temporary):
+    profile = temporary / "playwright_chromiumdev_profile-abc"
+    profile.mkdir()
+    mine = Folder()
+    steps = killed_owner_of(profile)
+    theirs = next(steps)
+    sweep()
+    assert {str(path) for path in temporary.iterdir()} == {str(mine.path), theirs, str(profile)}
+    next(steps)
+    sweep()
+    assert list(temporary.iterdir()) == [mine.path]
+    mine.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_but_a_profile_beside_the_folder_goes_with_it(temporary):
+    kept = temporary / "documents"
+    elsewhere = temporary / "other" / "playwright_chromiumdev_profile-abc"
+    for target in (kept, elsewhere):
+        target.mkdir(parents=True)
+        (target / "file").touch()
+        folder = Folder()
+        folder.note_profile(str(target))
+        folder.remove()
+        assert not folder.path.exists() and (target / "file").exists()
 
 
 def test_a_folder_is_there_while_it_is_used_and_gone_afterwards(temporary):
@@ -34,39 +70,15 @@ def test_a_folder_is_there_while_it_is_used_and_gone_afterwards(temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one_and_not_before(temporary):
-    killed, alive = (
-        subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    )
-    with killed, alive:
-        folders = [process.stdout.readline().strip() for process in (killed, alive)]
-        sweep()
-        assert all(map(os.path.isdir, folders))  # both processes live
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
-        assert os.path.isfile(f"{folders[0]}/kept")
-        with scratch_folder():
-            assert [os.path.isdir(folder) for folder in folders] == [False, True]
-        alive.stdin.close()
-        alive.wait()
-    assert list(temporary.iterdir()) == []
+def test_the_next_folder_that_is_made_removes_what_a_killed_program_left(temporary):
+    *_, theirs = killed_owner_of(temporary / "playwright_none")
+    with scratch_folder() as mine:
+        assert [str(path) for path in temporary.iterdir()] == [str(mine)] != [theirs]
 
 
-def test_a_folder_that_nobody_has_locked_yet_is_removed_only_when_it_is_old(temporary):
-    new, old, other = (temporary / name for name in ("srl-new", "srl-old", "another"))
-    for folder in (new, old, other):
-        folder.mkdir()
-        if folder != new:
-            os.utime(folder, (0, time.time() - 2 * scratch._UNLOCKED_S))
-    sweep()
-    assert sorted(path.name for path in temporary.iterdir()) == ["another", "srl-new"]
-
-
-def test_a_link_is_never_followed(temporary):
-    target = temporary / "target"
+def test_a_link_named_like_a_folder_is_left_alone(temporary):
+    target = temporary / "documents"
     target.mkdir()
-    os.utime(target, (0, 0))
     (temporary / "srl-link").symlink_to(target)
     sweep()
-    assert target.is_dir()
+    assert target.exists() and (temporary / "srl-link").is_symlink()

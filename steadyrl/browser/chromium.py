@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 
 from steadyrl.browser.actions import Back, Click, Select, Type
 from steadyrl.browser.find import find_chromium, playwright_api, runs_without_sandbox
-from steadyrl.browser.folders import Folder, sweep
 from steadyrl.browser.page import Page
 from steadyrl.browser.settings import BrowserSettings
 from steadyrl.browser.snapshot import Snapshot
 from steadyrl.errors import EpisodeError, SteadyError
+from steadyrl.scratch import Folder, sweep
 
 log = logging.getLogger(__name__)
 
