@@ -19,7 +19,7 @@ BASE = {
     "backend": {"name": "toy"},
 }
 NAMES = {
-    "task": ("search", "code", "prompts", "browse", "os:getcwd", "json:JSONDecoder", "a:b", "os", ":", "a b:c", "x" * 500),
+    "task": ("search", "code", "prompts", "browse", "os:getcwd", "json:JSONDecoder", "a:b", "os", ":", "x" * 500),
     "algorithm": ("ppo", "grpo", "rloo", "reinforce", "rlaif", "raft", "rwr", "sft", "os:getcwd", "json", "ü", ""),
     "curriculum": ("uniform", "learnability", "plr", "accel", "bandit", "os:getcwd", "json:loads", "\0"),
     "backend": ("toy", "os:getcwd", "json:loads", "math:pi", "toy:", "steadyrl.backends.toy:np"),
