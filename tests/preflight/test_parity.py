@@ -236,17 +236,11 @@ def test_without_a_reference_there_is_nothing_to_tell(trial):
     assert (verdict.passed, verdict.message) == (None, "the algorithm uses no reference")
 
 
-def test_the_tolerance_follows_the_precision(trial):
-    def rounding(batch):
-        return 0.01 * np.sin(batch.tokens)
-
-    assert causes(trial(Scores(rounding), "backend.precision=bf16")) == {}
-    assert causes(trial(Scores(rounding), "backend.precision=fp32"))["sampler_parity"] == "precision"
-
-
-def test_on_a_gpu_the_precision_is_bfloat16_unless_it_is_set(trial):
-    class OnGPU(Scores):
+@pytest.mark.parametrize(("precision", "found"), [("bf16", None), ("fp32", "precision"), ("unheard of", "precision")])
+def test_the_tolerance_is_that_of_the_precision_the_backend_computes_in(trial, precision, found):
+    class Rounded(Scores):
         def describe(self):
-            return {**super().describe(), "device": "cuda:0"}
+            return {**super().describe(), "precision": precision}
 
-    assert causes(trial(OnGPU(lambda batch: 0.01 * np.sin(batch.tokens)))) == {}
+    rounding = Rounded(lambda batch: 0.01 * np.sin(batch.tokens))
+    assert causes(trial(rounding)).get("sampler_parity") == found

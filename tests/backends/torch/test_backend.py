@@ -544,6 +544,14 @@ def test_in_bfloat16_the_weights_stay_float32_and_the_sampler_near_the_trainer(t
     assert {p.dtype for p in backend._trainable().values()} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("override", "precision"),
+    [("backend.precision=fp32", "fp32"), ("backend.precision=bf16", "bf16"), ("backend.weights=bf16", "bf16")],
+)
+def test_a_backend_says_which_precision_it_computes_in(tiny_models, override, precision):
+    assert opened(tiny_models["llama"], override).describe()["precision"] == precision
+
+
 def test_weights_in_bfloat16_learn_from_updates_that_bfloat16_would_round_away(tiny_models):
     backend = opened(tiny_models["llama"], "backend.weights=bf16")
     batch = scored_batch(backend, PLAIN)
