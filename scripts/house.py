@@ -23,7 +23,7 @@ PACKAGE = ROOT / "steadyrl"
 MAX_FILES_AT_THE_TOP = 22
 MAX_CORE_SETTINGS = 62
 MAX_PUBLIC_NAMES = 15
-MAX_ALGORITHM_LISTS = 9
+MAX_ALGORITHM_LISTS = 0
 MAX_REPEATED = 0.003  # of all lines
 RUN_LENGTH = 6  # lines; shorter runs of equal lines are chance
 # Where names of algorithms may be listed: where they are defined, where they are loaded, what other trainers call them.

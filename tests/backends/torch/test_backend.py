@@ -351,7 +351,8 @@ def check_continuation(folder, tmp_path, *overrides):
 @pytest.fixture
 def full_disk():
     """Return a context in which files end after 1000 bytes, as on a full disk."""
-    resource = pytest.importorskip("resource", reason="limits on the size of files need a Unix system")
+    needs.skip_without("linux")
+    import resource
 
     @contextmanager
     def limited():
