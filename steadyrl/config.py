@@ -355,7 +355,8 @@ def _shown(section: type[BaseModel], value: object) -> str:
     """Return a value as an error shows it: in a confidential section only its kind, unless it is a number."""
     if not (issubclass(section, Section) and section.confidential) or isinstance(value, int | float):
         return f"{value!r:.200}"
-    return {str: "a text", dict: "a table", list: "a list"}.get(type(value), "something else")
+    kinds: dict[type, str] = {str: "a text", dict: "a table", list: "a list"}
+    return kinds.get(type(value), "something else")
 
 
 def _expectation(problem: Any) -> str:

@@ -21,7 +21,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -295,7 +295,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def parse_json(text: str, **hooks: Callable[..., Any]) -> Any:
+def parse_json(text: str, **hooks: Any) -> Any:
     """Return what a JSON text holds, at most ``DEEPEST`` lists and objects inside one another.
 
     Args:
