@@ -69,6 +69,6 @@ def test_an_error_that_repeats_a_long_text_is_cut_in_its_middle(tmp_path, monkey
         main()
     said = capsys.readouterr().err
     assert end.value.code == 2
-    assert said.startswith("error: there is no config file")
-    assert said.endswith("expected a TOML file (see examples/)\n")
+    assert said.startswith("error: cannot read the config file")
+    assert said.endswith("x/none.toml'\n")
     assert len(said) < 2100

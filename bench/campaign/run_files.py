@@ -35,12 +35,6 @@ def good_run() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="srl-campaign-"))
     with contextlib.redirect_stdout(io.StringIO()):
         run = launch.run({**CONFIG, "run": {**CONFIG["run"], "folder": str(folder)}})
-    for file, line in (
-        (run.findings_file, '{"step": 3, "change": "raised", "name": "kl", "level": "warning", "evidence": "x"}\n'),
-        (run.actions_file, '{"step": 3, "knob": "learning_rate", "from": 0.1, "to": 0.05, "reason": "x"}\n'),
-    ):
-        with file.open("a", encoding="utf-8") as opened:
-            opened.write(line)
     return run.path
 
 
@@ -56,7 +50,7 @@ def attack(rng: random.Random, folder: Path) -> Failure:
     asked = {
         "report": ["report", str(run.path)],
         "doctor": ["doctor", str(run.path)],
-        "compare": ["compare", str(good_run()), str(run.path), "--split", "heldout"],
+        "compare": ["compare", "base", str(run.path), "--task", str(run.path), "--samples", "1", "--problems", "2"],
         "sample": ["sample", str(run.path), "what is this"],
         "resume": ["train", "--resume", str(run.path), "run.steps=7"],
     }
