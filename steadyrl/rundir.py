@@ -30,6 +30,7 @@ from typing import Any
 from steadyrl.errors import AccessError, RunError
 
 DONE = "DONE"
+_MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
 
@@ -165,8 +166,10 @@ class RunDir:
         """Return one record per step, the highest attempt of each, in step order."""
         latest: dict[int, dict[str, Any]] = {}
         for record in read_lines(self.metrics_file):
-            if not isinstance(record.get("step"), int) or not isinstance(record.get("attempt"), int):
+            if type(record.get("step")) is not int or type(record.get("attempt")) is not int:
                 continue  # an object, but no line of metrics
+            if not (0 <= record["step"] < _MOST_STEPS and 0 <= record["attempt"] < _MOST_STEPS):
+                continue
             known = latest.get(record["step"])
             if known is None or record["attempt"] >= known["attempt"]:
                 latest[record["step"]] = record
@@ -176,6 +179,8 @@ class RunDir:
         """Return what the autopilot did or advised; what a resumed run repeated stands there once."""
         found: dict[str, dict[str, Any]] = {}
         for record in read_lines(self.actions_file):
+            if not _is_action(record):
+                continue
             found.setdefault(json.dumps(record, sort_keys=True), record)
         return list(found.values())
 
@@ -200,6 +205,18 @@ class RunDir:
     def resolved(self) -> dict[str, Any]:
         """Return every setting of the run."""
         return read_json(self.resolved_file)
+
+
+def _is_action(record: Mapping[str, Any]) -> bool:
+    """Say whether a line of actions.jsonl has the form that the autopilot writes (see autopilot.action.action_line)."""
+    texts = all(isinstance(record.get(name), str) for name in ("kind", "knob", "why"))
+    numbers = all(
+        record.get(name) is None or isinstance(record[name], int | float) and not isinstance(record[name], bool)
+        for name in ("before", "after")
+    )
+    evidence = record.get("evidence")
+    listed = isinstance(evidence, list) and all(isinstance(line, str) for line in evidence)
+    return texts and numbers and listed and type(record.get("step")) is int
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:

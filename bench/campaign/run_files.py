@@ -30,9 +30,15 @@ CONFIG = {
 
 
 @functools.cache
+def _home() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that is removed when the campaign ends."""
+    return tempfile.TemporaryDirectory(prefix="campaign-")
+
+
+@functools.cache
 def good_run() -> Path:
     """Make the run whose copies are changed: of the toy backend, with every kind of file."""
-    folder = Path(tempfile.mkdtemp(prefix="srl-campaign-"))
+    folder = Path(_home().name)
     with contextlib.redirect_stdout(io.StringIO()):
         run = launch.run({**CONFIG, "run": {**CONFIG["run"], "folder": str(folder)}})
     return run.path
