@@ -211,7 +211,7 @@ def _is_action(record: Mapping[str, Any]) -> bool:
     """Say whether a line of actions.jsonl has the form that the autopilot writes (see autopilot.action.action_line)."""
     texts = all(isinstance(record.get(name), str) for name in ("kind", "knob", "why"))
     numbers = all(
-        record.get(name) is None or isinstance(record[name], int | float) and not isinstance(record[name], bool)
+        record.get(name) is None or (isinstance(record[name], int | float) and not isinstance(record[name], bool))
         for name in ("before", "after")
     )
     evidence = record.get("evidence")

@@ -96,7 +96,9 @@ def _answer(rng: random.Random) -> bytes:
     data = json.dumps(body).encode()
     if rng.random() < 0.2:
         data = rng.choice((b"", b"[" * 100_000, f"{padding}{echo}".encode(), bytes(rng.randbytes(300)), data[:-3]))
-    status = rng.choice(("200 OK",) * 6 + ("302 Found", "307 T", "308 P", "400 No", "401 No", "429 Wait", "500 E", "599 X"))
+    status = rng.choice(
+        ("200 OK",) * 6 + ("302 Found", "307 T", "308 P", "400 No", "401 No", "429 Wait", "500 E", "599 X")
+    )
     line = rng.choice(("HTTP/1.1 ",) * 8 + ("HTTP/9.9 ", "", f"{padding}{echo} ", "\0\xff "))
     if rng.random() < 0.1:
         status = f"{status} {padding}{echo}" if rng.random() < 0.5 else str(rng.choice(STRANGE)).replace("\ud800", "")

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

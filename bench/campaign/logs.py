@@ -32,7 +32,9 @@ def attack(rng: random.Random, folder: Path) -> Failure:
             case 2:
                 data[at:at] = data[at : at + 300] * rng.choice((1, 3, 50))
             case 3:
-                data[at:at] = rng.choice((b"[" * 100_000, b'{"a":' * 3000, b"\0" * 500, b"\xff\xfe", b"9" * 5000, b"\n"))
+                data[at:at] = rng.choice(
+                    (b"[" * 100_000, b'{"a":' * 3000, b"\0" * 500, b"\xff\xfe", b"9" * 5000, b"\n")
+                )
             case _:
                 del data[rng.randrange(len(data) + 1) :]
     if rng.random() < 0.1:

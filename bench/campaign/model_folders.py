@@ -15,7 +15,9 @@ from bench.campaign.trial import Failure, changed_json, changed_text, refused_or
 LOADED_S = 60.0  # of processor time, for a model of some kilobytes
 BASE = Path(__file__).parents[2] / "steadyrl" / "assets" / "base-model"
 MARK = "executed"
-CODE = "from pathlib import Path\nPath(__file__).with_name('executed').write_text('x')\nPath('executed').write_text('x')\n"
+CODE = (
+    "from pathlib import Path\nPath(__file__).with_name('executed').write_text('x')\nPath('executed').write_text('x')\n"
+)
 
 
 @functools.cache

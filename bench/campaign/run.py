@@ -10,11 +10,12 @@ it, and ``--only PART --first NUMBER --trials 1`` repeats it. Exit code 1 if any
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import os
 import platform
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,9 @@ def parts() -> dict[str, Part]:
         "judges": Part("a judge's server gives a verdict or one error, in time, and no key", judges.attack, 1),
         "killer": Part("a killed run ends as if nothing had happened", killer.attack, 3),
         "run_files": Part("every command reads a damaged run, or says in one line why not", run_files.attack, 3),
-        "model_folders": Part("a damaged model loads or is refused; its code never runs", model_folders.attack, 2, "torch"),
+        "model_folders": Part(
+            "a damaged model loads or is refused; its code never runs", model_folders.attack, 2, "torch"
+        ),
     }
 
 
@@ -132,12 +135,20 @@ def _outside(name: str, minutes: float, seed: int) -> tuple[list[tuple[str, int,
     said = [line for line in done.stderr.splitlines() if line.strip()][-SHOWN:]
     if not rows:
         print(f"{name} is left out: {said[-1] if said else 'it said nothing'}", file=sys.stderr)
-    return rows, [f"{name}: {line}" for line in said] if done.returncode and rows else []
+    broken = sum(failures for _, _, failures in rows)
+    said += [line for line in done.stdout.splitlines() if line.startswith("failed: ")]
+    return rows, [f"{name}: {line}" for line in said] if broken else []
 
 
 def _sandbox_rows(out: Path) -> Iterator[tuple[str, int, int]]:
     for row in json.loads(out.read_text(encoding="utf-8"))["table"]:
         yield f"{row['promise']} ({row['jail']})", row["trials"], row["failures"]
+
+
+def _pages_rows(out: Path) -> Iterator[tuple[str, int, int]]:
+    for line in out.read_text(encoding="utf-8").splitlines():
+        if found := re.fullmatch(r"\| (.+) \| (\d+) \| (\d+) \|", line):
+            yield found[1], int(found[2]), int(found[3])
 
 
 def _page(rows: list[tuple[str, int, int]], seen: list[str], args: argparse.Namespace, seconds: float) -> str:
