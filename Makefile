@@ -12,7 +12,10 @@ ALONE := $(if $(shell command -v flock),flock Makefile)
 # Tests that need one of these skip without it. Debian's names.
 SYSTEM := chromium bubblewrap git openssl
 
-.PHONY: demo test check docs bench base-model system clean
+# How long `make campaign` attacks.
+MINUTES ?= 30
+
+.PHONY: demo test check docs bench campaign base-model system clean
 
 demo: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/search.toml
@@ -40,6 +43,10 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/step_time.py
 	$(BIN)/python bench/peers/environments.py $(PIP_ARGS)
 	$(BIN)/python bench/side_by_side.py
+
+# Attacks of every kind until the time is up; the table is bench/results/campaign.md.
+campaign: $(INSTALLED)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python bench/campaign/run.py --minutes $(MINUTES)
 
 base-model: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/train.py

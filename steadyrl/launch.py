@@ -198,8 +198,10 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
 def _require_same_data(directory: RunDir, session: Session) -> None:
     """Refuse to go on with other problems than the run began with: its curves and evaluations would mix two tasks."""
     before, now = directory.info().get("data"), _data(session)
-    if not isinstance(before, Mapping):
+    if before is None:
         return  # a run of an earlier version did not record it
+    if not all(isinstance(recorded, Mapping) for recorded in before.values()):
+        raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
     changed = [split for split in now if before.get(split) != now[split]]
     if not changed:
         return

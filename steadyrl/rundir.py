@@ -30,6 +30,22 @@ from typing import Any
 from steadyrl.errors import AccessError, RunError
 
 DONE = "DONE"
+# Where another type would mislead whoever reads run.json; what a name may lack is None.
+_KINDS_OF_INFO: dict[str, Any] = {
+    "id": str,
+    "command": str | list,
+    "status": str,
+    "error": str,
+    "attempt": int,
+    "task": str,
+    "metric": str,
+    "algorithm": str,
+    "packages": dict,
+    "machine": dict,
+    "policy": dict,
+    "data": dict,
+    "heldout": int,
+}
 _MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
@@ -199,12 +215,30 @@ class RunDir:
         return str(self.info().get("status", "unknown"))
 
     def info(self) -> dict[str, Any]:
-        """Return run.json."""
-        return read_json(self.info_file)
+        """Return run.json.
+
+        Raises:
+            RunError: It is missing or damaged.
+        """
+        found = read_json(self.info_file)
+        for name, kinds in _KINDS_OF_INFO.items():
+            if not isinstance(found.get(name), kinds | None):
+                raise RunError(
+                    f"'{self.info_file}' is damaged: '{name}' is {type(found[name]).__name__}; restore the file"
+                )
+        return found
 
     def resolved(self) -> dict[str, Any]:
-        """Return every setting of the run."""
-        return read_json(self.resolved_file)
+        """Return every setting of the run.
+
+        Raises:
+            RunError: The file is missing or damaged.
+        """
+        found = read_json(self.resolved_file)
+        for name, section in found.items():
+            if not isinstance(section, dict):
+                raise RunError(f"'{self.resolved_file}' is damaged: '{name}' is no section of settings; restore it")
+        return found
 
 
 def _is_action(record: Mapping[str, Any]) -> bool:

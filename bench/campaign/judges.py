@@ -28,8 +28,8 @@ GOOD = {
 HEADERS = (
     "Location: http://[bad", "Location: //", "Location: file:///etc/passwd", "Retry-After: -1", "Retry-After: 1e400",
     "Retry-After: Mon, 99 Foo 9999999 99:99:99", "Transfer-Encoding: chunked", "Content-Length: -7",
-    "Content-Length: 99999999999999", "Content-Length: x", "Content-Encoding: gzip", "Set-Cookie: a=b", ": x", "no colon",
-    "WWW-Authenticate: Basic realm=x", "Connection: upgrade", "X: " + "y" * 70_000,
+    "Content-Length: 99999999999999", "Content-Length: x", "Content-Encoding: gzip", "Set-Cookie: a=b", ": x",
+    "no colon", "WWW-Authenticate: Basic realm=x", "Connection: upgrade", "X: " + "y" * 70_000,
 )  # fmt: skip
 
 

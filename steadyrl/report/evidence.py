@@ -107,6 +107,8 @@ def _read_evaluation(path: Path) -> Evaluation:
     for line in read_lines(path):
         if "problem" not in line or not isinstance(line.get("answers"), dict):
             raise RunError(f"'{path}' has a line without 'problem' or 'answers'; evaluate the run again")
+        if not all(isinstance(answer, dict) for answer in line["answers"].values()):
+            raise RunError(f"'{path}' has an answer that is no object; evaluate the run again")
         problem = str(line["problem"])
         prompts[problem] = str(line.get("prompt", ""))
         for name, answer in line["answers"].items():
@@ -115,7 +117,8 @@ def _read_evaluation(path: Path) -> Evaluation:
 
 
 def _answer(record: Mapping[str, Any]) -> Answer:
-    parts = {part: known(value) for part, value in (record.get("parts") or {}).items()}
+    measured = record.get("parts")
+    parts = {part: known(value) for part, value in measured.items()} if isinstance(measured, dict) else {}
     return Answer(
         text=str(record.get("text", "")),
         metric=known(record.get("metric")),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def write_report(path: Path | str) -> Path:
 
 def _weights(settings: Mapping[str, Any]) -> dict[str, float]:
     entries = settings.get("rewards", {}).items()
-    return {name: entry["weight"] if isinstance(entry, Mapping) else entry for name, entry in entries}
+    weights = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
+    return {name: weight for name, weight in weights.items() if isinstance(weight, int | float)}
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
@@ -128,6 +130,19 @@ def headline(summary: Mapping[str, Any]) -> str:
     return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}"
 
 
+def _holes(steps: Sequence[int]) -> Iterator[str]:
+    """Say which steps up to the last have no record, for curves and counts of epochs are without them."""
+    missing = steps[-1] + 1 - len(steps)
+    if missing:
+        gaps = ((a + 1, b - 1) for a, b in pairwise([-1, *steps]) if b > a + 1)
+        ranges = [f"{first}" if first == last else f"{first} to {last}" for first, last in gaps]
+        shown = ", ".join(ranges[:5]) + (" and others" if len(ranges) > 5 else "")
+        yield (
+            f"metrics.jsonl has no record of {missing} of {steps[-1] + 1} steps ({shown}). "
+            "Curves, means and epochs are without them."
+        )
+
+
 def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
     """Return the notes that a reader needs before the tables."""
     notes = []
@@ -139,6 +154,7 @@ def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
         )
     if error:
         notes.append(f"The run ended with an error: {error}")
+    notes += _holes([record["step"] for record in evidence.metrics])
     unscored = {when: count for when, count in summary["unscored"].items() if count}
     if unscored:
         counts = " and ".join(f"{count} {when} training" for when, count in unscored.items())
@@ -272,7 +288,7 @@ def _facts(evidence: Evidence) -> list[tuple[str, str]]:
 
 def _repeat(info: Mapping[str, Any]) -> str:
     command = info.get("command") or "steadyrl train <the run's config.toml>"
-    lines = [command if isinstance(command, str) else shlex.join(command)]
+    lines = [command if isinstance(command, str) else shlex.join(map(str, command))]
     if info.get("commit"):
         lines.insert(0, f"git checkout {info['commit']}")
     return "\n".join([*lines, "steadyrl report <the new run directory>"])
