@@ -285,7 +285,7 @@ def test_room_is_asked_for_what_is_trained_and_not_for_what_is_loaded(toy, monke
         make_trial_updates(trial)
 
 
-class Rounds(ToyBackend):
+class RoundsCoarsely(ToyBackend):
     """Rounds as bfloat16 does: whatever changes in the weights moves each log-prob by 0.03 nats, up or down."""
 
     precision = "bf16"
@@ -305,10 +305,10 @@ def test_an_update_smaller_than_rounding_is_not_blamed_on_the_learning_rate(toy)
     found = []
     for seed in range(10):
         session = toy("update.learning_rate=1e-7", f"run.seed={seed}")
-        found.append(verdicts(replace(session, backend=Rounds(seed)))["update"])
+        found.append(verdicts(replace(session, backend=RoundsCoarsely(seed)))["update"])
     assert {verdict.passed for verdict in found} == {True, None}
     assert any("too little to tell from the rounding of bfloat16" in verdict.message for verdict in found)
-    exact = Rounds(0)
+    exact = RoundsCoarsely(0)
     exact.precision = "fp32"
     lost = [verdicts(replace(toy("update.learning_rate=1e-7", f"run.seed={s}"), backend=exact)) for s in range(4)]
     assert any(verdict["update"].passed is False for verdict in lost)
