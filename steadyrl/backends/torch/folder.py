@@ -96,12 +96,19 @@ def context_length(config: Any) -> int | None:
     return int(stated * factor) if kind in {"linear", "dynamic"} else int(stated)
 
 
+# No model is near these. Building a layer costs time, so that a million layers of 8 columns take hours.
+_MOST_LAYERS, _LARGEST_SHAPE = 10_000, 10**9
+
+
 def _check_numbers(text: Any, path: str) -> None:
     """Refuse shapes that no model has: transformers would fail on them anywhere, or not at all."""
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
         value = getattr(text, name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ModelError(f"'{path}/config.json' has {name} = {value!r}; expected a whole number above 0")
+            raise ModelError(f"'{path}/config.json' has {name} = {value!r:.40}; expected a whole number above 0")
+        most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST_SHAPE
+        if value > most:
+            raise ModelError(f"'{path}/config.json' has {name} = {value!r:.40}; expected a number up to {most}")
     heads, width = getattr(text, "num_attention_heads", 1), getattr(text, "hidden_size", 0)
     if getattr(text, "head_dim", None) is None and width % heads:
         raise ModelError(
