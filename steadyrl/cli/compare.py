@@ -56,7 +56,7 @@ def compare_command(
         watch = Watch(begin=followed.begin, problems=followed.problems)
         record = compare((first, second), config, options, report, watch)
     if as_json:
-        print(json.dumps(record, indent=2, ensure_ascii=False))
+        print(json.dumps(record, indent=2))
     else:
         show(record)
     if report is not None:

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from steadyrl.cli.terminal import printable
+
 STYLES = {"better": "bold green", "worse": "bold red", "equal": "bold cyan", "undecided": "bold yellow"}
 EXAMPLES = 2  # wins shown, and losses; the report has more
 LONGEST = 300  # characters of a prompt or an answer
@@ -110,11 +112,13 @@ def _examples(console: Console, record: Mapping[str, Any]) -> None:
         if chosen:
             console.print(f"\n{heading}", style="bold")
         for example in chosen:
-            console.print(f"{example['problem']} ({example['difference']:+.3f}): {_short(example['prompt'])}")
+            console.print(
+                f"{printable(example['problem'])} ({example['difference']:+.3f}): {_short(example['prompt'])}"
+            )
             for side in ("a", "b"):
                 answer = example[side][example["sample"]]
                 console.print(f"  {side.upper()}: {_short(answer['text']) or '(nothing)'}")
-                console.print(f"     {parts_of(answer)}", style="dim")
+                console.print(f"     {printable(parts_of(answer))}", style="dim")
 
 
 def parts_of(answer: Mapping[str, Any]) -> str:
@@ -126,5 +130,5 @@ def parts_of(answer: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."

@@ -10,7 +10,7 @@ import typer
 
 from steadyrl import config as configs
 from steadyrl import plugins
-from steadyrl.cli.terminal import note
+from steadyrl.cli.terminal import note, printable
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.evaluate import pick_heldout
@@ -45,7 +45,7 @@ def judge_command(
         write_json(report / "judge.json", found.record())
         write_text(report / "judge.md", "\n".join(["# How good the judge is\n", *lines]) + "\n")
         note(f"written: {report / 'judge.md'}")
-    print(json.dumps(found.record(), indent=2) if as_json else "\n".join(lines))
+    print(json.dumps(found.record(), indent=2) if as_json else printable("\n".join(lines)))
 
 
 def _judge_of(config: Config) -> JudgeSettings:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from steadyrl import config as configs
-from steadyrl.cli.terminal import note
+from steadyrl.cli.terminal import note, printable
 from steadyrl.preflight.run import preflight, summary_line, verdict_lines
 from steadyrl.train import open_session
 
@@ -28,6 +28,6 @@ def preflight_command(
         print(json.dumps({"passed": not failed, "verdicts": [asdict(verdict) for verdict in verdicts]}, indent=2))
     else:
         for line in [*verdict_lines(verdicts), summary_line(verdicts)]:
-            print(line)
+            print(printable(line))
     if failed:
         raise typer.Exit(1)

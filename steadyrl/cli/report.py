@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from steadyrl.cli.terminal import printable
 from steadyrl.rundir import RunDir
 
 LOSS_COLUMNS = ("loss", "policy", "likelihood", "KL", "value", "gradient", "doctor")  # of the epoch table
@@ -25,9 +26,9 @@ def show_report(run: RunDir) -> None:
     folder = write_report(run.path)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for line in epoch_lines(summary.get("epochs")):
-        print(line)
+        print(printable(line))
     for line in summary_lines(summary):
-        print(line)
+        print(printable(line))
     print(f"report: {folder / 'report.html'}")
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from steadyrl import config as configs
 from steadyrl import plugins
+from steadyrl.cli.terminal import printable
 from steadyrl.evaluate import evaluate_rules, means, pick_heldout
 from steadyrl.tasks.check import check_task, terms_to_check
 
@@ -34,7 +35,7 @@ def check_command(
     checks = check_task(settings)
     for check in checks:
         line = f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}"
-        console.print(line, highlight=False, markup=False)  # names and texts of problems are not markup
+        console.print(printable(line), highlight=False, markup=False)  # names and texts of problems are not markup
     _baselines(settings, console)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)

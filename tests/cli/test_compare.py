@@ -6,8 +6,10 @@ import shutil
 import sys
 
 import pytest
+from rich.console import Console
 
 from steadyrl import config, record
+from steadyrl.cli import compare_text
 from steadyrl.cli.main import main
 from steadyrl.train import open_session, train
 
@@ -193,3 +195,21 @@ def test_a_missing_config_or_subject_is_usage(steadyrl):
         code, _, err = steadyrl("compare", *arguments)
         assert code == 2
         assert "Traceback" not in err
+
+
+def test_ids_prompts_and_answers_cannot_act_on_the_terminal(capsys):
+    wild = "a\x1b]0;title\x07\x9b2J\u202eb"
+    answer = {"text": wild, "unscored": wild, "reward": None, "parts": {}}
+    example = {
+        "why": "win",
+        "problem": wild,
+        "difference": 1.0,
+        "prompt": wild,
+        "sample": 0,
+        "a": [answer],
+        "b": [answer],
+    }
+    compare_text._examples(Console(markup=False), {"examples": [example]})
+    shown = capsys.readouterr().out
+    assert shown.count("title") == 6
+    assert not set("\x1b\x07\x9b\u202e") & set(shown)
