@@ -153,7 +153,8 @@ def _pages_rows(out: Path) -> Iterator[tuple[str, int, int]]:
 
 def _page(rows: list[tuple[str, int, int]], seen: list[str], args: argparse.Namespace, seconds: float) -> str:
     """Return the result as Markdown: when and where, the table, and the failures."""
-    what = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {platform.machine()}, {os.cpu_count()} cores"
+    release = ".".join(platform.release().split(".")[:2])
+    what = f"{platform.system()} {release}, {platform.machine()}, {os.cpu_count()} cores"
     user = "root" if os.getuid() == 0 else "an ordinary user"
     lines = [
         "# Campaign",
