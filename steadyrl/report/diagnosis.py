@@ -106,8 +106,8 @@ def _headline(diagnosis: Diagnosis, harmful: Sequence[Finding]) -> str:
     if not harmful:
         if diagnosis.missing:
             return f"Too little to judge. Not known: {'; '.join(diagnosis.missing)}."
-        told = "Healthy: nothing was found that harms"
-        return f"{told}; {len(diagnosis.findings)} things are worth knowing." if diagnosis.findings else f"{told}."
+        healthy, known = "Healthy: no harmful finding", len(diagnosis.findings)
+        return f"{healthy}; {known} for information only." if known else f"{healthy}."
     worst = harmful[0]
     more = f" ({len(harmful) - 1} further root causes)" if len(harmful) > 1 else ""
     return f"{worst.severity}: {worst.message}{more}"

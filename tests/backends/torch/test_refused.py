@@ -3,11 +3,12 @@ from types import SimpleNamespace
 import pytest
 
 from steadyrl.errors import ConfigError, ModelError
+from tests import needs
 
 
 @pytest.mark.parametrize("name", ["meta", "nowhere", "cuda:99", "", "cpu:x"])
 def test_a_device_that_computes_nothing_is_refused_in_one_line(name):
-    pytest.importorskip("torch")
+    needs.package("torch")
     from steadyrl.backends.torch.device import chosen_device
 
     with pytest.raises(ConfigError, match="cannot be used"):
@@ -16,7 +17,7 @@ def test_a_device_that_computes_nothing_is_refused_in_one_line(name):
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "vocab_size", "hidden_size", "num_attention_heads"])
 def test_a_shape_that_no_model_has_is_refused_before_it_is_built(name):
-    pytest.importorskip("torch")
+    needs.package("torch")
     from steadyrl.backends.torch.folder import _check_numbers
 
     shape = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
