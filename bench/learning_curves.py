@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 from pathlib import Path
 
-from steadyrl.checkpoint import State
-from steadyrl.config import load
-from steadyrl.evaluate import evaluate, means
-from steadyrl.train import one_step, open_session
+from steadyrl import launch
+from steadyrl.evaluate import means
 
 ROOT = Path(__file__).parent.parent
 SEEDS, STEPS, BLOCKS = (0, 1, 2), 90, 3
@@ -22,6 +21,7 @@ SETTINGS = [
     f"run.steps={STEPS}",
     "rollout.prompts_per_step=64",
     "evaluate.problems=400",
+    "run.preflight=off",
 ]
 SHOWN = ("reward/mean", "reward/retrieval", "entropy", "kl_ref_k1_seq", "completion/length", "grad_norm")
 
@@ -42,17 +42,16 @@ def main() -> None:
 
 def curve(seed: int, model: str) -> dict[str, object]:
     """Return block means of the training metrics, and what held-out answers earn at the end."""
-    settings = [*SETTINGS, f"run.seed={seed}", f"model.path={model}"]
-    session = open_session(load(ROOT / "examples" / "search.toml", settings))
-    state = State(algorithm=dict(session.algorithm.state))
-    records = [one_step(session, state)[1] for _ in range(STEPS)]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = [*SETTINGS, f"run.seed={seed}", f"model.path={model}", f"run.folder={folder}"]
+        run = launch.run(ROOT / "examples" / "search.toml", settings)
+        records, held = run.metrics(), run.evaluations()["after"]
     found: dict[str, object] = {"seed": seed}
     size = STEPS // BLOCKS
     for name in SHOWN:
         found[name] = [statistics.mean(r[name] for r in records[i * size : (i + 1) * size]) for i in range(BLOCKS)]
-    held = evaluate(session.backend, session.heldout, session.terms, session.task.metric, session.sampling, seed)
     for decoding in ("sampled", "greedy"):
-        found[f"heldout F1, {decoding}"] = [means(held, decoding)[session.task.metric]]
+        found[f"heldout F1, {decoding}"] = [means(held, decoding)["retrieval"]]
     print(json.dumps(found), flush=True)
     return found
 

@@ -140,12 +140,6 @@ def _medians(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return centre, scale
 
 
-def fall(series: Series) -> float:
-    """Return the level at the end over the level at the start; NaN if it started at 0."""
-    start = head(series)
-    return tail(series) / start if start else float("nan")
-
-
 def smallest_detectable(series: Series) -> float | None:
     """Return the smallest change over the whole run that a trend test would find four times in five.
 
