@@ -445,5 +445,6 @@ def test_the_report_of_a_run_has_its_actions_and_that_of_another_none(toy, tmp_p
 def test_what_a_resumed_run_did_again_is_read_once(tmp_path):
     run = RunDir(tmp_path)
     for step in (3, 5, 3, 5, 7):
-        append_line(run.actions_file, {"step": step, "kind": "rate"})
+        line = {"step": step, "kind": "rate", "knob": "learning_rate", "before": 1.0, "after": 2.0, "why": "KL"}
+        append_line(run.actions_file, {**line, "evidence": []})
     assert [line["step"] for line in run.actions()] == [3, 5, 7]
