@@ -222,7 +222,7 @@ class Chromium:
             if self._driver is not None:
                 try:
                     await (await self._driver.request.new_context()).dispose()  # the least that it answers to
-                except Exception as error:
+                except Exception as error:  # whatever it raises, a driver that does not answer is dead
                     log.warning("the browsers' driver died (%s); starting another", _first_line(error))
                     self._driver = None
             if self._driver is None:
