@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config
+from steadyrl import checkpoint, config, launch
 from steadyrl.autopilot.knobs import MOVES, RATE_MULTIPLIER, configured, read_knob, set_knob
 from steadyrl.checkpoint import State
 from steadyrl.errors import DivergedError, SteadyError
 from steadyrl.rewards.combine import score_groups
 from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir, append_line, read_lines
-from steadyrl.train import Session, Watch, one_step, open_session, run_steps
+from steadyrl.train import Session, one_step, open_session
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "doctor"))  # the reward and the prompts of its word task
@@ -74,11 +74,19 @@ def plans(steps: int, seeds: Sequence[int]) -> Iterator[Plan]:
             yield from (Plan(reward, arm, rate, seed, steps) for rate in RATES for arm in ARMS)
 
 
-def settings(plan: Plan) -> config.Config:
-    """Return the settings of a run."""
+def settings(plan: Plan, folder: str) -> config.Config:
+    """Return the settings of a run whose directory lies in ``folder``."""
     data = {
         **REWARDS[plan.reward],
-        "run": {"steps": plan.steps, "seed": plan.seed, "doctor_every": LOOKS, "checkpoint_every": 20},
+        "run": {
+            "steps": plan.steps,
+            "seed": plan.seed,
+            "doctor_every": LOOKS,
+            "checkpoint_every": 20,
+            "preflight": "off",
+            "folder": folder,
+        },
+        "evaluate": {"problems": 1},  # held_out measures, on more answers than an evaluation draws
         "backend": {"device": "cpu", "threads": 1},
         "rollout": {"prompts_per_step": 64, "samples_per_prompt": 1},
         "algorithm": {"name": "ppo", "args": {"kl_coef": 0.004, "value_coef": 1.0, "entropy_coef": 0.005}},
@@ -90,18 +98,19 @@ def settings(plan: Plan) -> config.Config:
 
 def make(plan: Plan) -> dict[str, Any]:
     """Make a run and return its line: held-out reward before and after, and what became of it."""
-    began, session = time.perf_counter(), open_session(settings(plan))
-    state, error = State(algorithm=dict(session.algorithm.state)), None
-    before = held_out(session) if plan.arm == "tuned" else None  # the same for all runs of a reward
+    began, error = time.perf_counter(), None
     with tempfile.TemporaryDirectory() as folder:
-        run = RunDir(folder)
+        session = open_session(settings(plan, folder))
+        before = held_out(session) if plan.arm == "tuned" else None  # the same for all runs of a reward
         try:
             if plan.arm == "random":
-                random_patches(session, run, state)
+                random_patches(session, RunDir(folder))
             else:
-                run_steps(session, run, state, 0, Watch())
+                launch.run(session.config)
         except SteadyError as caught:
             error = str(caught).partition(";")[0]
+        run = RunDir(folder) if plan.arm == "random" else RunDir(next(Path(folder).iterdir()))
+        checkpoint.load(run, session.backend)  # of patches there is none: the session itself was trained
         rows, actions = run.metrics(), run.actions()
     return {
         **asdict(plan),
@@ -115,8 +124,12 @@ def make(plan: Plan) -> dict[str, Any]:
     }
 
 
-def random_patches(session: Session, run: RunDir, state: State) -> None:
-    """Train, and change a random knob by one of the autopilot's own moves, or back, whenever it may act."""
+def random_patches(session: Session, run: RunDir) -> None:
+    """Train, and change a random knob by one of the autopilot's own moves, or back, whenever it may act.
+
+    The loop is its own here, for no run of the front door lets anybody change a knob between two steps.
+    """
+    state = State(algorithm=dict(session.algorithm.state))
     generator = np.random.default_rng([session.config.run.seed, 7])
     while state.step < session.config.run.steps:
         _, found = one_step(session, state)
