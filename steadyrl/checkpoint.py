@@ -128,6 +128,8 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         for step in run.checkpoints()[:-keep]:
             _remove(run.checkpoint_folder(step))
     except OSError as error:
+        if not (part / DONE).is_file():  # else it is whole, and the next start puts it in its place
+            shutil.rmtree(part, ignore_errors=True)
         raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
     return folder
 

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from steadyrl.config import Config, dump
-from steadyrl.errors import SteadyError
+from steadyrl.errors import AccessError, SteadyError
 from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.train import Session
 
@@ -28,9 +28,21 @@ def begin(config: Config, text: str) -> RunDir:
     Args:
         config: The resolved settings.
         text: The user's config file, kept beside them.
+
+    Raises:
+        AccessError: It cannot be written; nothing of it is left.
     """
     task, algorithm = (re.split("[:.]", name)[-1] for name in (config.task.name, config.algorithm.name))
     run = RunDir.create(config.run.folder, f"{algorithm}-{task}-s{config.run.seed}")
+    try:
+        _write_first(run, config, text)
+    except AccessError:
+        shutil.rmtree(run.path, ignore_errors=True)  # a directory without run.json is no run
+        raise
+    return run
+
+
+def _write_first(run: RunDir, config: Config, text: str) -> None:
     write_text(run.config_file, text)
     write_json(run.resolved_file, dump(config))
     info = {
@@ -51,7 +63,6 @@ def begin(config: Config, text: str) -> RunDir:
         "attempt": 0,
     }
     write_json(run.info_file, info)
-    return run
 
 
 def begin_again(run: RunDir, config: Config) -> int:

@@ -16,13 +16,14 @@ appends with ``attempt`` + 1, and readers keep the highest attempt of each step.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -292,12 +293,14 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         AccessError: The folder cannot be written.
     """
+    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
         part.write_bytes(_storable(text))
         part.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise _not_written(path, error) from error
 
 
@@ -310,7 +313,8 @@ def _not_written(path: Path, error: OSError) -> AccessError:
     file = next((folder for folder in path.parents if folder.is_file()), None)
     if file is not None:
         return AccessError(f"cannot write '{path}': '{file}' is a file; expected a folder, or a name not yet taken")
-    return AccessError(f"cannot write '{path}': {error.strerror}; free some space or fix the permissions")
+    todo = "raise the limit of `ulimit -f`" if error.errno == errno.EFBIG else "free some space or fix the permissions"
+    return AccessError(f"cannot write '{path}': {error.strerror}; {todo}")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

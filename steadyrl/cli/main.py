@@ -18,6 +18,7 @@ from steadyrl.cli.terminal import printable
 from steadyrl.errors import SteadyError
 
 _LONGEST_ERROR = 2000  # characters
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)  # what writing to standard output may fail with
 # Where each command is; the modules of those that are not asked for would take longer to load than most take to run.
 COMMANDS = {
     "preflight": "preflight:preflight_command",
@@ -83,7 +84,7 @@ def main() -> None:
     except SteadyError as error:
         code = _refuse(" ".join(str(error).splitlines()))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EPIPE):
+        if error.errno not in _NO_ROOM:
             raise
         code = _refuse(f"the output cannot be written: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what still stands in the buffer

@@ -75,9 +75,7 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
         return TrialUpdates(tuple(Verdict(name, None, "the algorithm kept no rollout to train on") for name in _NAMES))
     with _temporary_folder(trial.session) as name:
         start, middle = Path(name) / "start", Path(name) / "middle"
-        start.mkdir()
-        middle.mkdir()
-        trial.session.backend.save(start)
+        _save(trial.session, start)
         try:
             return _updates(trial, trial.training, start, middle, phase)
         finally:
@@ -98,7 +96,7 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
         return TrialUpdates((gradient, *rest))
     after = _measure(session, batch)
     phase("preflight: saving, loading, and the same updates again")
-    backend.save(middle)
+    _save(session, middle)
     saved = sum(file.stat().st_size for file in middle.rglob("*") if file.is_file())
     second = _take(session, part, part, rate)
     backend.load(middle)
@@ -303,6 +301,17 @@ def _apart(one: _Taken, other: _Taken) -> float:
 
 def _differ(one: Array, other: Array) -> float:
     return float(np.abs(one - other).max())
+
+
+def _save(session: Session, folder: Path) -> None:
+    try:
+        folder.mkdir()
+        session.backend.save(folder)
+    except OSError as error:
+        raise AccessError(
+            f"the preflight cannot keep the state in '{folder}': {error}; set TMPDIR to a folder with room, and see "
+            "what `ulimit -f` allows"
+        ) from error
 
 
 def _temporary_folder(session: Session) -> tempfile.TemporaryDirectory[str]:

@@ -1,8 +1,6 @@
 """The torch backend on tiny random models of four families, made on the spot."""
 
 import math
-import signal
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +17,7 @@ from steadyrl.rollout.episode import Environment
 from steadyrl.rundir import RunDir
 from steadyrl.types import Group, Problem, Sampling
 from tests import needs
+from tests.file_limit import files_end_after
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -348,30 +347,13 @@ def check_continuation(folder, tmp_path, *overrides):
     np.testing.assert_array_equal(one.ref_logprobs, other.ref_logprobs)
 
 
-@pytest.fixture
-def full_disk():
-    """Return a context in which files end after 1000 bytes, as on a full disk."""
-    needs.skip_without("linux")
-    import resource
-
-    @contextmanager
-    def limited():
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, ignored)
-
-    return limited
-
-
-def test_a_full_disk_is_one_clear_line_and_leaves_the_checkpoint_before(tiny_models, tmp_path, full_disk):
+def test_a_full_disk_is_one_clear_line_and_leaves_the_checkpoint_before(tiny_models, tmp_path):
     backend, run = opened(tiny_models["llama"]), RunDir(tmp_path)
     checkpoint.save(run, backend, State(step=2, tokens=1), 1)
-    with full_disk(), pytest.raises(AccessError, match=r"cannot write the checkpoint .*; free some space and resume"):
+    with (
+        files_end_after(1000),
+        pytest.raises(AccessError, match=r"cannot write the checkpoint .*; free some space"),
+    ):
         checkpoint.save(run, backend, State(step=2, tokens=2), 1)
     assert checkpoint.load(run, backend).tokens == 1
 
