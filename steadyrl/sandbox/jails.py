@@ -55,7 +55,7 @@ class Limits:
     """What one candidate may use.
 
     Attributes:
-        wall_s: Seconds from its fork to its end.
+        wall_s: Seconds from its first statement to its end.
         cpu_s: Seconds of processor time, whole ones.
         memory_mib: Address space.
         output_kib: Of the values that it returns; what it prints is thrown away.

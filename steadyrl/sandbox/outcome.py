@@ -58,7 +58,7 @@ class Outcome:
             left early), "malformed" (lines that no worker writes), "output" (too much of it).
         results: Those of the first calls, as far as they came; never more than were asked for.
         note: A line for a reader.
-        wall_s: Seconds from the fork until everything of it was gone.
+        wall_s: Seconds from its first statement until everything of it was gone.
     """
 
     verdict: Verdict

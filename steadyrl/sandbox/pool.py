@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import queue
 import select
@@ -20,7 +21,9 @@ from typing import Any
 from steadyrl.sandbox import candidate, jails, values
 from steadyrl.sandbox.jails import JailName, Limits
 from steadyrl.sandbox.outcome import Outcome, read_outcome
-from steadyrl.sandbox.worker import READY, START, STATUS, TIME_UP
+from steadyrl.sandbox.worker import BEGIN_S, READY, START, STATUS, TIME_UP
+
+log = logging.getLogger(__name__)
 
 _START_S = 20.0  # a worker starts in 0.1 s; a machine busy with other work takes longer
 _GRACE_S = 5.0  # after the wall limit, for the worker itself to answer
@@ -96,7 +99,7 @@ class Worker:
 
     def _talk(self, job: memoryview, job_write: io.FileIO, read: int, steps: int) -> Outcome:
         """Hand over the job and collect lines until the worker says that nothing of the candidate is left."""
-        deadline = time.monotonic() + self._limits.wall_s + _GRACE_S
+        deadline = time.monotonic() + BEGIN_S + self._limits.wall_s + _GRACE_S
         lines, limit = bytearray(), self._limits.output_kib << 10
         poller = select.poll()
         poller.register(read, select.POLLIN)
@@ -175,12 +178,13 @@ class Sandbox:
                 try:
                     worker = worker or Worker(self.jail, self.limits)
                     return worker.run(job, count)
-                except JailError:
+                except JailError as error:
                     if worker is not None:
                         worker.close()
                         worker = None
                     if attempt == _TRIES:
                         raise
+                    log.warning("a worker of the sandbox was replaced: %s", error)
             raise AssertionError("the last try returns or raises")
         finally:
             self._idle.put(worker)

@@ -10,7 +10,7 @@ import pytest
 
 from steadyrl.sandbox import jails
 from steadyrl.sandbox.outcome import Raised, Returned
-from steadyrl.sandbox.pool import JailError, Sandbox
+from steadyrl.sandbox.pool import JailError, Limits, Sandbox
 
 ADD = "def add(a, b):\n    return a + b\n"
 
@@ -142,6 +142,26 @@ def test_a_worker_killed_at_work_is_replaced_and_the_work_done_again(jail):
         outcome = pool.run("import time\ndef f():\n    time.sleep(0.5)\n    return 1", "f", [()])
         kill.join()
         assert outcome.results == (Returned(1),)
+
+
+def test_the_start_of_a_fork_is_not_part_of_the_time_of_its_program(jail):
+    """A fork takes milliseconds, or seconds on a machine that stands still: that is no fault of the worker."""
+    with Sandbox(jail, Limits(wall_s=1e-4)) as pool:
+        pool.run("while True: pass", "add", [(1, 2)])
+        worker = pool._idle.queue[-1]
+        outcomes = [pool.run("while True: pass", "add", [(1, 2)]) for _ in range(20)]
+        assert pool._idle.queue[-1] is worker
+    assert {outcome.verdict for outcome in outcomes} == {"timeout"}
+
+
+def test_a_worker_that_was_replaced_is_said(jail, caplog):
+    with Sandbox(jail) as pool:
+        pool.run(ADD, "add", [(1, 2)])
+        worker = pool._idle.queue[-1]
+        os.kill(worker._inner or worker._process.pid, signal.SIGKILL)
+        worker._process.wait()
+        pool.run(ADD, "add", [(1, 2)])
+    assert "a worker of the sandbox was replaced: the worker" in caplog.text
 
 
 def test_a_jail_that_cannot_start_says_why(monkeypatch):

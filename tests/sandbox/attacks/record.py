@@ -221,7 +221,9 @@ def broken_by(attack: Attack, sandbox: Sandbox, ground: Ground) -> list[str]:
     if spent > TRAINER_S:
         found.append(("trainer", f"{spent:.1f} s"))
     after = sandbox.run(HONEST, "add", CALLS)
-    if sandbox._idle.queue[-1] is not worker or after.results != tuple(Returned(value) for value in SUMS):
+    if sandbox._idle.queue[-1] is not worker:
+        found.append(("next", f"it was replaced; with status {worker._process.poll()}"))
+    if after.results != tuple(Returned(value) for value in SUMS):
         found.append(("next", str(after)[:300]))
     if children(os.getpid()) > processes or threading.active_count() > threads:
         found.append(("process", f"{children(os.getpid())} processes, {processes} before"))
