@@ -19,7 +19,7 @@ from steadyrl import config as configs
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.evaluate import greedy_sampling
-from steadyrl.preflight.run import preflight, summary_line, verdict_lines
+from steadyrl.preflight.run import finding_lines, preflight, summary_line
 from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import Session, Watch, open_session, train
@@ -162,17 +162,17 @@ def _check_before(session: Session, watch: Watch) -> str:
     wanted = session.config.run.preflight
     if wanted == "off":
         return "preflight: off"
-    verdicts = preflight(session, watch.phase)
-    failed = [verdict for verdict in verdicts if verdict.passed is False]
-    for line in verdict_lines(failed):
+    findings = preflight(session, watch.phase)
+    failed = [found for found in findings if found.state == "found"]
+    for line in finding_lines(failed):
         watch.note(line)
     if failed and wanted == "stop":
-        names = ", ".join(verdict.name for verdict in failed)
+        names = ", ".join(found.check for found in failed)
         raise ConfigError(
             f"the preflight failed: {names} ({failed[0].message}); fix what it says above, or set run.preflight=warn "
             "to train all the same"
         )
-    return summary_line(verdicts)
+    return summary_line(findings)
 
 
 def _require_free(before: Config, overrides: Sequence[str]) -> None:

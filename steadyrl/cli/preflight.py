@@ -11,23 +11,23 @@ import typer
 
 from steadyrl import config as configs
 from steadyrl.cli.terminal import note, printable
-from steadyrl.preflight.run import preflight, summary_line, verdict_lines
+from steadyrl.preflight.run import finding_lines, preflight, summary_line
 from steadyrl.train import open_session
 
 
 def preflight_command(
     config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the verdicts as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
 ) -> None:
     """Try everything on a few prompts before spending compute. Exit code 1 if something fails."""
     session = open_session(configs.load(config, overrides or []))
-    verdicts = preflight(session, note)
-    failed = any(verdict.passed is False for verdict in verdicts)
+    findings = preflight(session, note)
+    failed = any(found.state == "found" for found in findings)
     if as_json:
-        print(json.dumps({"passed": not failed, "verdicts": [asdict(verdict) for verdict in verdicts]}, indent=2))
+        print(json.dumps({"passed": not failed, "findings": [asdict(found) for found in findings]}, indent=2))
     else:
-        for line in [*verdict_lines(verdicts), summary_line(verdicts)]:
+        for line in [*finding_lines(findings), summary_line(findings)]:
             print(printable(line))
     if failed:
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from steadyrl import config as configs
 from steadyrl import plugins
 from steadyrl.cli.terminal import printable
 from steadyrl.evaluate import evaluate_rules, means, pick_heldout
+from steadyrl.preflight.run import finding_lines
 from steadyrl.tasks.check import check_task, terms_to_check
 
 app = typer.Typer(help="Look at a task before training on it.", no_args_is_help=True)
@@ -32,12 +33,11 @@ def check_command(
     settings = configs.load(config, overrides or [])
     console = Console()
     console.width = max(console.width, 130)  # a table of numbers is unreadable when wrapped
-    checks = check_task(settings)
-    for check in checks:
-        line = f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}"
+    findings = check_task(settings)
+    for line in finding_lines(findings):
         console.print(printable(line), highlight=False, markup=False)  # names and texts of problems are not markup
     _baselines(settings, console)
-    if not all(check.passed for check in checks):
+    if any(found.state == "found" for found in findings):
         raise typer.Exit(1)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from steadyrl.backends.torch.device_memory import peak_device_memory
 from steadyrl.config import Config
-from steadyrl.preflight.trial import Timed, Trial, Verdict, step_rollouts
+from steadyrl.preflight.trial import Timed, Trial, step_rollouts
 from steadyrl.preflight.trial_updates import TrialUpdates
+from steadyrl.types import Finding
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
 _GIB = 2.0**30
@@ -28,7 +29,7 @@ class Memory:
     place: str
 
 
-def forecast(trial: Trial, updates: TrialUpdates, before: Memory) -> list[Verdict]:
+def forecast(trial: Trial, updates: TrialUpdates, before: Memory) -> list[Finding]:
     """Scale what was measured to the run.
 
     Args:
@@ -74,10 +75,10 @@ def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
     return calls * (many.seconds - per_row * many.rows) + per_row * rows
 
 
-def _time(trial: Trial, tried: TrialUpdates) -> Verdict:
+def _time(trial: Trial, tried: TrialUpdates) -> Finding:
     session, config = trial.session, trial.session.config
     if tried.updates is None:
-        return Verdict("time", None, "no update could be timed")
+        return Finding("time", state="unknown", message="no update could be timed")
     rows = step_rollouts(session)
     per_reward = trial.reward.seconds / trial.reward.rows
     updates = config.update.epochs * config.update.minibatches
@@ -96,7 +97,9 @@ def _time(trial: Trial, tried: TrialUpdates) -> Verdict:
     message += f"{duration(step)} ({told})"
     if evaluations:
         message += f" and {evaluations} evaluations of {duration(each)}"
-    return Verdict("time", True, f"{message}; measured on {trial.sampling[1].rows} of {rows} rollouts a step")
+    return Finding(
+        "time", state="ok", message=f"{message}; measured on {trial.sampling[1].rows} of {rows} rollouts a step"
+    )
 
 
 def _drawing(trial: Trial, rows: int) -> float:
@@ -110,7 +113,7 @@ def _evaluation(trial: Trial, per_reward: float) -> float:
     return 2 * (_drawing(trial, rows) + per_reward * rows)
 
 
-def _memory(trial: Trial, before: Memory, now: Memory) -> Verdict:
+def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     """Bound the memory of a full step: what the trial added, Adam's moments apart, grows with its rollouts at most."""
     config, described = trial.session.config, trial.session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
@@ -125,23 +128,23 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Verdict:
         f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
     )
     if most <= now.total:
-        return Verdict("memory", True, message)
-    return Verdict(
+        return Finding("memory", state="ok", message=message)
+    return Finding(
         "memory",
-        None,
-        f"{message}: a full step may not fit",
-        "memory",
-        "lower what is computed at once",
-        (
+        state="unknown",
+        message=f"{message}: a full step may not fit",
+        cause="memory",
+        remedy="lower what is computed at once",
+        overrides=(
             f"backend.micro_batch_tokens={max(1, config.backend.micro_batch_tokens // 2)}",
             f"backend.generate_rows={max(1, config.backend.generate_rows // 2)}",
         ),
     )
 
 
-def _disk(config: Config, saved_bytes: int | None) -> Verdict:
+def _disk(config: Config, saved_bytes: int | None) -> Finding:
     if saved_bytes is None:
-        return Verdict("disk", None, "no checkpoint could be made")
+        return Finding("disk", state="unknown", message="no checkpoint could be made")
     folder = Path(config.run.folder).absolute()
     while not folder.exists():
         folder = folder.parent
@@ -152,14 +155,14 @@ def _disk(config: Config, saved_bytes: int | None) -> Verdict:
     message = f"a checkpoint takes {_size(saved_bytes)}, {count} at a time {_size(needed)}"
     message += f"; {_size(free)} are free in {folder}"
     if needed <= free:
-        return Verdict("disk", True, message)
-    return Verdict(
+        return Finding("disk", state="ok", message=message)
+    return Finding(
         "disk",
-        False,
-        message,
-        "disk",
-        "free some space, keep fewer checkpoints, or write the runs elsewhere (run.folder)",
-        ("run.keep_checkpoints=1",) if config.run.keep_checkpoints > 1 else (),
+        "critical",
+        message=message,
+        cause="disk",
+        remedy="free some space, keep fewer checkpoints, or write the runs elsewhere (run.folder)",
+        overrides=("run.keep_checkpoints=1",) if config.run.keep_checkpoints > 1 else (),
     )
 
 

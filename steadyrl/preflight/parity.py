@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steadyrl.batch import take_rows
-from steadyrl.preflight.trial import Trial, Verdict, measure, rows_of
+from steadyrl.preflight.trial import Trial, measure, rows_of
 from steadyrl.rollout.collect import collect
 from steadyrl.train import Session
-from steadyrl.types import Batch, Problem, Rollout, Sampling, TokenScores
+from steadyrl.types import Batch, Finding, Problem, Rollout, Sampling, TokenScores
 
 # (mean, greatest) |difference| of two log-probs of one token, in nats: rounding stays below these.
 TOLERANCES = {"fp32": (1e-4, 1e-3), "bf16": (3e-2, 0.5)}
@@ -37,7 +37,7 @@ class _Cause:
     overrides: tuple[str, ...] = ()
 
 
-def sampler_parity(trial: Trial) -> Verdict:
+def sampler_parity(trial: Trial) -> Finding:
     """Compare the sampler's log-probs with the trainer's, token by token."""
     name, raw = "sampler_parity", _deliberate(trial.session.sampling)
     if raw is not None:
@@ -45,17 +45,17 @@ def sampler_parity(trial: Trial) -> Verdict:
     gap = _gap(trial.batch, trial.scores.logprobs)
     message = _sizes("log-probs of sampler and trainer", gap)
     if _within(trial.session, gap):
-        return Verdict(name, True, message)
+        return Finding(name, state="ok", message=message)
     if not np.isfinite(gap).all():
         return _failed(name, message, _not_finite())
     return _failed(name, message, _explain(trial, gap))
 
 
-def sampled_entropy(trial: Trial) -> Verdict:
+def sampled_entropy(trial: Trial) -> Finding:
     """Compare the sampled tokens' mean -log p with the exact entropy: they agree where both have one distribution."""
     name = "sampled_entropy"
     if trial.scores.entropy is None:
-        return Verdict(name, None, "the backend's score gives no entropy")
+        return Finding(name, state="unknown", message="the backend's score gives no entropy")
     mask = trial.batch.completion_mask
     surprise, entropy = -trial.batch.sampling_logprobs[mask].astype(np.float64), trial.scores.entropy[mask]
     difference, error = _surprise_gap(surprise, entropy)
@@ -64,20 +64,20 @@ def sampled_entropy(trial: Trial) -> Verdict:
         f"{difference:+.4f}, standard error {error:.4f}, {mask.sum()} tokens"
     )
     if abs(difference) <= max(STANDARD_ERRORS * error, _tolerance(trial.session)[0]):
-        return Verdict(name, True, message)
+        return Finding(name, state="ok", message=message)
     if not np.isfinite(difference):
         return _failed(name, message, _not_finite())
     raw = _deliberate(trial.session.sampling)
     return _failed(name, message, raw or _warped_sampling(trial, difference))
 
 
-def reference_parity(trial: Trial) -> Verdict:
+def reference_parity(trial: Trial) -> Finding:
     """Compare the policy with the reference, which are one model before the first update."""
     name, ref, exact = "reference_parity", trial.scores.ref_logprobs, trial.scores.kl_ref_exact
     if "ref_logprobs" not in trial.session.algorithm.needs:
-        return Verdict(name, None, "the algorithm uses no reference")
+        return Finding(name, state="unknown", message="the algorithm uses no reference")
     if ref is None:
-        return Verdict(name, None, "the backend's score gives no log-probs of the reference")
+        return Finding(name, state="unknown", message="the backend's score gives no log-probs of the reference")
     mask = trial.batch.completion_mask
     gap = (trial.scores.logprobs - ref)[mask]
     message = _sizes("log-probs of policy and reference", gap)
@@ -87,7 +87,7 @@ def reference_parity(trial: Trial) -> Verdict:
         message += f"; exact KL at most {np.abs(exact[mask]).max():.2g} nats/token"
         apart = not bool(np.abs(exact[mask]).max() <= allowed)
     if _within(trial.session, gap) and not apart:
-        return Verdict(name, True, message)
+        return Finding(name, state="ok", message=message)
     if not np.isfinite(gap).all():
         return _failed(name, message, _not_finite())
     return _failed(name, message, _explain_reference(trial))
@@ -368,5 +368,12 @@ def _not_finite() -> _Cause:
     )
 
 
-def _failed(name: str, message: str, cause: _Cause) -> Verdict:
-    return Verdict(name, False, f"{message}; {cause.message}", cause.name, cause.remedy, cause.overrides)
+def _failed(name: str, message: str, cause: _Cause) -> Finding:
+    return Finding(
+        name,
+        "critical",
+        message=f"{message}; {cause.message}",
+        cause=cause.name,
+        remedy=cause.remedy,
+        overrides=cause.overrides,
+    )

@@ -5,25 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from steadyrl.preflight.forecast import forecast, memory_now
 from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler_parity
-from steadyrl.preflight.trial import Trial, Verdict, begin_trial, silent
+from steadyrl.preflight.trial import Trial, begin_trial, silent
 from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rewards.combine import score_texts
 from steadyrl.train import Session
-from steadyrl.types import Rollout
+from steadyrl.types import Finding, Rollout
 
 UNSCORED_AT_MOST = 0.2  # a judge or an engine that fails more often is broken, not unlucky
 TRUNCATED_AT_MOST, EMPTY_AT_MOST = 0.98, 0.5
 _GOLD_PROBLEMS = 64
-_MARKS = {True: "ok  ", False: "FAIL", None: "?   "}
+MARKS: Mapping[str, str] = {"ok": "ok  ", "found": "FAIL", "unknown": "?   "}
 
 
-def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[Verdict]:
+def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[Finding]:
     """Sample a few prompts, make a few updates and take them back; judge what is seen.
 
     Args:
@@ -31,14 +31,14 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[V
         phase: Called with a line when something longer begins.
 
     Returns:
-        Verdicts in the order of a step, then time, memory and disk of the whole run.
+        Findings in the order of a step, then time, memory and disk of the whole run.
 
     Raises:
         SteadyError: The session cannot make a step at all, for a reason of its settings.
     """
     before = memory_now()
     trial = begin_trial(session, phase)
-    verdicts = [
+    findings = [
         completions(trial),
         rewards(trial),
         gold_answer(trial),
@@ -47,32 +47,33 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[V
         reference_parity(trial),
     ]
     updates = make_trial_updates(trial, phase)
-    return [*verdicts, *updates.verdicts, *forecast(trial, updates, before)]
+    return [*findings, *updates.findings, *forecast(trial, updates, before)]
 
 
-def summary_line(verdicts: Sequence[Verdict]) -> str:
+def summary_line(findings: Sequence[Finding]) -> str:
     """Return one line: how many passed, what failed and why, how long the run will take."""
-    failed = [f"{v.name} ({v.cause})" for v in verdicts if v.passed is False]
-    unknown = [v.name for v in verdicts if v.passed is None]
-    parts = [f"{sum(v.passed is True for v in verdicts)} of {len(verdicts)} passed"]
+    failed = [f"{found.check} ({found.cause})" for found in findings if found.state == "found"]
+    unknown = [found.check for found in findings if found.state == "unknown"]
+    passed = [found for found in findings if found.state == "ok"]
+    parts = [f"{len(passed)} of {len(findings)} passed"]
     parts += [f"FAILED: {', '.join(failed)}"] if failed else []
     parts += [f"could not tell: {', '.join(unknown)}"] if unknown else []
-    parts += [f"the run takes {v.message.partition(':')[0]}" for v in verdicts if v.name == "time" and v.passed]
+    parts += [f"the run takes {found.message.partition(':')[0]}" for found in passed if found.check == "time"]
     return "preflight: " + "; ".join(parts)
 
 
-def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return verdicts as lines for a terminal, with causes and remedies."""
+def finding_lines(findings: Sequence[Finding]) -> list[str]:
+    """Return findings as lines for a terminal, with causes and remedies."""
     lines = []
-    for verdict in verdicts:
-        lines.append(f"{_MARKS[verdict.passed]}  {verdict.name}: {verdict.message}")
-        if verdict.cause:
-            lines += [f"        cause: {verdict.cause}", f"        remedy: {verdict.remedy}"]
-        lines += [f"        try: {override}" for override in verdict.overrides]
+    for found in findings:
+        lines.append(f"{MARKS[found.state]}  {found.check}: {found.message}")
+        lines += [f"        cause: {found.cause}"] if found.cause else []
+        lines += [f"        remedy: {found.remedy}"] if found.remedy else []
+        lines += [f"        try: {override}" for override in found.overrides]
     return lines
 
 
-def completions(trial: Trial) -> Verdict:
+def completions(trial: Trial) -> Finding:
     """Judge how completions end, and whether they say anything."""
     name, ends_with = "completions", trial.session.backend.tokenizer.end_ids
     rollouts = _rollouts(trial)
@@ -89,40 +90,40 @@ def completions(trial: Trial) -> Verdict:
     )
     limit = trial.session.sampling.max_new_tokens
     if beyond:
-        return Verdict(
+        return Finding(
             name,
-            False,
-            f"{message}; {beyond:.0%} go on after it: text that nobody reads is trained",
-            "text_after_end",
-            "stop each completion at the first of the tokenizer's end tokens",
+            "critical",
+            message=f"{message}; {beyond:.0%} go on after it: text that nobody reads is trained",
+            cause="text_after_end",
+            remedy="stop each completion at the first of the tokenizer's end tokens",
         )
     if any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
-        return Verdict(
+        return Finding(
             name,
-            False,
-            f"{message}; some stopped without it: the end of the text is not trained",
-            "end_token_missing",
-            "leave the end token in the completion",
+            "critical",
+            message=f"{message}; some stopped without it: the end of the text is not trained",
+            cause="end_token_missing",
+            remedy="leave the end token in the completion",
         )
     if truncated > TRUNCATED_AT_MOST:
-        return Verdict(
+        return Finding(
             name,
-            False,
-            f"{message}; the limit is {limit} tokens",
-            "never_ends",
-            "allow longer completions, or use the model's chat template, which teaches it where to end",
-            (f"sampling.max_new_tokens={2 * limit}", "model.chat_template=auto"),
+            "critical",
+            message=f"{message}; the limit is {limit} tokens",
+            cause="never_ends",
+            remedy="allow longer completions, or use the model's chat template, which teaches it where to end",
+            overrides=(f"sampling.max_new_tokens={2 * limit}", "model.chat_template=auto"),
         )
     if empty > EMPTY_AT_MOST:
-        return Verdict(
+        return Finding(
             name,
-            False,
-            message,
-            "empty",
-            "see that prompts end where an answer begins: an end token or a missing template closes them",
-            ("model.chat_template=auto",),
+            "critical",
+            message=message,
+            cause="empty",
+            remedy="see that prompts end where an answer begins: an end token or a missing template closes them",
+            overrides=("model.chat_template=auto",),
         )
-    return Verdict(name, True, message)
+    return Finding(name, state="ok", message=message)
 
 
 def _ends(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
@@ -136,7 +137,7 @@ def _goes_on(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
     return bool((np.isin(ids[:-1], end_ids) & mask[:-1] & mask[1:]).any())
 
 
-def rewards(trial: Trial) -> Verdict:
+def rewards(trial: Trial) -> Finding:
     """Judge whether the rewards can teach: had at all, and different where the algorithm compares them."""
     name, rollouts = "rewards", _rollouts(trial)
     known = [r.reward for r in rollouts if r.reward is not None]
@@ -144,60 +145,68 @@ def rewards(trial: Trial) -> Verdict:
     reasons = [r.unscored for r in rollouts if r.unscored]
     message = f"{len(known)} of {len(rollouts)} rollouts scored"
     if unscored > UNSCORED_AT_MOST:
-        return Verdict(
-            name, False, f"{message}; the first reason: {reasons[0]}", "unscored", "fix the reward (or its service)"
+        return Finding(
+            name,
+            "critical",
+            message=f"{message}; the first reason: {reasons[0]}",
+            cause="unscored",
+            remedy="fix the reward (or its service)",
         )
     message += f", mean {np.mean(known):.4g}, standard deviation {np.std(known):.3g}"
     if trial.session.algorithm.source == "demonstrations":
-        return Verdict(name, True, f"{message}; good answers are imitated, whatever the policy's own earn")
+        return Finding(
+            name, state="ok", message=f"{message}; good answers are imitated, whatever the policy's own earn"
+        )
     if len(set(known)) == 1:
-        return Verdict(
+        return Finding(
             name,
-            False,
-            # None seen in n draws: with 95 % confidence its share is below 3 / n.
-            f"{message}: all are {known[0]:g}; what fewer than {3 / len(known):.0%} of answers earn may not show",
-            "constant",
-            "take easier problems, a reward with more than two values, or a better starting policy",
+            "critical",
+            message=f"{message}: all are {known[0]:g}; what fewer than {3 / len(known):.0%} of answers earn may not "
+            "show",
+            cause="constant",
+            remedy="take easier problems, a reward with more than two values, or a better starting policy",
         )
     if trial.session.config.rollout.samples_per_prompt == 1:
-        return Verdict(name, True, message)
+        return Finding(name, state="ok", message=message)
     signal = _share(len({r.reward for r in group.rollouts} - {None}) > 1 for group in trial.groups)
     message += f"; {signal:.0%} of {len(trial.groups)} groups have different rewards"
     if signal:
-        return Verdict(name, True, message)
-    return Verdict(
+        return Finding(name, state="ok", message=message)
+    return Finding(
         name,
-        False,
-        f"{message}: the reward depends on the problem alone",
-        "no_signal",
-        "draw more samples per problem, at a higher temperature if they are alike",
-        (f"rollout.samples_per_prompt={4 * trial.session.config.rollout.samples_per_prompt}",),
+        "critical",
+        message=f"{message}: the reward depends on the problem alone",
+        cause="no_signal",
+        remedy="draw more samples per problem, at a higher temperature if they are alike",
+        overrides=(f"rollout.samples_per_prompt={4 * trial.session.config.rollout.samples_per_prompt}",),
     )
 
 
-def gold_answer(trial: Trial) -> Verdict:
+def gold_answer(trial: Trial) -> Finding:
     """Compare what a known good answer earns with what an empty one does."""
     name, session = "gold_answer", trial.session
     problems = list({p.id: p for p in (group.problem for group in trial.groups)}.values())[:_GOLD_PROBLEMS]
     golds = [(problem, session.task.gold(problem)) for problem in problems]
     answers = [(problem, text) for problem, text in golds if text is not None]
     if not answers:
-        return Verdict(name, None, "the task knows no good answers")
+        return Finding(name, state="unknown", message="the task knows no good answers")
     gold, empty = score_texts(answers, session.terms), score_texts([(p, "") for p, _ in answers], session.terms)
     pairs = [(g, e) for g, e in zip(gold, empty, strict=True) if g.reward is not None and e.reward is not None]
     if not pairs:
-        return Verdict(name, None, f"none of {len(answers)} good answers could be scored: {gold[0].unscored}")
+        return Finding(
+            name, state="unknown", message=f"none of {len(answers)} good answers could be scored: {gold[0].unscored}"
+        )
     means = [float(np.mean([r.reward for r in side])) for side in zip(*pairs, strict=True)]
     message = f"good answers earn {means[0]:.4g}, empty ones {means[1]:.4g}, mean of {len(pairs)} problems"
     message += f" ({len(answers) - len(pairs)} more unscored)" if len(answers) > len(pairs) else ""
     if means[0] > means[1]:
-        return Verdict(name, True, message)
-    return Verdict(
+        return Finding(name, state="ok", message=message)
+    return Finding(
         name,
-        False,
-        f"{message}{_against(session, pairs)}",
-        "empty_wins",
-        "weigh the rewards so that a good answer earns more than none; as it is, silence is the best policy",
+        "critical",
+        message=f"{message}{_against(session, pairs)}",
+        cause="empty_wins",
+        remedy="weigh the rewards so that a good answer earns more than none; as it is, silence is the best policy",
     )
 
 

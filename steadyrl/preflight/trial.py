@@ -29,27 +29,6 @@ _NO_LOGPROB = 1.0  # nats: no probability has it, so that no backend can take it
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What one look at a session found.
-
-    Attributes:
-        name: What was looked at, such as "sampler_parity".
-        passed: None where it could not be told or does not apply; ``message`` says why.
-        message: What was measured, with numbers and units.
-        cause: A short name of what is behind a failure, such as "dropout"; "" where there is none.
-        remedy: What to do about it, one sentence.
-        overrides: The remedy as settings that can be pasted, such as "sampling.logprobs=sampled".
-    """
-
-    name: str
-    passed: bool | None
-    message: str
-    cause: str = ""
-    remedy: str = ""
-    overrides: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Timed:
     """How long something took on so many rows."""
 

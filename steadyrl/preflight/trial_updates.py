@@ -19,9 +19,9 @@ import numpy as np
 from steadyrl import kl
 from steadyrl.batch import take_rows
 from steadyrl.errors import AccessError
-from steadyrl.preflight.trial import Timed, Trial, Verdict, measure, silent
+from steadyrl.preflight.trial import Timed, Trial, measure, silent
 from steadyrl.train import Session, learning_rate
-from steadyrl.types import Array, Batch, TokenScores
+from steadyrl.types import Array, Batch, Finding, TokenScores
 
 EXACT = 1e-6  # relative for metrics, nats for log-probs
 _SLOWER = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of the learning rate, tried where the whole of it does harm
@@ -42,12 +42,12 @@ class TrialUpdates:
     """What the updates told.
 
     Attributes:
-        verdicts: "gradient", "update" and "continuation".
+        findings: "gradient", "update" and "continuation".
         updates: What one optimizer step took, on a part of the rows and on all; None where none was made.
         saved_bytes: Size of a checkpoint with the optimizer's state; None likewise.
     """
 
-    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
     updates: tuple[Timed, Timed] | None = None
     saved_bytes: int | None = None
 
@@ -72,7 +72,11 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
         AccessError: There is no room for the state in the folder for temporary files.
     """
     if trial.training is None:
-        return TrialUpdates(tuple(Verdict(name, None, "the algorithm kept no rollout to train on") for name in _NAMES))
+        return TrialUpdates(
+            tuple(
+                Finding(name, state="unknown", message="the algorithm kept no rollout to train on") for name in _NAMES
+            )
+        )
     with _temporary_folder(trial.session) as name:
         start, middle = Path(name) / "start", Path(name) / "middle"
         _save(trial.session, start)
@@ -92,7 +96,7 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     first = _take(session, batch, part, rate)
     gradient = _gradient(batch, before, first.stats["grad_norm"])
     if not math.isfinite(first.stats["grad_norm"]):
-        rest = (Verdict(name, None, "no update could be made") for name in _NAMES[1:])
+        rest = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
         return TrialUpdates((gradient, *rest))
     after = _measure(session, batch)
     phase("preflight: saving, loading, and the same updates again")
@@ -125,36 +129,36 @@ def _measure(session: Session, rows: Batch) -> TokenScores:
     return measure(session, rows, session.algorithm.needs - {"ref_logprobs"})
 
 
-def _gradient(batch: Batch, before: TokenScores, norm: float) -> Verdict:
+def _gradient(batch: Batch, before: TokenScores, norm: float) -> Finding:
     message = f"gradient norm {norm:.3g} before clipping, {len(batch.lengths)} rollouts"
     if math.isfinite(norm) and norm > 0:
-        return Verdict("gradient", True, message)
+        return Finding("gradient", state="ok", message=message)
     mask = batch.completion_mask
     if math.isfinite(norm):
         if batch.advantages is not None and not batch.advantages[mask].any():
-            return Verdict(
+            return Finding(
                 "gradient",
-                False,
-                f"{message}; every advantage is 0: the rewards do not differ where the algorithm compares them",
-                "no_signal",
-                "see the verdict on rewards; draw more samples per problem or easier problems",
-                ("rollout.samples_per_prompt=8",),
+                "critical",
+                message=f"{message}; every advantage is 0: the rewards do not differ where the algorithm compares them",
+                cause="no_signal",
+                remedy="see the finding on rewards; draw more samples per problem or easier problems",
+                overrides=("rollout.samples_per_prompt=8",),
             )
-        return Verdict(
+        return Finding(
             "gradient",
-            False,
-            f"{message}; advantages are not 0, but no gradient reaches the weights",
-            "no_gradient",
-            "see that the loss uses the log-probs it is given, and that some weights are trained",
+            "critical",
+            message=f"{message}; advantages are not 0, but no gradient reaches the weights",
+            cause="no_gradient",
+            remedy="see that the loss uses the log-probs it is given, and that some weights are trained",
         )
     inputs = {"log-probs": before.logprobs, "advantages": batch.advantages, "returns": batch.returns}
     bad = [name for name, array in inputs.items() if array is not None and not np.isfinite(array[mask]).all()]
-    return Verdict(
+    return Finding(
         "gradient",
-        False,
-        f"{message}; " + (f"not finite: {', '.join(bad)}" if bad else "what goes into the loss is finite"),
-        "not_finite_inputs" if bad else "overflow",
-        "fix what is not finite before it enters the loss"
+        "critical",
+        message=f"{message}; " + (f"not finite: {', '.join(bad)}" if bad else "what goes into the loss is finite"),
+        cause="not_finite_inputs" if bad else "overflow",
+        remedy="fix what is not finite before it enters the loss"
         if bad
         else "look for an overflow in the loss or in the backward pass; float32 has the wider range",
     )
@@ -162,61 +166,67 @@ def _gradient(batch: Batch, before: TokenScores, norm: float) -> Verdict:
 
 def _update(
     session: Session, batch: Batch, before: TokenScores, after: TokenScores, rate: float, start: Path
-) -> Verdict:
+) -> Finding:
     """Judge the first update: did it change the policy, for the better, and by a step and not a leap?"""
     if rate == 0:
-        return Verdict("update", None, "the learning rate of the first step is 0: no update can be judged")
+        return Finding(
+            "update", state="unknown", message="the learning rate of the first step is 0: no update can be judged"
+        )
     if not _differ(after.logprobs, before.logprobs):
-        return Verdict(
+        return Finding(
             "update",
-            False,
-            f"one update at learning rate {rate:g} left every log-prob as it was",
-            "no_update",
-            "see that the optimizer holds the policy's weights; a rate below the weights' precision is lost too",
+            "critical",
+            message=f"one update at learning rate {rate:g} left every log-prob as it was",
+            cause="no_update",
+            remedy="see that the optimizer holds the policy's weights; a rate below the weights' precision is lost too",
         )
     moved = _moved(batch, before, after)
     message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
     if batch.advantages is None or not batch.advantages[batch.completion_mask].any():
-        return Verdict("update", None, f"{message}; without advantages no direction is better than another")
+        return Finding(
+            "update", state="unknown", message=f"{message}; without advantages no direction is better than another"
+        )
     gain, limit = _gain(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
     if gain > 0 and moved <= limit:
-        return Verdict("update", True, message)
+        return Finding("update", state="ok", message=message)
     error = _gain_error(batch, before, after)
     if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
-        return Verdict(
-            "update", None, f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})"
+        return Finding(
+            "update",
+            state="unknown",
+            message=f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})",
         )
     for share in _SLOWER:
         session.backend.load(start)
         slower = _take(session, batch, batch, rate * share).after
         if _gain(batch, before, slower) > 0 and _moved(batch, before, slower) <= limit:
-            return Verdict(
+            return Finding(
                 "update",
-                False,
-                f"{message}; at learning rate {rate * share:g} by {_gain(batch, before, slower):+.3g} and "
+                "critical",
+                message=f"{message}; at learning rate {rate * share:g} by {_gain(batch, before, slower):+.3g} and "
                 f"{_moved(batch, before, slower):.3g} nats/token away: the step is too long",
-                "learning_rate",
-                "lower the learning rate",
-                (f"update.learning_rate={session.config.update.learning_rate * share:g}",),
+                cause="learning_rate",
+                remedy="lower the learning rate",
+                overrides=(f"update.learning_rate={session.config.update.learning_rate * share:g}",),
             )
     if not moved <= _LEAP:  # NaN is no step either
-        return Verdict(
+        return Finding(
             "update",
-            False,
-            f"{message}; a step of more than {_LEAP:g} nats/token leaves what its gradient was taken of, and no rate "
-            f"down to {rate * _SLOWER[-1]:g} makes the mean rise",
-            "learning_rate",
-            "lower the learning rate; if the mean falls at a rate that moves the policy little, see the sign of the "
-            "loss too",
+            "critical",
+            message=f"{message}; a step of more than {_LEAP:g} nats/token leaves what its gradient was taken of, and "
+            f"no rate down to {rate * _SLOWER[-1]:g} makes the mean rise",
+            cause="learning_rate",
+            remedy="lower the learning rate; if the mean falls at a rate that moves the policy little, see the sign of "
+            "the loss too",
         )
-    return Verdict(
+    return Finding(
         "update",
-        False,
-        f"{message}; no rate down to {rate * _SLOWER[-1]:g} makes it rise",
-        "loss_sign",
-        "see the sign of the loss and of the advantages, and that the largest part of the loss is the policy's",
+        "critical",
+        message=f"{message}; no rate down to {rate * _SLOWER[-1]:g} makes it rise",
+        cause="loss_sign",
+        remedy="see the sign of the loss and of the advantages, and that the largest part of the loss is the policy's",
     )
 
 
@@ -244,7 +254,7 @@ def _continuation(
     part: Batch,
     middle: Path,
     steps: tuple[_Taken, _Taken, TokenScores, _Taken, _Taken],
-) -> Verdict:
+) -> Finding:
     """Compare a step with the same step after loading what was saved before it."""
     first, second, loaded, repeated, anew = steps
     apart = {
@@ -253,16 +263,18 @@ def _continuation(
     }
     worst = max(apart, key=lambda name: apart[name])
     if apart[worst] <= EXACT:
-        return Verdict("continuation", True, f"a step repeated after save and load differs by {apart[worst]:.2g}")
+        return Finding(
+            "continuation", state="ok", message=f"a step repeated after save and load differs by {apart[worst]:.2g}"
+        )
     step = _differ(second.after.logprobs, loaded.logprobs)
     if apart[worst] <= min(_ROUNDING * step, _REORDERED):
         message = f"{worst} differs by {apart[worst]:.2g}, less than 1e-4 of what a step changes: rounding"
-        return Verdict("continuation", True, message)
+        return Finding("continuation", state="ok", message=message)
     noise = _noise(session, part, middle)
     message = f"{worst} differs from the same step before by {apart[worst]:.2g}"
     if EXACT / 100 < noise <= _DROPOUT and apart[worst] <= _REORDERED:
         message += f", as steps do here that are repeated without loading (by {noise:.2g}): sums whose order changes"
-        return Verdict("continuation", True, message)
+        return Finding("continuation", state="ok", message=message)
     if noise > _DROPOUT:
         cause, what = "noise", f"steps differ by {noise:.2g} without loading too: dropout is on in updates or scoring"
     elif _differ(loaded.logprobs, first.after.logprobs) > EXACT:
@@ -271,13 +283,13 @@ def _continuation(
         cause, what = "value_head", "values after loading are not those before saving: the value head is not restored"
     else:
         cause, what = "optimizer", "weights are restored, the optimizer's state is not"
-    return Verdict(
+    return Finding(
         "continuation",
-        False,
-        f"{message}, {EXACT:g} is allowed; {what}. A resumed run would be another run, and this session may not be as "
-        "it was",
-        cause,
-        "update without dropout"
+        "critical",
+        message=f"{message}, {EXACT:g} is allowed; {what}. A resumed run would be another run, and this session may "
+        "not be as it was",
+        cause=cause,
+        remedy="update without dropout"
         if cause == "noise"
         else "save and load weights, value head and both of Adam's moments with its count of steps",
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from steadyrl.protocols import Exact, Interactive, Task
 from steadyrl.rewards.combine import Term, make_terms, score_texts
 from steadyrl.sections import RewardSettings
 from steadyrl.tasks.attempts import Say, score_attempts
-from steadyrl.types import Problem, Rollout
+from steadyrl.types import Finding, Problem, Rollout
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _PROBLEMS = 200  # of each split, spread evenly
@@ -28,16 +28,7 @@ _NAMED = 3  # problems that fail, of as many as there may be
 _HOSTILE = ("(", '"', "AND", "x" * 5000, "( " * 400, "\x00", "NOT NOT", "'; DROP TABLE documents; --", "a:b", "\ud800")
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of one check."""
-
-    name: str
-    passed: bool
-    detail: str
-
-
-def check_task(config: Config) -> list[Check]:
+def check_task(config: Config) -> list[Finding]:
     """Check the task and the rewards of a config.
 
     Raises:
@@ -54,7 +45,7 @@ def check_task(config: Config) -> list[Check]:
         answers = [_gold(task, terms, some), _empty(task, terms, some)]
         if len(some) < len(train) + len(heldout):
             seen = f"; {len(some)} of {len(train) + len(heldout)} problems were checked"
-            answers = [replace(check, detail=check.detail + seen) for check in answers]
+            answers = [replace(answer, message=answer.message + seen) for answer in answers]
     return [
         _splits(train, heldout),
         *answers,
@@ -85,14 +76,18 @@ def _spread(problems: Sequence[Problem]) -> list[Problem]:
     return [problems[i] for i in np.linspace(0, len(problems) - 1, _PROBLEMS).astype(int)]
 
 
-def _splits(train: Sequence[Problem], heldout: Sequence[Problem]) -> Check:
+def _judged(name: str, good: bool, measured: str) -> Finding:
+    return Finding(name, state="ok", message=measured) if good else Finding(name, "critical", message=measured)
+
+
+def _splits(train: Sequence[Problem], heldout: Sequence[Problem]) -> Finding:
     ids, held_ids = [p.id for p in train], [p.id for p in heldout]
     common = set(ids) & set(held_ids)
     repeated = len(ids) + len(held_ids) - len(set(ids)) - len(set(held_ids))
     detail = f"{len(ids)} to train on, {len(held_ids)} held out"
     if common or repeated:
         detail += f"; {len(common)} in both, {repeated} repeated"
-    return Check("problems", bool(ids) and not common and not repeated, detail)
+    return _judged("problems", bool(ids) and not common and not repeated, detail)
 
 
 def _answered(task: Task, terms: Sequence[Term], answers: Sequence[tuple[Problem, str]]) -> list[Rollout]:
@@ -121,7 +116,7 @@ def _golden(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> l
 
 def _exact(
     task: Task, wrong: Callable[[Problem], str | None], terms: Sequence[Term], problems: Sequence[Problem]
-) -> list[Check]:
+) -> list[Finding]:
     """Score the gold, the empty and the wrong answer of every problem. Each must be right by itself."""
     golden = [rollout for _, rollout in _golden(task, terms, problems)]
     empty = _answered(task, terms, [(problem, "") for problem in problems])
@@ -136,10 +131,10 @@ def _exact(
 
 def _each(
     task: Task, name: str, rollouts: Sequence[Rollout], problems: int, expected: str, right: Callable[[float], bool]
-) -> Check:
+) -> Finding:
     """Count the answers that score as they must, and name the first that do not."""
     if not rollouts:
-        return Check(name, True, "the task knows none; give one to have it checked")
+        return Finding(name, state="unknown", message="the task knows none; give one to have it checked")
     scores = _metric(task, rollouts)
     off = [(r, s) for r, s in zip(rollouts, scores, strict=True) if s is None or not right(s)]
     detail = f"{len(rollouts) - len(off)} of {len(rollouts)} {expected}"
@@ -149,7 +144,7 @@ def _each(
         named = [f"{r.problem_id} ({_said(r, s)})" for r, s in off[:_NAMED]]
         more = f" and {len(off) - _NAMED} more" if len(off) > _NAMED else ""
         detail += f"; not: {', '.join(named)}{more}"
-    return Check(name, not off, detail)
+    return _judged(name, not off, detail)
 
 
 def _said(rollout: Rollout, score: float | None) -> str:
@@ -160,35 +155,35 @@ def _said(rollout: Rollout, score: float | None) -> str:
     return f"{score:.3f}: {note}" if note else f"{score:.3f}"
 
 
-def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
+def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
     known = _golden(task, terms, problems)
     if not known:
-        return Check("gold answer", True, "the task knows none; give one to have it checked")
+        return Finding("gold answer", state="unknown", message="the task knows none; give one to have it checked")
     found = _mean("gold answer", _metric(task, [r for _, r in known]), task.metric, GOLD_AT_LEAST, math.inf)
     for kind in dict.fromkeys(problem.columns.get("kind") for problem, _ in known):
         of_kind = [rollout for problem, rollout in known if problem.columns.get("kind") == kind]
         one = _mean("gold answer", _metric(task, of_kind), task.metric, GOLD_AT_LEAST, math.inf)
-        if found.passed and not one.passed:
-            return Check("gold answer", False, f"of '{kind}': {one.detail}")
+        if found.state == "ok" and one.state == "found":
+            return replace(one, message=f"of '{kind}': {one.message}")
     return found
 
 
-def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
+def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
     rollouts = _answered(task, terms, [(problem, "") for problem in problems])
     return _mean("empty answer", _metric(task, rollouts), task.metric, -math.inf, EMPTY_AT_MOST)
 
 
-def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float) -> Check:
+def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float) -> Finding:
     """Compare the mean with its bounds. Unscored answers are no evidence of health, so they fail."""
     known = [score for score in scores if score is not None]
     if len(known) < len(scores):
-        return Check(name, False, f"{len(scores) - len(known)} of {len(scores)} left unscored, expected none")
+        return _judged(name, False, f"{len(scores) - len(known)} of {len(scores)} left unscored, expected none")
     mean = float(np.mean(known))
     bound = f"at least {low:g}" if math.isfinite(low) else f"at most {high:g}"
-    return Check(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
+    return _judged(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
 
 
-def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Check:
+def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
     """Score the same answers with a second, newly built task, so that no cache can answer."""
     again_task, again = _build(config)
     if isinstance(again_task, Interactive):
@@ -199,16 +194,16 @@ def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequen
         answers = [(p, again_task.gold(p) or p.prompt) for p in problems[:50]]
         first, second = score_texts(answers, terms), score_texts(answers, again)
     differing = sum(a != b for a, b in zip(_metric(task, first), _metric(task, second), strict=True))
-    return Check("scoring repeats", differing == 0, f"{differing} of {len(first)} answers scored differently")
+    return _judged("scoring repeats", differing == 0, f"{differing} of {len(first)} answers scored differently")
 
 
 def _echo(turns: Sequence[str]) -> Say:
     return lambda episode, turn: turns[turn] if turn < len(turns) else None
 
 
-def _hostile(task: Task, terms: Sequence[Term], problem: Problem) -> Check:
+def _hostile(task: Task, terms: Sequence[Term], problem: Problem) -> Finding:
     unscored = [r for r in _answered(task, terms, [(problem, text) for text in _HOSTILE]) if r.unscored]
     detail = f"{len(_HOSTILE)} malformed answers, {len(unscored)} left unscored"
     if unscored:
         detail += f" ({unscored[0].unscored})"
-    return Check("hostile answers", not unscored, detail)
+    return _judged("hostile answers", not unscored, detail)

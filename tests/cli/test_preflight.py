@@ -73,14 +73,14 @@ def test_a_failure_is_printed_with_cause_remedy_and_override(steadyrl):
 
 
 @pytest.mark.parametrize(("overrides", "code"), [((), 0), (("sampling.temperature=0.5", "sampling.logprobs=raw"), 1)])
-def test_json_holds_every_verdict(steadyrl, overrides, code):
+def test_json_holds_every_finding(steadyrl, overrides, code):
     found_code, out, _ = steadyrl("config.toml", *overrides, "--json")
     assert found_code == code
     found = json.loads(out)
     assert found["passed"] is (code == 0)
-    assert len(found["verdicts"]) == 12
-    assert set(found["verdicts"][0]) == {"name", "passed", "message", "cause", "remedy", "overrides"}
-    assert {v["name"] for v in found["verdicts"] if v["passed"] is None} == {"gold_answer"}
+    assert len(found["findings"]) == 12
+    assert {"check", "state", "message", "cause", "remedy", "overrides"} <= set(found["findings"][0])
+    assert {f["check"] for f in found["findings"] if f["state"] == "unknown"} == {"gold_answer"}
 
 
 @pytest.mark.parametrize(

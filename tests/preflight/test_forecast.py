@@ -14,7 +14,7 @@ NOW = Memory(0, 1, "machine")
 
 
 def told(trial, updates=TrialUpdates(()), before=NOW):  # noqa: B008  # frozen
-    return {verdict.name: verdict for verdict in forecast(trial, updates, before)}
+    return {verdict.check: verdict for verdict in forecast(trial, updates, before)}
 
 
 def test_a_cost_per_call_and_one_per_row_are_told_apart():
@@ -66,7 +66,7 @@ def test_the_time_of_a_run_by_hand(timed):
     An evaluation of 4 problems, sampled and greedy: 2 x (0.3 + 0.2 + 0.04) = 1.08 s, before, after and 4 between.
     """
     verdict = told(*timed("rollout.prompts_per_step=16", "evaluate.every=25"))["time"]
-    assert verdict.passed
+    assert verdict.state == "ok"
     assert verdict.message.startswith(
         "about 11 min 32 s: 100 steps of 6.9 s (sampling 1.9 s, rewards 0.32 s, scoring 0.64 s, updates 4 s) and 6 "
         "evaluations of 1.1 s; "
@@ -83,7 +83,7 @@ def test_prompts_beyond_the_rows_of_one_generation_cost_further_calls(timed):
 def test_without_an_update_there_is_no_forecast_of_time_and_disk(timed):
     trial, _ = timed()
     found = told(trial)
-    assert (found["time"].passed, found["disk"].passed) == (None, None)
+    assert (found["time"].state, found["disk"].state) == ("unknown", "unknown")
 
 
 def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
@@ -97,10 +97,10 @@ def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
         return told(trial, updates, Memory(gib, total, "CUDA device"))["memory"]
 
     fits = memory(14 * gib)
-    assert fits.passed
+    assert fits.state == "ok"
     assert "peak so far 4.00 GiB, at most 13.00 GiB in a full step; the CUDA device has 14.00 GiB" in fits.message
     tight = memory(12 * gib)
-    assert (tight.passed, tight.cause) == (None, "memory")
+    assert (tight.state, tight.cause) == ("unknown", "memory")
     assert tight.overrides == ("backend.micro_batch_tokens=4096", "backend.generate_rows=128")
 
 
@@ -110,4 +110,7 @@ def test_a_disk_without_room_for_the_checkpoints_fails(timed, monkeypatch):
     for free, passed in ((3 * 10**6, True), (3 * 10**6 - 1, False)):
         monkeypatch.setattr(module.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         verdict = told(trial, updates)["disk"]
-        assert (verdict.passed, verdict.overrides) == (passed, () if passed else ("run.keep_checkpoints=1",))
+        assert (verdict.state, verdict.overrides) == (
+            "ok" if passed else "found",
+            () if passed else ("run.keep_checkpoints=1",),
+        )

@@ -40,7 +40,7 @@ def trial(toy, tmp_path):
 def causes(trial):
     """Return the cause by name of what failed."""
     looks = (sampler_parity, sampled_entropy, reference_parity)
-    return {v.name: v.cause for v in (look(trial) for look in looks) if not v.passed}
+    return {v.check: v.cause for v in (look(trial) for look in looks) if v.state != "ok"}
 
 
 @pytest.mark.parametrize("overrides", [(), NARROW, ("sampling.temperature=2.0",)])
@@ -121,7 +121,7 @@ class ScoresUnwarped(Peaked):
 )
 def test_a_warp_on_one_side_only_is_told_with_its_side(trial, backend, words):
     verdict = sampler_parity(trial(backend(), *NARROW))
-    assert (verdict.passed, verdict.cause) == (False, "warp")
+    assert (verdict.state, verdict.cause) == ("found", "warp")
     assert words in verdict.message
     assert verdict.overrides == ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0")
 
@@ -184,7 +184,7 @@ FAULTS = {
 def test_a_gap_between_sampler_and_trainer_is_told_by_its_cause(trial, name):
     backend, cause, words = FAULTS[name]
     verdict = sampler_parity(trial(backend))
-    assert (verdict.passed, verdict.cause) == (False, cause)
+    assert (verdict.state, verdict.cause) == ("found", cause)
     assert words in verdict.message
     assert verdict.remedy
 
@@ -233,7 +233,7 @@ def test_a_reference_that_is_scored_otherwise_is_told_by_its_cause(trial, change
 
 def test_without_a_reference_there_is_nothing_to_tell(trial):
     verdict = reference_parity(trial(Peaked(), "algorithm.name=grpo", "algorithm.args.kl_coef=0.0"))
-    assert (verdict.passed, verdict.message) == (None, "the algorithm uses no reference")
+    assert (verdict.state, verdict.message) == ("unknown", "the algorithm uses no reference")
 
 
 @pytest.mark.parametrize(("precision", "found"), [("bf16", None), ("fp32", "precision"), ("unheard of", "precision")])

@@ -11,9 +11,10 @@ from steadyrl.backends.toy import ToyBackend
 from steadyrl.checkpoint import State
 from steadyrl.errors import ConfigError
 from steadyrl.preflight.run import completions, gold_answer, preflight, rewards, summary_line
-from steadyrl.preflight.trial import Verdict, begin_trial
+from steadyrl.preflight.trial import begin_trial
 from steadyrl.rundir import RunDir
 from steadyrl.train import one_step, open_session, train
+from steadyrl.types import Finding
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -37,8 +38,8 @@ WITHOUT_REFERENCE = ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0")
 
 
 def could_not_tell(verdicts):
-    assert [(v.name, v.cause, v.message) for v in verdicts if v.passed is False] == []
-    return {v.name for v in verdicts if v.passed is None}
+    assert [(v.check, v.cause, v.message) for v in verdicts if v.state == "found"] == []
+    return {v.check for v in verdicts if v.state == "unknown"}
 
 
 def metrics(session, folder):
@@ -53,7 +54,7 @@ def metrics(session, folder):
 @pytest.mark.parametrize("overrides", [(), NARROW, ("algorithm.name=grpo",), ("rollout.samples_per_prompt=1",)])
 def test_a_sound_toy_session_passes(toy, overrides):
     verdicts = preflight(toy(*overrides))
-    assert [verdict.name for verdict in verdicts] == NAMES
+    assert [verdict.check for verdict in verdicts] == NAMES
     assert could_not_tell(verdicts) == {"gold_answer"}
 
 
@@ -107,7 +108,7 @@ def test_a_sound_torch_session_passes_and_trains_as_without(tiny, tmp_path, fami
     session = tiny(family, *overrides)
     missing = {"reference_parity"} if "algorithm.args.kl_coef=0.0" in overrides else set()
     # Random weights end a text by chance, if ever: only how they end is left out.
-    verdicts = [verdict for verdict in preflight(session) if verdict.name != "completions"]
+    verdicts = [verdict for verdict in preflight(session) if verdict.check != "completions"]
     assert could_not_tell(verdicts) == {"gold_answer"} | missing
     assert metrics(session, tmp_path / "after") == metrics(tiny(family, *overrides), tmp_path / "without")
 
@@ -122,7 +123,7 @@ def test_dropout_in_a_torch_model_is_told(tiny):
     for block in session.backend.model.transformer.h:
         block.mlp.c_proj.register_forward_hook(drop)
     with torch.random.fork_rng():
-        found = {verdict.name: verdict for verdict in preflight(session)}
+        found = {verdict.check: verdict for verdict in preflight(session)}
     assert found["sampler_parity"].cause == "dropout"
     assert found["continuation"].cause == "noise"
 
@@ -191,7 +192,7 @@ def test_the_groups_that_teach_are_measured_of_a_large_model(toy, monkeypatch):
 
 
 def cause_of(verdict):
-    assert verdict.passed is False
+    assert verdict.state == "found"
     assert verdict.remedy
     return verdict.cause
 
@@ -203,7 +204,7 @@ def test_rewards_that_are_all_equal_are_told(toy):
 
 def test_what_imitates_good_answers_needs_no_rewards_that_differ(toy):
     verdict = rewards(begin_trial(toy("algorithm.name=sft", reward="toy_rewards:nothing")))
-    assert verdict.passed
+    assert verdict.state == "ok"
     assert "good answers are imitated" in verdict.message
     assert "32 of 32 rollouts scored, mean 0, standard deviation 0" in verdict.message
 
@@ -233,7 +234,7 @@ def test_rewards_that_differ_between_problems_only_are_no_signal_to_groups(toy):
 
 
 def test_with_one_sample_per_problem_rewards_are_compared_over_the_batch(toy):
-    assert rewards(by_problem(begin_trial(toy("rollout.samples_per_prompt=1")))).passed
+    assert rewards(by_problem(begin_trial(toy("rollout.samples_per_prompt=1")))).state == "ok"
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def with_gold(toy, tmp_path):
 
 def test_a_good_answer_that_beats_the_empty_one_passes(with_gold):
     verdict = gold_answer(with_gold("toy_rewards:share_of_a"))
-    assert verdict.passed
+    assert verdict.state == "ok"
     assert "good answers earn 0.4286, empty ones 0," in verdict.message  # three of seven characters
 
 
@@ -259,7 +260,7 @@ def test_a_reward_that_silence_wins_is_told_by_name(with_gold):
 
 
 def test_good_answers_that_cannot_be_scored_leave_it_open(with_gold):
-    assert gold_answer(with_gold("toy_rewards:always_fails")).passed is None
+    assert gold_answer(with_gold("toy_rewards:always_fails")).state == "unknown"
 
 
 def favouring(token, logit):
@@ -290,7 +291,7 @@ def test_the_shares_of_completions_are_counted(toy):
     ]
     group = replace(trial.groups[0], rollouts=(*short, *cut))
     verdict = completions(replace(trial, groups=[group]))
-    assert verdict.passed
+    assert verdict.state == "ok"
     assert "81% truncated, 19% ended by an end token, 19% empty" in verdict.message
 
 
@@ -315,10 +316,10 @@ def test_text_after_the_end_and_a_missing_end_are_told(toy):
 
 def test_the_summary_names_what_failed_and_how_long_the_run_takes():
     verdicts = [
-        Verdict("rewards", True, "fine"),
-        Verdict("update", False, "worse", "learning_rate", "lower it"),
-        Verdict("gold_answer", None, "unknown"),
-        Verdict("time", True, "about 3 min 20 s: 300 steps of 0.6 s"),
+        Finding("rewards", state="ok", message="fine"),
+        Finding("update", "critical", message="worse", cause="learning_rate", remedy="lower it"),
+        Finding("gold_answer", state="unknown", message="unknown"),
+        Finding("time", state="ok", message="about 3 min 20 s: 300 steps of 0.6 s"),
     ]
     assert summary_line(verdicts) == (
         "preflight: 2 of 4 passed; FAILED: update (learning_rate); could not tell: gold_answer; "

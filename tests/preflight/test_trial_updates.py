@@ -14,11 +14,11 @@ from steadyrl.preflight.trial_updates import make_trial_updates
 
 
 def verdicts(session):
-    return {verdict.name: verdict for verdict in make_trial_updates(begin_trial(session)).verdicts}
+    return {verdict.check: verdict for verdict in make_trial_updates(begin_trial(session)).findings}
 
 
 def causes(session):
-    return {name: verdict.cause for name, verdict in verdicts(session).items() if not verdict.passed}
+    return {name: verdict.cause for name, verdict in verdicts(session).items() if verdict.state != "ok"}
 
 
 def with_loss(session, loss):
@@ -41,7 +41,7 @@ def test_the_gain_is_the_mean_of_advantage_times_change(toy):
     session = toy("update.learning_rate=1e-6")
     trial = begin_trial(session)
     before = session.backend.parameters["logits"].copy()
-    message = {v.name: v for v in make_trial_updates(trial).verdicts}["update"].message
+    message = {v.check: v for v in make_trial_updates(trial).findings}["update"].message
     np.testing.assert_array_equal(session.backend.parameters["logits"], before)
     batch = trial.training
     twin = ToyBackend(0)
@@ -96,7 +96,7 @@ class LeapsAtAnyRate(ToyBackend):
 
 def test_a_step_that_leaves_the_policy_is_the_learning_rate_even_if_no_smaller_one_helps(toy):
     verdict = verdicts(replace(toy("update.learning_rate=10.0"), backend=LeapsAtAnyRate()))["update"]
-    assert (verdict.passed, verdict.cause, verdict.overrides) == (False, "learning_rate", ())
+    assert (verdict.state, verdict.cause, verdict.overrides) == ("found", "learning_rate", ())
     assert "no rate down to 1e-05 makes the mean rise" in verdict.message
 
 
@@ -124,7 +124,7 @@ def test_a_step_that_changes_nothing_is_told(toy):
 
 def test_at_a_rate_of_zero_no_update_is_judged(toy):
     found = verdicts(toy("update.learning_rate=0.0"))
-    assert {name: v.passed for name, v in found.items()} == {"gradient": True, "update": None, "continuation": True}
+    assert {name: v.state for name, v in found.items()} == {"gradient": "ok", "update": "unknown", "continuation": "ok"}
 
 
 def test_rewards_that_do_not_differ_leave_no_gradient(toy):
@@ -154,12 +154,12 @@ def test_a_gradient_that_is_not_finite_is_told_by_where_it_begins(toy):
     found = verdicts(replace(session, algorithm=replace(session.algorithm, prepare=prepare)))
     assert found["gradient"].cause == "not_finite_inputs"
     assert "advantages" in found["gradient"].message
-    assert (found["update"].passed, found["continuation"].passed) == (None, None)
+    assert (found["update"].state, found["continuation"].state) == ("unknown", "unknown")
 
 
 def test_without_a_scored_rollout_nothing_can_be_told(toy):
     found = verdicts(toy(reward="toy_rewards:always_fails"))
-    assert [verdict.passed for verdict in found.values()] == [None, None, None]
+    assert [verdict.state for verdict in found.values()] == ["unknown"] * 3
 
 
 class Forgets(ToyBackend):
@@ -221,7 +221,7 @@ class Reorders(Noisy):
 
 def test_digits_that_change_without_loading_are_no_fault_of_it(toy):
     found = verdicts(replace(toy(), backend=Reorders()))["continuation"]
-    assert found.passed
+    assert found.state == "ok"
     assert "repeated without loading" in found.message
 
 
@@ -239,9 +239,9 @@ class LosesDigits(Rounds):
     size = 1e-4
 
 
-@pytest.mark.parametrize(("backend", "passed"), [(Rounds, True), (LosesDigits, False)])
-def test_rounding_is_told_from_what_a_checkpoint_loses(toy, backend, passed):
-    assert verdicts(replace(toy(), backend=backend()))["continuation"].passed is passed
+@pytest.mark.parametrize(("backend", "state"), [(Rounds, "ok"), (LosesDigits, "found")])
+def test_rounding_is_told_from_what_a_checkpoint_loses(toy, backend, state):
+    assert verdicts(replace(toy(), backend=backend()))["continuation"].state == state
 
 
 def test_the_state_is_as_it_was_even_if_an_update_fails(toy):
@@ -306,9 +306,9 @@ def test_an_update_smaller_than_rounding_is_not_blamed_on_the_learning_rate(toy)
     for seed in range(10):
         session = toy("update.learning_rate=1e-7", f"run.seed={seed}")
         found.append(verdicts(replace(session, backend=RoundsCoarsely(seed)))["update"])
-    assert {verdict.passed for verdict in found} == {True, None}
+    assert {verdict.state for verdict in found} == {"ok", "unknown"}
     assert any("too little to tell from the rounding of bfloat16" in verdict.message for verdict in found)
     exact = RoundsCoarsely(0)
     exact.precision = "fp32"
     lost = [verdicts(replace(toy("update.learning_rate=1e-7", f"run.seed={s}"), backend=exact)) for s in range(4)]
-    assert any(verdict["update"].passed is False for verdict in lost)
+    assert any(verdict["update"].state == "found" for verdict in lost)

@@ -123,7 +123,7 @@ def checked(monkeypatch):
 
     def check(task):
         settings = {"task": {"name": f"tasks_under_test:{task.__name__}"}, "rewards": {"same": 1.0}}
-        return {c.name: (c.passed, c.detail) for c in check_task(config.resolve(settings))}
+        return {c.check: (c.state != "found", c.message) for c in check_task(config.resolve(settings))}
 
     return check
 
@@ -137,14 +137,14 @@ def test_both_corpora_of_the_search_task_are_sound(corpus, stdlib_cache, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(stdlib_cache))
     settings = {"task": {"name": "search", "args": {"corpus": corpus}}, "rewards": {"retrieval": 1.0}}
     found = check_task(config.resolve(settings))
-    assert [(c.name, c.passed) for c in found] == [
+    assert [(c.check, c.state == "ok") for c in found] == [
         ("problems", True),
         ("gold answer", True),
         ("empty answer", True),
         ("scoring repeats", True),
         ("hostile answers", True),
     ]
-    assert "left unscored" not in found[1].detail
+    assert "left unscored" not in found[1].message
 
 
 def test_a_sound_task_passes_with_its_numbers(checked):

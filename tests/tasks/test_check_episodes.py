@@ -100,7 +100,7 @@ def checked(monkeypatch):
 
     def check(task):
         settings = {"task": {"name": f"episodes_under_test:{task.__name__}"}, "rewards": {"success": 1.0}}
-        return {c.name: (c.passed, c.detail) for c in check_task(config.resolve(settings))}
+        return {c.check: (c.state != "found", c.message) for c in check_task(config.resolve(settings))}
 
     return check
 

@@ -23,14 +23,14 @@ def settings(**args):
 
 def test_the_task_is_sound_by_its_own_check():
     found = check_task(resolve(settings(train_count=3, heldout_count=1)))
-    assert [(c.name, c.passed) for c in found] == [
+    assert [(c.check, c.state == "ok") for c in found] == [
         ("problems", True),
         ("gold answer", True),
         ("empty answer", True),
         ("scoring repeats", True),
         ("hostile answers", True),
     ]
-    assert found[1].detail == "mean success 1.000, expected at least 0.8"
+    assert found[1].message == "mean success 1.000, expected at least 0.8"
 
 
 def test_it_is_a_task_that_answers_back_and_can_be_edited(site):

@@ -204,7 +204,7 @@ def test_generated_problems_are_distinct_repeat_and_can_be_told_from_doing_nothi
 def test_the_task_is_sound(args):
     rewards = {"tests": 1.0, "compiles": 0.1, "quality": 0.1, "brevity": 0.05} if args else {"tests": 1.0}
     settings = config.resolve({"task": {"name": "code", "args": args}, "rewards": rewards})
-    assert [c.detail for c in check_task(settings) if not c.passed] == []
+    assert [c.message for c in check_task(settings) if c.state == "found"] == []
 
 
 @pytest.mark.human_eval
@@ -220,7 +220,7 @@ def test_all_reference_solutions_of_human_eval_pass_and_empty_bodies_do_not():
 @pytest.mark.jail
 def test_the_check_runs_all_reference_solutions_of_human_eval():
     settings = {"task": {"name": "code", "args": {"problems": str(needs.HUMAN_EVAL)}}, "rewards": {"tests": 1.0}}
-    found = {check.name: (check.passed, check.detail) for check in check_task(config.resolve(settings))}
+    found = {check.check: (check.state != "found", check.message) for check in check_task(config.resolve(settings))}
     assert found["gold answer"] == (True, "164 of 164 score 1")
     assert found["empty answer"] == (True, "164 of 164 score 0")
 
@@ -240,7 +240,7 @@ def test_the_check_names_the_one_solution_in_forty_that_is_wrong(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = {"task": {"name": "code", "args": {"problems": str(path)}}, "rewards": {"tests": 1.0}}
-    found = {check.name: (check.passed, check.detail) for check in check_task(config.resolve(settings))}
+    found = {check.check: (check.state != "found", check.message) for check in check_task(config.resolve(settings))}
     said = "39 of 40 score 1; 1 of 41 problems have none; not: add 7 (0.000: f(1) is 9, expected 8)"
     assert found["gold answer"] == (False, said)
     assert found["empty answer"] == (False, "40 of 41 score 0; not: none (1.000)")
