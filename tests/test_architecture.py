@@ -29,7 +29,7 @@ FLOORS = (
     {"rewards", "backends", "doctor"},  # services
     {"tasks", "algorithms", "rollout", "checkpoint", "autopilot"},  # composition
     {"train", "evaluate", "record", "preflight"},  # the loop
-    {"launch", "studies"},  # the front door, science
+    {"launch", "studies", "review"},  # the front door, science
     {"report"},  # writing
     {"cli", "integrations"},  # user interfaces
     {"__main__"},

@@ -50,7 +50,7 @@ def epoch_lines(table: dict[str, Any] | None) -> list[str]:
     ]
     if shown["trends"]:
         lines += ["", "change per epoch [95 %]:", *(f"    {trend}" for trend in shown["trends"])]
-    return [*lines, "", *(f"{p['word']}: {p['name']}: {p['measured']}" for p in shown["checklist"]), ""]
+    return [*lines, "", *(f"{p['word']}: {p['check']}: {p['message']}" for p in shown["checklist"]), ""]
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

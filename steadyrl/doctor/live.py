@@ -5,7 +5,7 @@ It looks every N steps, not by the clock: a run that is repeated raises the same
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 
 from steadyrl.doctor.causes import SEVERITIES, as_record
 from steadyrl.doctor.check import Check
+from steadyrl.doctor.checks.form import ENDS
 from steadyrl.doctor.checks.progress import stalled
 from steadyrl.doctor.examine import CHECKS, examine
 from steadyrl.doctor.names.identify import identify
@@ -97,6 +98,28 @@ class Ends:
     def __iter__(self) -> Iterator[Written]:
         files = sorted(step_files(self.folder), key=step_of) if self.folder.is_dir() else []
         return iter(StepFiles(tuple(dict.fromkeys([*files[: self.steps], *files[-self.steps :]]))))
+
+
+@dataclass
+class Seen:
+    """The first and the last completions that were shown to it, for trainers that keep none."""
+
+    most: int = ENDS
+    _first: list[Written] = field(default_factory=list)
+    _last: deque[Written] = field(default_factory=deque)
+
+    def add(self, written: Iterable[Written]) -> None:
+        """Take in what was written at a step, in the order of steps."""
+        for one in written:
+            if len(self._first) < self.most:
+                self._first.append(one)
+                continue
+            self._last.append(one)
+            if len(self._last) > self.most:
+                self._last.popleft()
+
+    def __iter__(self) -> Iterator[Written]:
+        return iter([*self._first, *self._last])
 
 
 @dataclass

@@ -2,9 +2,9 @@
 
 It sees what the trainer logs, and measures what no log holds. As a callback alone: whether two passes of the model
 over the same tokens agree, as ratios and KL estimates take for granted. With ``DoctorCallback().watch(trainer)``, which
-hands it the batches of TRL's GRPO and RLOO trainers as well: the mean -log p of the sampled tokens against the exact
-entropy, which tells whether they were drawn from the policy that trains; and, before the first update, the distance to
-the reference, which should be none.
+hands it the batches of TRL's GRPO and RLOO trainers as well: the form of the answers, whose texts it reads; the mean
+-log p of the sampled tokens against the exact entropy, which tells whether they were drawn from the policy that trains;
+and, before the first update, the distance to the reference, which should be none.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.live import Change, LiveDoctor
+from steadyrl.doctor.live import Change, LiveDoctor, Seen
 from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.series import Written
 from steadyrl.errors import ConfigError, MissingExtraError
 from steadyrl.rundir import append_line
 from steadyrl.types import Finding
@@ -37,6 +38,7 @@ PASS_GAP = 1e-3  # nats per token; two passes of one model without dropout diffe
 SAMPLED_EVERY, SAMPLED_ROWS = 2, 8  # steps between measurements on the trainer's batches, and rows of one
 BATCH = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")  # of TRL's GRPO and RLOO, since v0.14
 ROW = (*BATCH, "tool_mask", "ref_per_token_logps")
+TEXTS = 64  # completions of a batch that are kept as text
 CHUNK = 256  # tokens whose distributions are held at once
 IMAGES = ("pixel_values", "image_grid_thw", "token_type_ids")  # a pass over tokens alone is not the trainer's there
 LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
@@ -56,7 +58,8 @@ class DoctorCallback(TrainerCallback):
         self.stop_on_critical = stop_on_critical
         self.findings_file = None if findings_file is None else Path(findings_file)
         self._every = every
-        self._doctor = LiveDoctor({}, every, format="trainer_state")
+        self._seen = Seen()
+        self._doctor = LiveDoctor({}, every, format="trainer_state", completions=self._seen)
         self._at_start: tuple[Finding, ...] = ()
         self._sampled: list[tuple[float, float]] = []  # (mean -log p, exact entropy) since the last log
         self._measured_at: int | None = None
@@ -84,7 +87,12 @@ class DoctorCallback(TrainerCallback):
             )
 
         def measured(model: torch.nn.Module, inputs: Mapping[str, Any], *rest: Any, **named: Any) -> Any:
-            self._measure(model, inputs, trainer.state.global_step, float(getattr(trainer.args, "temperature", 1.0)))
+            if self._due(model, inputs, trainer.state.global_step):
+                self._measure(
+                    model, inputs, trainer.state.global_step, float(getattr(trainer.args, "temperature", 1.0))
+                )
+                if trainer.processing_class is not None:
+                    self._seen.add(texts(trainer.processing_class, inputs, trainer.state.global_step))
             return compute(model, inputs, *rest, **named)
 
         trainer.compute_loss = measured  # type: ignore[method-assign]  # of this trainer, not of its class
@@ -110,7 +118,7 @@ class DoctorCallback(TrainerCallback):
         vocabulary = None if model is None else vocabulary_size(model)
         if vocabulary is not None:
             settings["vocab_size"] = vocabulary
-        self._doctor = LiveDoctor(settings, self._every, format="trainer_state")
+        self._doctor = LiveDoctor(settings, self._every, format="trainer_state", completions=self._seen)
         self._doctor.remember(row for row in state.log_history if "step" in row)
         # Sharded weights answer only when every process asks in step with the trainer; and what trains without
         # samples of its own, such as SFT, has no ratios that dropout could spoil.
@@ -143,11 +151,12 @@ class DoctorCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._tell(changes)
 
-    def _measure(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int, temperature: float) -> None:
-        """Measure on the first batch of a step whose turn has come."""
+    def _due(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int) -> bool:
+        """Return whether this is the first batch of a step whose turn has come."""
         due = self._measured_at is None or step >= self._measured_at + SAMPLED_EVERY
-        if not (due and model.training and set(BATCH) <= set(inputs)) or set(IMAGES) & set(inputs):
-            return
+        return due and model.training and set(BATCH) <= set(inputs) and not set(IMAGES) & set(inputs)
+
+    def _measure(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int, temperature: float) -> None:
         first, self._measured_at = self._measured_at is None, step
         found = read_batch(model, inputs, temperature)
         if found is None:
@@ -181,6 +190,27 @@ class DoctorCallback(TrainerCallback):
                 )
             if self.findings_file is not None:
                 append_line(self.findings_file, change.record())
+
+
+def texts(tokenizer: Any, inputs: Mapping[str, torch.Tensor], step: int) -> list[Written]:
+    """Return the first completions of a batch as text, with their prompts.
+
+    Args:
+        tokenizer: The trainer's ``processing_class``.
+        inputs: Of ``compute_loss``: prompt_ids [B, P], completion_ids [B, T] and their masks.
+        step: At which they train.
+    """
+    prompts, completions = (
+        tokenizer.batch_decode(
+            [
+                ids[mask.bool()].tolist()
+                for ids, mask in zip(inputs[f"{part}_ids"][:TEXTS], inputs[f"{part}_mask"][:TEXTS], strict=True)
+            ],
+            skip_special_tokens=True,
+        )
+        for part in ("prompt", "completion")
+    )
+    return [Written(step, *pair) for pair in zip(prompts, completions, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,17 @@
-"""Reads a run directory into the records and series of its report.
+"""Reads a run directory into the records of its report.
 
 Unknown stays unknown: a number that is missing, null or not finite is None in an answer and NaN in a series.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from steadyrl.errors import RunError
+from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir, read_lines
 
 
@@ -127,14 +125,3 @@ def _answer(record: Mapping[str, Any]) -> Answer:
         note=str(record.get("note") or ""),
         truncated=bool(record.get("truncated")),
     )
-
-
-def known(value: Any) -> float | None:
-    """Return a finite number, or None for anything else."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
-    values = [known(record.get(name)) for record in metrics]
-    return np.array([math.nan if value is None else value for value in values])

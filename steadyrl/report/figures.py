@@ -1,4 +1,4 @@
-"""The summary of a run, and its health checks in words.
+"""The summary of a run: what was measured, without a judgement.
 
 A problem that one of the evaluations could not score is left out of the comparison and counted. A metric that was
 never logged is None, never zero.
@@ -8,31 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from steadyrl.report.evidence import Answer, Evaluation, Evidence, series
+from steadyrl.report.evidence import Answer, Evaluation, Evidence
+from steadyrl.review.epochs import series
 from steadyrl.stats import paired_difference
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
 ENTROPY_END_STEPS = 10  # enough to average out single batches
 KL_NOISE_SE = 2.0  # standard errors below 0 that noise rarely explains: 2 % of the steps where the true KL is 0
-MIN_PARSEABLE = 0.95  # of the answers after training
-MIN_ENTROPY_RATIO = 1 / 3  # of the entropy at the start; below it the policy has settled on few answers
-EXACT_KL_ROUNDING = 1e-2  # nats per sequence that sums over a vocabulary and many tokens may be off in float32
-
-
-@dataclass(frozen=True)
-class Check:
-    """One health check: the measured figure, a word for it, and its meaning."""
-
-    name: str
-    measured: str
-    word: Literal["fine", "look at this", "not measured"]
-    meaning: str
 
 
 def metric_values(answers: Mapping[str, Answer]) -> dict[str, float]:
@@ -167,50 +154,3 @@ def _least(values: np.ndarray) -> float | None:
 
 def _has_non_finite(record: Mapping[str, Any]) -> bool:
     return any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
-
-
-def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """Put the health figures of a summary into words."""
-    health = summary["health"]
-    ratio, lowest = health["entropy_ratio"], health["kl_ref_k1_seq_min_in_se"]
-    below, exact = health["kl_steps_below_minus_2se"], health["kl_ref_exact_seq_min"]
-    parseable, unscored = health["parseable"], health["unscored"]
-    return [
-        _check(
-            "answers after training that can be parsed",
-            None if parseable is None else (f"{100 * parseable:.1f} %", parseable >= MIN_PARSEABLE),
-            f"fine from {100 * MIN_PARSEABLE:.0f} %",
-        ),
-        _check(
-            "entropy at the end, as a share of the start",
-            None if ratio is None else (f"{ratio:.2f}", ratio >= MIN_ENTROPY_RATIO),
-            "fine from a third; below it the policy has settled on few answers",
-        ),
-        _check(
-            "steps with a KL to the reference below -2 standard errors",
-            None if below is None else (f"{below}, lowest {lowest:.1f} standard errors", below == 0),
-            "a KL is never negative, and its estimate only by noise: single steps near -2 while the policy has hardly "
-            "moved are chance; more of them mean that sampling and scoring disagree",
-        ),
-        _check(
-            "lowest exact KL to the reference",
-            None if exact is None else (f"{exact:.2g} nats/sequence", exact >= -EXACT_KL_ROUNDING),
-            f"rounding can make it negative, down to -{EXACT_KL_ROUNDING}; below that the arithmetic is wrong",
-        ),
-        _check(
-            "rollouts in training without a reward",
-            None if unscored is None else (f"{100 * unscored:.2f} %", unscored == 0),
-            "these are time-outs and failures of the scorer; they do not train",
-        ),
-        _check(
-            "steps with a number that is not finite",
-            (f"{health['non_finite_steps']} of {health['steps']}", health["non_finite_steps"] == 0),
-            "NaN or infinity in any metric; further training does not repair it",
-        ),
-    ]
-
-
-def _check(name: str, found: tuple[str, bool] | None, meaning: str) -> Check:
-    if found is None:
-        return Check(name, "", "not measured", meaning)
-    return Check(name, found[0], "fine" if found[1] else "look at this", meaning)

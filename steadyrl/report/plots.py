@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from steadyrl.metrics import describe
-from steadyrl.report.evidence import series
+from steadyrl.review.epochs import series
 
 Metrics = Sequence[Mapping[str, Any]]
 

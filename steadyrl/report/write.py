@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,18 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from steadyrl.config import Config, dump
+from steadyrl.doctor.causes import as_record
+from steadyrl.doctor.examine import Diagnosis, examine
+from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.errors import AccessError
 from steadyrl.report import markup, plots
 from steadyrl.report.actions import action_rows
-from steadyrl.report.checklist import epochs_with_checklist
 from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.evidence import Answer, Evidence, read_evidence
-from steadyrl.report.figures import checks, metric_values, summarise
+from steadyrl.report.figures import metric_values, summarise
+from steadyrl.review.checklist import checklist
+from steadyrl.review.epochs import epoch_table
 from steadyrl.rundir import RunDir, write_json, write_text
 
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
@@ -45,7 +51,8 @@ def write_report(path: Path | str) -> Path:
         AccessError: The folder cannot be written.
     """
     evidence = read_evidence(path)
-    summary = {**summarise(evidence), "epochs": epochs_with_checklist(path, evidence.metrics)}
+    diagnosis = examine(identify(read_log(Path(path))))
+    summary = {**summarise(evidence), "epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
     folder = RunDir(path).report_folder
     write_json(folder / "summary.json", summary)
     pictures = plots.draw(evidence.metrics, _weights(evidence.settings), summary["metric"])
@@ -60,7 +67,7 @@ def write_report(path: Path | str) -> Path:
         "changes": _changes(summary),
         "ranking": _ranking(evidence, summary),
         "epochs": shown_epochs(summary["epochs"]),
-        "checks": checks(summary),
+        "diagnosis": diagnosis,
         "actions": action_rows(evidence.actions),
         "captions": plots.captions(len(evidence.metrics)),
         "inline": {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()},
@@ -72,6 +79,24 @@ def write_report(path: Path | str) -> Path:
     write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
     write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
     return folder
+
+
+def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return what the doctor says of a run, as plain data."""
+    return {
+        "verdict": diagnosis.verdict,
+        "findings": [as_record(finding) for finding in diagnosis.findings],
+        "fine": [finding.check for finding in diagnosis.fine],
+        "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
+    }
+
+
+def _epochs(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """Return the epoch table of a run with its checklist, or None if it has none."""
+    table = epoch_table(evidence.metrics, diagnosis.findings)
+    if table is None:
+        return None
+    return {**table, "checklist": [asdict(point) for point in checklist(table, evidence.metrics, diagnosis.findings)]}
 
 
 def _weights(settings: Mapping[str, Any]) -> dict[str, float]:

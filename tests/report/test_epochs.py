@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from steadyrl.cli.report import epoch_lines
-from steadyrl.report.checklist import checklist
-from steadyrl.report.epochs import epoch_table, shown_epochs, split
+from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.write import write_report
+from steadyrl.review.checklist import checklist
+from steadyrl.review.epochs import epoch_table, split
 from steadyrl.rundir import RunDir
 from steadyrl.train import train
 from steadyrl.types import Finding
@@ -30,7 +31,7 @@ def finding(check, since, severity="warning"):
 
 def words(lines, findings=()):
     table = epoch_table(lines, findings)
-    return [point["word"] for point in checklist(table, lines, findings)]
+    return [point.state for point in checklist(table, lines, findings)]
 
 
 def test_the_means_of_an_epoch_by_hand():
@@ -110,50 +111,50 @@ def healthy(**more):
 
 
 def test_a_healthy_run_passes_every_point():
-    assert words(healthy()) == ["pass"] * 5
+    assert words(healthy()) == ["ok"] * 5
 
 
 def test_a_spike_of_one_part_fails_only_if_another_step_confirms_it():
     kl = healthy()
     alone = [line["loss/kl"] for line in kl]
     alone[50] *= 3
-    assert words(healthy(loss_of_kl=alone))[0] == "pass"
+    assert words(healthy(loss_of_kl=alone))[0] == "ok"
     alone[51] *= 3
     lines = healthy(loss_of_kl=alone)
     (point, *_) = checklist(epoch_table(lines, []), lines, [])
-    assert (point["word"], point["measured"]) == ("fail", "the KL part at step 50, 51")
+    assert (point.state, point.message) == ("found", "the KL part at step 50, 51")
 
 
 def test_the_policys_part_spikes_where_the_doctor_says_so():
     """It has both signs: a value of fifty times the last one is no spike of 5000 %."""
     policy = [float(x) for x in NOISE]
     policy[40:42] = [1.0, -1.0]
-    assert words(healthy(loss_of_policy=policy))[0] == "pass"
-    assert words(healthy(), [finding("policy_loss_spikes", 40)])[0] == "fail"
-    assert words(healthy(), [finding("policy_loss_spikes", 40, "info")])[0] == "pass"
+    assert words(healthy(loss_of_policy=policy))[0] == "ok"
+    assert words(healthy(), [finding("policy_loss_spikes", 40)])[0] == "found"
+    assert words(healthy(), [finding("policy_loss_spikes", 40, "info")])[0] == "ok"
 
 
 def test_too_few_steps_do_not_tell_of_spikes():
-    assert words(records([0.1, 0.2, 0.3, 0.4]))[0] == "cannot tell"
+    assert words(records([0.1, 0.2, 0.3, 0.4]))[0] == "unknown"
 
 
 def test_a_reward_that_falls_or_falls_back_fails_and_a_flat_one_cannot_tell():
     falling = [0.6 - 0.3 * i / 69 + x for i, x in enumerate(NOISE)]
     back = [0.3 + 0.3 * i / 69 - (0.2 if 50 <= i < 60 else 0) + x for i, x in enumerate(NOISE)]
     flat = [0.3 + x for x in NOISE]
-    assert [words(records(r, per_epoch=10))[1] for r in (falling, back, flat)] == ["fail", "fail", "cannot tell"]
+    assert [words(records(r, per_epoch=10))[1] for r in (falling, back, flat)] == ["found", "found", "unknown"]
     lines = records(back, per_epoch=10)
-    assert "epoch 6 is below the previous one" in checklist(epoch_table(lines, []), lines, [])[1]["measured"]
+    assert "epoch 6 is below the previous one" in checklist(epoch_table(lines, []), lines, [])[1].message
 
 
 def test_the_marks_of_variance_gap_and_time():
-    assert words(healthy(reward_of_std=0.25))[2] == "fail"  # 0.0625
-    assert words(healthy(groups_of_best=0.9))[3] == "fail"  # the last epoch earns about 0.58
+    assert words(healthy(reward_of_std=0.25))[2] == "found"  # 0.0625
+    assert words(healthy(groups_of_best=0.9))[3] == "found"  # the last epoch earns about 0.58
     slow = healthy()
     for line in slow:
         line["time/step"] = 301.0
-    assert words(slow)[4] == "fail"  # ten of them are 50.2 minutes
-    assert words(records([0.1] * 70, per_epoch=10))[2:4] == ["cannot tell"] * 2
+    assert words(slow)[4] == "found"  # ten of them are 50.2 minutes
+    assert words(records([0.1] * 70, per_epoch=10))[2:4] == ["unknown"] * 2
 
 
 def test_columns_without_a_number_are_left_out_and_cells_are_text():

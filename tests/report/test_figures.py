@@ -5,8 +5,9 @@ import math
 import pytest
 
 from steadyrl.errors import RunError
-from steadyrl.report.evidence import read_evidence, series
-from steadyrl.report.figures import checks, summarise
+from steadyrl.report.evidence import read_evidence
+from steadyrl.report.figures import summarise
+from steadyrl.review.epochs import series
 from steadyrl.rundir import RunDir, append_line, write_json, write_lines
 
 
@@ -153,24 +154,6 @@ def test_health_figures_of_a_hand_computed_run(run):
     assert health["kl_steps_below_minus_2se"] == 1
     assert health["kl_ref_exact_seq_min"] is None
     assert (health["steps"], health["unscored"], health["parseable"]) == (17, 0.25, 0.5)
-
-
-def test_checks_say_which_figures_need_a_look(run):
-    for step in range(20):
-        line = {"entropy": 3.0 if step < 3 else 0.5, "kl_ref_k1_seq": -1.0, "kl_ref_k1_seq_se": 0.1}
-        append_line(run.metrics_file, {"step": step, "attempt": 1, "grad_norm": math.nan if step == 9 else 1.0, **line})
-    found = {check.name: (check.measured, check.word) for check in checks(evaluate(run, before=scored(0.5)))}
-    assert found == {
-        "answers after training that can be parsed": ("", "not measured"),
-        "entropy at the end, as a share of the start": ("0.17", "look at this"),
-        "steps with a KL to the reference below -2 standard errors": (
-            "20, lowest -10.0 standard errors",
-            "look at this",
-        ),
-        "lowest exact KL to the reference": ("", "not measured"),
-        "rollouts in training without a reward": ("", "not measured"),
-        "steps with a number that is not finite": ("1 of 20", "look at this"),
-    }
 
 
 # reading

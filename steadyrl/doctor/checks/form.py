@@ -15,7 +15,8 @@ from steadyrl.doctor.statistics.readings import number
 
 ENDS = 400  # completions of the first and of the last steps that are compared
 FEWEST_TEXTS, FEWEST_PROMPTS = 40, 10
-FEW_TEMPLATES = 0.5  # of the answers have one and the same template
+FEW_TEMPLATES = 0.5  # of the answers have one and the same template, or one of two
+MOSTLY_REPEATED = 0.5  # of the answers repeat a word, be it since the start
 MOST_OF_ALL = 0.8
 SAME_ANSWERS = 0.5  # of the answers, whatever their prompts, are one and the same
 REPEATED_WORDS = 0.3  # of the answers consist of words that they repeat
@@ -35,7 +36,9 @@ class Form:
         texts, prompts: How many.
         distinct: Distinct answers over answers.
         commonest: The commonest answer, and its share.
-        template: The commonest template (words that answers rarely share are written "w"), and its share.
+        templates: The commonest template (words that answers rarely share are written "w"), and the second one where
+            it has as many words, such as "w AND w" beside "w OR w".
+        alike: The share of the answers that have one of these.
         repeated: Share of the short answers that hold one word twice in the template's open places.
         dense: Share of the long answers that compress to a fifth.
     """
@@ -44,7 +47,8 @@ class Form:
     prompts: int
     distinct: float
     commonest: tuple[str, float]
-    template: tuple[str, float]
+    templates: tuple[str, ...]
+    alike: float
     repeated: float
     dense: float
 
@@ -63,7 +67,8 @@ def form_of(written: Sequence[Written]) -> Form | None:
     fixed = {word for word, count in held.items() if count > MOST_OF_ALL / 2 * len(texts)}
     short = [several for several in words if LEAST_WORDS <= len(several) <= SHORT]
     templates = Counter(" ".join(w if w in fixed else "w" for w in several) for several in short)
-    template, count = templates.most_common(1)[0] if templates else ("", 0)
+    common = templates.most_common(2)
+    common = [one for one in common if len(one[0].split()) == len(common[0][0].split())]
     filled = [[w.lower() for w in several if w not in fixed and w.isalnum()] for several in short]
     twice = sum(len(set(several)) < len(several) for several in filled)
     long = [text.encode() for text in texts if len(text.encode()) >= DENSE_BYTES]
@@ -73,7 +78,8 @@ def form_of(written: Sequence[Written]) -> Form | None:
         prompts=len(prompts),
         distinct=len(answers) / len(texts),
         commonest=(answer, times / len(texts)),
-        template=(template, count / len(texts)),
+        templates=tuple(template for template, _ in common),
+        alike=sum(count for _, count in common) / len(texts),
         repeated=twice / len(texts),
         dense=dense / len(texts),
     )
@@ -96,7 +102,7 @@ def _ends(run: Run) -> tuple[list[Written], list[Written]]:
     )
 
 
-def _alike(run: Run) -> Result:
+def _alike(run: Run) -> Result | list[Result]:
     first, last = _ends(run)
     now = form_of(last)
     if now is None:
@@ -126,22 +132,33 @@ def _alike(run: Run) -> Result:
                 f"{share:.0%} of the last {now.texts} answers {told}",
                 _against(was, now),
             )
-    was = 0.0 if before is None else before.template[1]
-    if known and "w" in now.template[0].split() and now.template[1] > FEW_TEMPLATES and now.template[1] > was + GREW:
-        return Found(
-            "one_template",
-            "warning" if now.template[1] > MOST_OF_ALL and before is not None else "info",
-            since,
-            f"{now.template[1]:.0%} of the last {now.texts} answers have one form: {_shown(now.template[0])}",
-            _against(was, now),
-        )
-    return None
+    found: list[Result] = [_one_form(before, now, since)] if known else []
+    if now.repeated > MOSTLY_REPEATED:
+        told = f"{now.repeated:.0%} of the last {now.texts} answers hold the same word twice where words should differ"
+        was = 0.0 if before is None else before.repeated
+        found.append(Found("repeated_words", "info", since, told, _against(was, now)))
+    return found
+
+
+def _one_form(before: Form | None, now: Form, since: int) -> Result:
+    was = 0.0 if before is None else before.alike
+    open_places = any("w" in template.split() for template in now.templates)
+    if not open_places or now.alike <= FEW_TEMPLATES or now.alike <= was + GREW:
+        return None
+    return Found(
+        "one_template",
+        "warning" if now.alike > MOST_OF_ALL and before is not None else "info",
+        since,
+        f"{now.alike:.0%} of the last {now.texts} answers have one form: {' or '.join(map(_shown, now.templates))}",
+        _against(was, now),
+    )
 
 
 def _against(was: float, now: Form) -> tuple[str, ...]:
+    common = " or ".join(map(_shown, now.templates)) or "none that is shared"
     return (
         f"at the start of the log that share was {was:.0%}",
-        f"distinct answers over answers {number(now.distinct)}; the commonest form is {_shown(now.template[0])}",
+        f"distinct answers over answers {number(now.distinct)}; the commonest form is {common}",
     )
 
 
@@ -164,12 +181,14 @@ answers_alike = Check(
               READ + "Sample at temperature 1, and give the commonest answer no reward where it is wrong.",
               change=to(temperature=1.0), follows=("entropy_collapse", "reward_constant")),
         Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words "
-              "differ between answers", READ + "Give no reward for a word that stands there already."),
+              "differ between answers, 20 points more than at the start; from half of them on it is worth knowing in "
+              "any case", READ + "Give no reward for a word that stands there already."),
         Cause("repeats_itself", "more than 30 % of the answers compress to a fifth of their bytes",
               READ + "Pay less for repeated text, and go back to a checkpoint before it began.",
               follows=("entropy_collapse", "repetition", "length_explosion")),
-        Cause("one_template", "more than half of the answers (a warning from 80 % on) are one form with other "
-              "words in it; such forms are told from short answers, of twelve words at most",
+        Cause("one_template", "more than half of the answers (a warning from 80 % on) are one form with other words "
+              "in it, or two forms of one length, such as 'w AND w' beside 'w OR w'; such forms are told from short "
+              "answers, of twelve words at most",
               READ + "If good answers have several forms, reward what tells them apart, or raise the entropy bonus.",
               follows=("entropy_collapse",)),
     ),
