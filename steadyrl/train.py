@@ -29,7 +29,7 @@ from steadyrl.errors import DataError, DivergedError
 from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
 from steadyrl.metrics import Clock
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
-from steadyrl.rewards.combine import Term, make_terms, require_scores, score_groups, term_metrics
+from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout.collect import collect, demonstrate
 from steadyrl.rollout.episode import Environment, context_of, environment_of, require_context, require_tokens
@@ -97,11 +97,11 @@ def open_session(config: Config) -> Session:
     task = plugins.load("task", config.task.name)(config.task.args, seed)
     algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
     curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)
-    terms = make_terms(config.rewards, task)
     problems, heldout = task.problems("train"), task.problems("heldout")
     if not problems:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
     config = in_steps(config, len(problems))
+    terms = make_terms(config.rewards, task, planned_updates(config))
     require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
     heldout, sampling = pick_heldout(heldout, config.evaluate.problems), Sampling(**config.sampling.model_dump())

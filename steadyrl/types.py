@@ -252,9 +252,11 @@ class Score:
         parts: Further measurements to log beside it (recall, result size, ...).
         unscored: Why there is no value; None when there is one.
         note: A line for the reader of the rollout (why a query is malformed, the first hits, ...).
+        applies: False where the reward has nothing to say about the problem; the other rewards then count alone.
     """
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
     unscored: str | None = None
     note: str = ""
+    applies: bool = True

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.backend import TorchBackend
 from steadyrl.backends.torch.reader import Reader
-from steadyrl.rewards.combine import BatchReward, Term
+from steadyrl.rewards.combine import Term
+from steadyrl.rewards.functions import BatchReward
 from steadyrl.types import Completion, Group, Problem, Rollout, Sampling, Score
 
 DROPOUT = 0.1  # the usual rate of models that have any

@@ -20,7 +20,8 @@ def reward_shares(groups: Sequence[Group], terms: Sequence[Term]) -> dict[str, f
     rollouts = [r for group in groups for r in group.rollouts if r.reward is not None]
     if len(weighted) < 2 or not rollouts:
         return {}
-    parts = np.array([[term.weight * r.parts[term.name] for r in rollouts] for term in weighted])  # [parts, rollouts]
+    # A part that does not apply to a rollout adds nothing to its total.
+    parts = np.array([[term.weight * r.parts.get(term.name, 0.0) for r in rollouts] for term in weighted])
     total = parts.sum(axis=0)
     total -= total.mean()
     variance = float(np.mean(total**2))

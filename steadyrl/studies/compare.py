@@ -16,7 +16,7 @@ from steadyrl.config import Config
 from steadyrl.errors import DataError
 from steadyrl.evaluate import greedy_sampling, pick_heldout
 from steadyrl.protocols import Task
-from steadyrl.rewards.combine import make_terms
+from steadyrl.rewards.combine import make_terms, planned_updates
 from steadyrl.rollout.episode import environment_of
 from steadyrl.rundir import write_json
 from steadyrl.studies.answers import Answers, Kept, Questions, all_known, answer
@@ -124,7 +124,7 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
         problems=problems,
         samples=options.samples or (1 if greedy else SAMPLES),
         sampling=greedy_sampling(sampling) if greedy else sampling,
-        terms=make_terms(config.rewards, task),
+        terms=make_terms(config.rewards, task, planned_updates(config)),
         seed=config.run.seed,
         environment=environment_of(task, sampling, config.rollout),
     )

@@ -17,7 +17,7 @@ import numpy as np
 from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.protocols import Exact, Interactive, Task
-from steadyrl.rewards.combine import Term, make_terms, score_texts
+from steadyrl.rewards.combine import Term, make_terms, planned_updates, score_texts
 from steadyrl.sections import RewardSettings
 from steadyrl.tasks.attempts import Say, score_attempts
 from steadyrl.types import Finding, Problem, Rollout
@@ -62,7 +62,7 @@ def terms_to_check(config: Config, task: Task) -> list[Term]:
     cheap = {
         n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)
     }
-    return make_terms(cheap or config.rewards, task)
+    return make_terms(cheap or config.rewards, task, planned_updates(config))
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:

@@ -1,7 +1,8 @@
 import pytest
 
 from steadyrl.rewards.boolean_format import boolean_format
-from steadyrl.rewards.combine import Term, per_rollout, score_texts
+from steadyrl.rewards.combine import Term, score_texts
+from steadyrl.rewards.functions import per_rollout
 from steadyrl.types import Problem
 
 # 0.3 for an operator, 0.5 for the pattern, 0.2 for more than 5 and under 30 words

@@ -1,6 +1,5 @@
 import logging
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -8,15 +7,13 @@ import pytest
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.rewards.combine import (
     Term,
-    as_score,
-    from_trl,
     make_terms,
-    per_rollout,
     require_scores,
     score_groups,
     score_texts,
     term_metrics,
 )
+from steadyrl.rewards.functions import as_score, per_rollout
 from steadyrl.types import Group, Problem, Rollout, Score
 
 
@@ -53,22 +50,6 @@ def term(function, name="part", weight=1.0):
 
 def scored(groups, *terms):
     return [rollout for g in score_groups(groups, terms) for rollout in g.rollouts]
-
-
-@pytest.fixture
-def users_module(tmp_path, monkeypatch):
-    """Write a module of a user's rewards; return what writes it."""
-
-    def write(name, text):
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        return name
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield write
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
 
 
 def test_the_total_is_the_weighted_sum_of_the_parts():
@@ -185,82 +166,6 @@ def test_texts_are_scored_in_order_and_unscored_ones_refuse_nothing():
     assert [(r.text, r.reward) for r in found] == [("x", None), ("2", 2.0)]
     assert found[0].unscored.startswith("number raised ValueError")
     assert [r.reward for r in score_texts([(problem, "x")], [term(lambda p, r: None)])] == [None]
-
-
-# Word for word in the manner of TRL's documentation of custom reward functions.
-TRL_MODULE = '''
-def reward_func(completions, **kwargs):
-    """Reward function that gives higher scores to longer completions."""
-    return [float(len(completion)) for completion in completions]
-
-
-def closeness(prompts, completions, ground_truth, completion_ids, **kwargs):
-    assert len(prompts) == len(completions) == len(completion_ids) == len(kwargs["level"])
-    return [1.0 if c == truth else 0.0 for c, truth in zip(completions, ground_truth)]
-
-
-def bare(completions):
-    return [None if c == "skip" else len(c) for c in completions]
-'''
-
-
-def test_reward_functions_written_for_trl_run_unchanged(users_module):
-    module = users_module("rewards_for_trl", TRL_MODULE)
-    weights = {f"{module}:reward_func": 1.0, f"{module}:closeness": 10.0, "rewards_for_trl:bare": 0.0}
-    terms = make_terms(weights, OneRewardTask(metric="", own=()))
-    found = scored([group("one", "three", ground_truth="three"), group("skip", level=2)], *terms)
-    assert [r.reward for r in found] == [3.0, 15.0, 4.0]
-    assert [r.parts for r in found] == [
-        {"reward_func": 3.0, "closeness": 0.0, "bare": 3.0},
-        {"reward_func": 5.0, "closeness": 1.0, "bare": 5.0},
-        {"reward_func": 4.0, "closeness": 0.0},
-    ]
-
-
-def test_trl_functions_get_all_rollouts_of_a_step_at_once_with_their_columns():
-    calls = []
-
-    def spy(prompts, completions, answer, completion_ids, **kwargs):
-        calls.append((prompts, completions, answer, completion_ids, kwargs))
-        return [0.0] * len(completions)
-
-    scored([group("ab", "c", answer=1), group("d", answer=2, hint="h")], Term("spy", 1.0, from_trl("spy", spy)))
-    assert calls == [
-        (["say 2", "say 2", "say 1"], ["ab", "c", "d"], [1, 1, 2], [[0, 1], [0], [0]], {"hint": [None, None, "h"]})
-    ]
-
-
-def test_a_column_cannot_take_the_place_of_the_completions():
-    given = []
-    reward = from_trl("spy", lambda completions, **kwargs: given.append(completions) or [0.0])
-    scored([group("right", completions="wrong", prompts="wrong")], Term("spy", 1.0, reward))
-    assert given == [["right"]]
-
-
-def test_a_trl_function_that_returns_too_few_values_is_refused():
-    reward = from_trl("short", lambda completions, **kwargs: [1.0])
-    with pytest.raises(DataError, match="the reward 'short' returned 1 values for 3 completions"):
-        scored([group("a", "b", "c")], Term("short", 1.0, reward))
-
-
-def test_a_trl_function_that_raises_leaves_all_unscored_with_the_reason(caplog):
-    reward = from_trl("fails", lambda completions, missing, **kwargs: [1.0])
-    found = scored([group("a", "b")], term(lambda p, r: 1), Term("fails", 0.0, reward))
-    assert [r.reward for r in found] == [1.0, 1.0]
-    found = scored([group("a", "b")], Term("fails", 1.0, reward))
-    assert [r.reward for r in found] == [None, None]
-    assert "fails raised TypeError: " in found[0].unscored
-    assert "missing 1 required positional argument: 'missing'" in found[0].unscored
-
-
-def test_a_trl_function_may_leave_some_unscored_and_nan_is_unscored_too():
-    reward = from_trl("some", lambda completions, **kwargs: [None, math.nan, 2])
-    found = scored([group("a", "b", "c")], Term("some", 1.0, reward))
-    assert [(r.reward, r.unscored) for r in found] == [
-        (None, "some returned None"),
-        (None, "some returned nan"),
-        (2.0, None),
-    ]
 
 
 def test_rewards_are_found_in_the_task_then_among_the_built_in_then_by_import_path(users_module):

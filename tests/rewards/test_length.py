@@ -1,6 +1,7 @@
 import pytest
 
-from steadyrl.rewards.combine import Term, per_rollout, score_texts
+from steadyrl.rewards.combine import Term, score_texts
+from steadyrl.rewards.functions import per_rollout
 from steadyrl.rewards.length import length
 from steadyrl.types import Problem
 

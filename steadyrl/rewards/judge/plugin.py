@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.protocols import RewardFn, Task
-from steadyrl.rewards.combine import per_rollout
+from steadyrl.rewards.functions import per_rollout
 from steadyrl.rewards.judge.judge import Judge
 from steadyrl.rewards.judge.settings import JudgeSettings, problems
 

@@ -1,0 +1,119 @@
+"""What reward functions are brought to: one call that scores all rollouts of a step, in order."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from steadyrl.errors import DataError
+from steadyrl.rewards.waiting import is_async, wait_for
+from steadyrl.types import Problem, Rollout, Score
+
+log = logging.getLogger(__name__)
+
+Pairs = Sequence[tuple[Problem, Rollout]]
+BatchReward = Callable[[Pairs], list[Score]]
+# A RewardFn of protocols, or one that gives a coroutine.
+AnyRewardFn = Callable[[Problem, Rollout], Any]
+
+# reward/<name> of these says something of the total; see metrics.CATALOGUE.
+TAKEN = frozenset({"mean", "std", "std_within", "unscored"})
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A reward of one rollout that wants to see all of a step first, to work on several at a time."""
+
+    def prepare(self, pairs: Sequence[tuple[Problem, Rollout]]) -> None:
+        """Do now what the calls for these rollouts will need; never raises for what a model wrote."""
+
+    def __call__(self, problem: Problem, rollout: Rollout) -> Score:
+        """Score one rollout."""
+
+
+def per_rollout(name: str, function: AnyRewardFn) -> BatchReward:
+    """Lift a function of one rollout. What it raises becomes an unscored rollout with the reason.
+
+    An asynchronous function is called for all rollouts of a step at the same time.
+    """
+
+    def reward(pairs: Pairs) -> list[Score]:
+        if isinstance(function, Prepared):
+            function.prepare(pairs)
+        if is_async(function):
+            called = wait_for([function(*pair) for pair in pairs])
+        else:
+            called = [_call(function, *pair) for pair in pairs]
+        scores, raised = [], []
+        for value in called:
+            if isinstance(value, BaseException):
+                raised.append(raised_reason(name, value))
+                value = Score(None, unscored=raised[-1])
+            scores.append(as_score(name, value))
+        if raised:
+            log.warning("%d of %d rollouts unscored; the first: %s", len(raised), len(pairs), raised[0])
+        return scores
+
+    return reward
+
+
+def _call(function: AnyRewardFn, problem: Problem, rollout: Rollout) -> Any:
+    try:
+        return function(problem, rollout)
+    except Exception as error:  # the rollout boundary: user code may raise anything
+        return error
+
+
+def raised_reason(name: str, error: BaseException) -> str:
+    """Return why a rollout has no reward, where the reward raised an exception."""
+    return f"{name} raised {type(error).__name__}: {error}"
+
+
+def as_score(name: str, value: object) -> Score:
+    """Bring what a reward returned to a Score.
+
+    Raises:
+        DataError: It is no number, mapping, Score or None, or the mapping lacks the reward's own name.
+    """
+    if isinstance(value, Score):
+        found = replace(value, parts=_known(name, value.parts))
+        if value.value is None or math.isfinite(value.value):
+            return found
+        return replace(found, value=None, unscored=f"{name} returned {value.value}")
+    if value is None:
+        return Score(None, unscored=f"{name} returned None")
+    if isinstance(value, Mapping):
+        if name not in value:
+            raise DataError(
+                f"the reward '{name}' returned the parts {', '.join(map(str, value))}; expected one called '{name}', "
+                "which counts, beside the others, which are logged"
+            )
+        parts = {str(key): _number(name, part) for key, part in value.items() if key != name and part is not None}
+        return replace(as_score(name, value[name]), parts=_known(name, parts))
+    number = _number(name, value)
+    if not math.isfinite(number):
+        return Score(None, unscored=f"{name} returned {number}")
+    return Score(number)
+
+
+def _known(name: str, parts: Mapping[str, float]) -> dict[str, float]:
+    """Return the parts without those that are not finite: an unknown part is left out.
+
+    Raises:
+        DataError: One has the name of a statistic.
+    """
+    if taken := TAKEN.intersection(parts):
+        raise DataError(f"the reward '{name}' returned a part called '{min(taken)}', a statistic's name; rename it")
+    return {key: part for key, part in parts.items() if math.isfinite(part)}
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]  # whatever a user's function returned
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the reward '{name}' returned {value!r} ({type(value).__name__}); expected a number, a dict or None"
+        ) from error

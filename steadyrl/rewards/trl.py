@@ -1,0 +1,124 @@
+"""Reward functions written for TRL, called as TRL calls them.
+
+A function gets all completions of a step at once, by name: ``prompts``, ``completions``, ``completion_ids``,
+``trainer_state``, ``log_extra``, ``log_metric`` and every column of the data but the prompt, as lists. Where the data
+are conversations, prompts and completions are lists of messages. TRL's ``environments`` and reward models are not
+known here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from steadyrl.errors import DataError
+from steadyrl.rewards.functions import BatchReward, Pairs, as_score, raised_reason
+from steadyrl.rewards.waiting import is_async, wait_for
+from steadyrl.types import Score
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far the training is; the two fields of transformers' TrainerState that rewards use.
+
+    Attributes:
+        global_step: Optimizer steps so far; 0 in held-out evaluations, which thereby use one function throughout.
+        max_steps: Optimizer steps of the whole run.
+    """
+
+    global_step: int
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What a function logs beside its rewards: values per completion, and numbers of the whole call."""
+
+    extra: dict[str, Sequence[Any]] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """Keep a value for every completion; it becomes part of the note in rollouts/."""
+        self.extra[column] = values
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Keep a number of the call; it becomes the metric reward/<name>."""
+        self.metrics[name] = float(value)
+
+    def added_to(self, score: Score, row: int) -> Score:
+        """Return a score with what was logged for its completion."""
+        note = ", ".join(f"{column}: {values[row]}" for column, values in self.extra.items())
+        return replace(score, parts={**score.parts, **self.metrics}, note=note)
+
+
+def is_for_trl(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes completions by name, or nothing but names."""
+    parameters = inspect.signature(function).parameters.values()
+    named = all(parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD) for parameter in parameters)
+    return any(parameter.name == "completions" for parameter in parameters) or (bool(parameters) and named)
+
+
+def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> BatchReward:
+    """Lift a reward function written for TRL, asynchronous or not.
+
+    Columns that only some problems have are filled with None. A completion for which the function returns None is not
+    its business: the other rewards count alone, as in TRL.
+
+    Args:
+        name: Of the reward.
+        function: The function.
+        max_steps: Optimizer steps of the run.
+    """
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def reward(pairs: Pairs) -> list[Score]:
+        logged = Logged()
+        given = _arguments(pairs, logged, max_steps)
+        if not takes_all:
+            given = {key: value for key, value in given.items() if key in parameters}
+        try:
+            values = list(_called(function, given))
+        except Exception as error:  # the rollout boundary: user code may raise anything
+            reason = raised_reason(name, error)
+            log.warning("%d rollouts unscored; %s", len(pairs), reason)
+            return [Score(None, unscored=reason) for _ in pairs]
+        for what, returned in {"returned": values, **logged.extra}.items():
+            if len(returned) != len(pairs):
+                said = what if returned is values else f"logged as '{what}'"
+                raise DataError(f"the reward '{name}' {said} {len(returned)} values for {len(pairs)} completions")
+        return [as_score(name, logged.added_to(_score(name, value), row)) for row, value in enumerate(values)]
+
+    return reward
+
+
+def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    if not is_async(function):
+        return function(**given)
+    (found,) = wait_for([function(**given)])
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _arguments(pairs: Pairs, logged: Logged, max_steps: int) -> dict[str, Any]:
+    columns = sorted({key for problem, _ in pairs for key in problem.columns})
+    return {
+        **{key: [problem.columns.get(key) for problem, _ in pairs] for key in columns},
+        "prompts": [problem.prompt for problem, _ in pairs],
+        "completions": [rollout.text for _, rollout in pairs],
+        "completion_ids": [rollout.completion_ids.tolist() for _, rollout in pairs],
+        "trainer_state": TrainerState(max(rollout.policy_version for _, rollout in pairs), max_steps),
+        "log_extra": logged.log_extra,
+        "log_metric": logged.log_metric,
+    }
+
+
+def _score(name: str, value: object) -> Score:
+    score = as_score(name, value)
+    return replace(score, applies=False) if value is None else score

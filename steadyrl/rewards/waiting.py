@@ -1,0 +1,44 @@
+"""Runs asynchronous reward functions: one event loop in a thread of its own, for as long as the process lives.
+
+One loop, since what such a function keeps (an HTTP client, a lock) belongs to the loop that it was first used in. A
+thread of its own, since a notebook already runs a loop in the main one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling a function, or an object, gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def wait_for(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run coroutines at the same time; return for each, in order, what it returned or the exception it raised."""
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*coroutines, return_exceptions=True)
+
+    return asyncio.run_coroutine_threadsafe(together(), _loop()).result()
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="asynchronous rewards", daemon=True)
+    thread.start()
+    atexit.register(_close, loop, thread)
+    return loop
+
+
+def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -1,0 +1,259 @@
+import asyncio
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from steadyrl.errors import DataError
+from steadyrl.rewards.combine import Term, make_terms, score_groups
+from steadyrl.rewards.functions import per_rollout
+from steadyrl.rewards.shares import reward_shares
+from steadyrl.rewards.trl import from_trl
+from steadyrl.types import Group, Problem, Rollout
+
+
+class NoTask:
+    """A task without rewards of its own."""
+
+    metric = ""
+
+    def rewards(self):
+        return {}
+
+
+def group(*texts, version=0, **columns):
+    rollouts = tuple(
+        Rollout(
+            problem_id="p",
+            prompt_ids=np.zeros(1, np.int32),
+            completion_ids=np.arange(len(text), dtype=np.int32),
+            completion_mask=np.ones(len(text), bool),
+            sampling_logprobs=np.zeros(len(text), np.float32),
+            text=text,
+            stop_reason="stop",
+            policy_version=version,
+        )
+        for text in texts
+    )
+    return Group(Problem("p", f"say {len(texts)}", columns), rollouts)
+
+
+def term(function, name="part", weight=1.0):
+    return Term(name, weight, per_rollout(name, function))
+
+
+def scored(groups, *terms):
+    return [rollout for g in score_groups(groups, terms) for rollout in g.rollouts]
+
+
+def trl(name, function, weight=1.0, max_steps=0):
+    return Term(name, weight, from_trl(name, function, max_steps))
+
+
+# Word for word in the manner of TRL's documentation of custom reward functions.
+TRL_MODULE = '''
+def reward_func(completions, **kwargs):
+    """Reward function that gives higher scores to longer completions."""
+    return [float(len(completion)) for completion in completions]
+
+
+def closeness(prompts, completions, ground_truth, completion_ids, **kwargs):
+    assert len(prompts) == len(completions) == len(completion_ids) == len(kwargs["level"])
+    return [1.0 if c == truth else 0.0 for c, truth in zip(completions, ground_truth)]
+
+
+def bare(completions):
+    return [None if c == "skip" else len(c) for c in completions]
+'''
+
+
+def test_reward_functions_written_for_trl_run_unchanged(users_module):
+    module = users_module("rewards_for_trl", TRL_MODULE)
+    weights = {f"{module}:reward_func": 1.0, f"{module}:closeness": 10.0, "rewards_for_trl:bare": 0.0}
+    terms = make_terms(weights, NoTask())
+    found = scored([group("one", "three", ground_truth="three"), group("skip", level=2)], *terms)
+    assert [r.reward for r in found] == [3.0, 15.0, 4.0]
+    assert [r.parts for r in found] == [
+        {"reward_func": 3.0, "closeness": 0.0, "bare": 3.0},
+        {"reward_func": 5.0, "closeness": 1.0, "bare": 5.0},
+        {"reward_func": 4.0, "closeness": 0.0},
+    ]
+
+
+def test_trl_functions_get_all_rollouts_of_a_step_at_once_with_their_columns():
+    calls = []
+
+    def spy(prompts, completions, answer, completion_ids, trainer_state, log_extra, log_metric, **kwargs):
+        calls.append((prompts, completions, answer, completion_ids, kwargs))
+        return [0.0] * len(completions)
+
+    scored([group("ab", "c", answer=1), group("d", answer=2, hint="h")], trl("spy", spy))
+    assert calls == [
+        (["say 2", "say 2", "say 1"], ["ab", "c", "d"], [1, 1, 2], [[0, 1], [0], [0]], {"hint": [None, None, "h"]})
+    ]
+
+
+def test_a_column_cannot_take_the_place_of_the_completions():
+    given = []
+    reward = from_trl("spy", lambda completions, **kwargs: given.append(completions) or [0.0])
+    scored([group("right", completions="wrong", prompts="wrong")], Term("spy", 1.0, reward))
+    assert given == [["right"]]
+
+
+def test_a_trl_function_that_returns_too_few_values_is_refused():
+    reward = from_trl("short", lambda completions, **kwargs: [1.0])
+    with pytest.raises(DataError, match="the reward 'short' returned 1 values for 3 completions"):
+        scored([group("a", "b", "c")], Term("short", 1.0, reward))
+
+
+def test_a_trl_function_that_raises_leaves_all_unscored_with_the_reason(caplog):
+    reward = from_trl("fails", lambda completions, missing, **kwargs: [1.0])
+    found = scored([group("a", "b")], term(lambda p, r: 1), Term("fails", 0.0, reward))
+    assert [r.reward for r in found] == [1.0, 1.0]
+    found = scored([group("a", "b")], Term("fails", 1.0, reward))
+    assert [r.reward for r in found] == [None, None]
+    assert "fails raised TypeError: " in found[0].unscored
+    assert "missing 1 required positional argument: 'missing'" in found[0].unscored
+
+
+def test_a_trl_function_may_leave_some_unscored_and_nan_is_unscored_too():
+    reward = from_trl("some", lambda completions, **kwargs: [None, math.nan, 2])
+    found = scored([group("a", "b", "c")], Term("some", 1.0, reward))
+    assert [(r.reward, r.unscored) for r in found] == [
+        (None, "some returned None"),
+        (None, "some returned nan"),
+        (2.0, None),
+    ]
+
+
+def test_a_function_of_keywords_alone_is_called_as_trl_calls_it(users_module):
+    text = "def half(**kwargs):\n    return [len(c) / 2 for c in kwargs['completions']]\n"
+    terms = make_terms({f"{users_module('keywords_only', text)}:half": 1.0}, NoTask())
+    assert [r.reward for r in scored([group("ab", "abcd")], *terms)] == [1.0, 2.0]
+
+
+ASYNC_MODULE = """
+import asyncio
+
+kept = []
+
+
+async def slow(completions, **kwargs):
+    # What is made in one call is used in the next, as an HTTP client is.
+    if not kept:
+        kept.append(asyncio.get_running_loop().create_future())
+        kept[0].set_result(10.0)
+    await asyncio.sleep(0)
+    return [await kept[0] + len(c) for c in completions]
+
+
+class Client:
+    async def __call__(self, completions, **kwargs):
+        return [1.0 for _ in completions]
+
+
+client = Client()
+
+
+async def of_one(problem, rollout):
+    if not rollout.text:
+        raise ValueError("nothing to ask about")
+    return float(len(rollout.text))
+"""
+
+
+def test_asynchronous_functions_run_step_after_step_in_one_loop(users_module):
+    module = users_module("asynchronous", ASYNC_MODULE)
+    weights = {f"{module}:slow": 1.0, f"{module}:client": 100.0, f"{module}:of_one": 0.5}
+    terms = make_terms(weights, NoTask())
+    assert [r.reward for r in scored([group("ab", "")], *terms)] == [113.0, None]
+    assert [r.reward for r in scored([group("abcd")], *terms)] == [116.0]
+
+
+def test_an_asynchronous_function_may_raise(users_module):
+    module = users_module("asynchronous_failing", ASYNC_MODULE)
+    (found,) = scored([group("")], *make_terms({f"{module}:of_one": 1.0}, NoTask()))
+    assert found.unscored == "of_one raised ValueError: nothing to ask about"
+
+    async def fails(completions):
+        raise OSError("no network")
+
+    (found,) = scored([group("a")], trl("fails", fails))
+    assert found.unscored == "fails raised OSError: no network"
+
+
+def test_asynchronous_functions_of_one_rollout_run_at_the_same_time():
+    barrier = asyncio.Barrier(3)
+
+    async def waits_for_all(problem, rollout):
+        await asyncio.wait_for(barrier.wait(), 10)
+        return 1.0
+
+    assert [r.reward for r in scored([group("a", "b", "c")], term(waits_for_all))] == [1.0] * 3
+
+
+def test_an_asynchronous_function_runs_where_a_loop_runs_already():
+    async def constant(completions, **kwargs):
+        return [float(threading.current_thread() is not threading.main_thread())]
+
+    async def notebook():
+        return [r.reward for r in scored([group("a")], trl("constant", constant))]
+
+    assert asyncio.run(notebook()) == [1.0]
+
+
+def test_trl_functions_learn_how_far_the_training_is():
+    def progress(completions, trainer_state, **kwargs):
+        return [trainer_state.global_step / trainer_state.max_steps for _ in completions]
+
+    groups = [group("a", version=4), group("b", version=4)]
+    assert [r.reward for r in scored(groups, trl("progress", progress, max_steps=16))] == [0.25, 0.25]
+
+
+def test_what_a_trl_function_logs_becomes_parts_and_notes():
+    def logs(completions, log_extra, log_metric, **kwargs):
+        log_extra("parsed", [c.upper() for c in completions])
+        log_metric("accuracy", np.float32(0.5))
+        log_metric("unknown", math.nan)
+        return [1.0 for _ in completions]
+
+    found = scored([group("a", "b")], trl("logs", logs))
+    assert [r.note for r in found] == ["parsed: A", "parsed: B"]
+    assert [r.parts for r in found] == [{"logs": 1.0, "accuracy": 0.5}] * 2
+
+
+def test_a_trl_function_cannot_log_under_the_name_of_a_statistic_or_too_few_values():
+    with pytest.raises(DataError, match="returned a part called 'mean', a statistic's name"):
+        scored([group("a")], trl("logs", lambda completions, log_metric: log_metric("mean", 1.0) or [1.0]))
+    with pytest.raises(DataError, match=r"the reward 'logs' logged as 'x' 1 values for 2 completions"):
+        scored([group("a", "b")], trl("logs", lambda completions, log_extra: log_extra("x", [1]) or [1.0, 1.0]))
+
+
+def test_a_completion_that_is_none_of_a_functions_business_is_rewarded_by_the_others():
+    """TRL's documentation has two tasks in one data set: each function returns None for the other's."""
+    math_reward = trl("math", lambda completions, task, **kwargs: [2.0 if t == "math" else None for t in task])
+    code_reward = trl("code", lambda completions, task, **kwargs: [3.0 if t == "code" else None for t in task], 0.5)
+    brevity = trl("brevity", lambda completions, **kwargs: [0.25 for _ in completions])
+    groups = [group("a", task="math"), group("b", task="code"), group("c", task="poetry")]
+    assert [r.reward for r in scored(groups, math_reward, code_reward, brevity)] == [2.25, 1.75, 0.25]
+    found = scored(groups, math_reward, code_reward)
+    assert [r.reward for r in found] == [2.0, 1.5, None]
+    assert found[2].unscored == "math returned None; code returned None"
+    assert found[0].parts == {"math": 2.0}
+
+
+def test_a_part_that_raised_leaves_a_rollout_unscored_whatever_else_does_not_apply():
+    none = trl("none", lambda completions, **kwargs: [None])
+    (found,) = scored([group("x")], none, term(lambda p, r: float(r.text), "number"))
+    assert found.reward is None
+    assert found.unscored.startswith("number raised ValueError")
+
+
+def test_shares_of_rewards_that_apply_to_some_problems_alone_sum_to_one():
+    one = trl("one", lambda completions, **kwargs: [1.0, None, 3.0])
+    other = trl("other", lambda completions, **kwargs: [None, 2.0, 1.0])
+    groups = score_groups([group("a", "b", "c")], [one, other])
+    # Totals 1, 2, 4; centred parts -1/3, -4/3, 5/3 and -1, 1, 0 with centred totals -4/3, -1/3, 5/3.
+    shares = reward_shares(groups, [one, other])
+    assert shares == pytest.approx({"reward_share/one": 11 / 14, "reward_share/other": 3 / 14})
