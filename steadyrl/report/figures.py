@@ -15,7 +15,7 @@ import numpy as np
 
 from steadyrl.report.evidence import Answer, Evaluation, Evidence
 from steadyrl.review.epochs import series
-from steadyrl.stats import paired_difference
+from steadyrl.studies.verdict import judge
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
 ENTROPY_END_STEPS = 10  # enough to average out single batches
@@ -46,12 +46,14 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
         after: By problem id; None while there is no evaluation after training, then only ``before`` is filled.
 
     Returns:
-        n, before, after, difference, interval (95 %, over problems) and relative (difference / before); None for
-        anything unknown.
+        n, before, after, difference, interval (95 %, over problems), relative (difference / before) and verdict, as
+        ``steadyrl compare`` decides; None for anything unknown.
     """
     shared = [problem for problem in before if after is None or problem in after]
-    found: dict[str, Any] = dict.fromkeys(("n", "before", "after", "difference", "interval", "relative"))
+    found: dict[str, Any] = dict.fromkeys(("n", "before", "after", "difference", "interval", "relative", "verdict"))
     found["n"] = len(shared)
+    if after is not None:
+        found["verdict"] = "undecided"
     if not shared:
         return found
     first = [before[problem] for problem in shared]
@@ -64,8 +66,8 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
     if found["before"] != 0:
         found["relative"] = found["difference"] / found["before"]
     if len(shared) > 1:  # an interval needs the spread of several problems
-        compared = paired_difference(first, second)
-        found["interval"] = [compared.low, compared.high]
+        judged = judge([[value] for value in first], [[value] for value in second])
+        found["interval"], found["verdict"] = [judged.change.low, judged.change.high], judged.word
     return found
 
 
@@ -89,18 +91,11 @@ def summarise(evidence: Evidence) -> dict[str, Any]:
         "parts": parts,
         "baselines": {name: _means(answers) for name, answers in evidence.baselines.answers.items()},
         "health": _health(evidence),
-        "verdict": _verdict(sampled["interval"]) if finished else None,
         "unscored": {
             "before": _unscored(before.of("sampled")) if before.answers else None,
             "after": _unscored(after.of("sampled")) if finished else None,
         },
     }
-
-
-def _verdict(interval: Sequence[float] | None) -> str:
-    if interval is None or interval[0] <= 0 <= interval[1]:
-        return "undecided"
-    return "better" if interval[0] > 0 else "worse"
 
 
 def _means(answers: Mapping[str, Answer]) -> dict[str, float | None]:

@@ -35,9 +35,13 @@ FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in t
 GAINS, LOSSES, SAMPLES = 3, 2, 8  # problems shown: with the largest gain, with the largest loss, in all
 NOT_SET = "not set"
 MEANING = {
-    "better": "Better: the whole 95 % interval of the paired difference lies above 0.",
-    "worse": "Worse: the whole 95 % interval of the paired difference lies below 0.",
-    "undecided": "Undecided: the 95 % interval of the paired difference contains 0, or too few problems were measured.",
+    "better": "Better: the whole 95 % interval of the paired difference lies above 0, and chance alone gives such a "
+    "difference in fewer than 5 % of the cases.",
+    "worse": "Worse: the whole 95 % interval of the paired difference lies below 0, and chance alone gives such a "
+    "difference in fewer than 5 % of the cases.",
+    "undecided": "Undecided: the 95 % interval of the paired difference contains 0, chance alone gives such a "
+    "difference too often, or too few problems were measured. The interval allows for unseen problems if fewer than 6 "
+    "problems differ. `steadyrl compare` decides by the same rule.",
 }
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from steadyrl.errors import RunError
@@ -9,6 +10,7 @@ from steadyrl.report.evidence import read_evidence
 from steadyrl.report.figures import summarise
 from steadyrl.review.epochs import series
 from steadyrl.rundir import RunDir, append_line, write_json, write_lines
+from steadyrl.studies.verdict import judge
 
 
 def answer(metric, **parts):
@@ -74,17 +76,19 @@ def test_the_summary_of_a_hand_computed_case(run):
     )
     # c and d are each unscored once: a and b remain, 0.25 -> 0.75, and both changed by 0.5
     assert (summary["n"], summary["before"], summary["after"], summary["difference"]) == (2, 0.25, 0.75, 0.5)
-    assert summary["interval"] == [0.5, 0.5]
+    # Fewer than 6 problems differ: the interval allows for as large a difference the other way, from 0 to 1.
+    assert summary["interval"] == [-1.0, 1.0]
     assert summary["relative"] == 2.0
-    assert summary["verdict"] == "better"
+    assert summary["verdict"] == "undecided"
     assert summary["unscored"] == {"before": 1, "after": 1}
     assert summary["greedy"] == {
         "n": 2,
         "before": 0.75,
         "after": 0.25,
         "difference": -0.5,
-        "interval": [-0.5, -0.5],
+        "interval": [-1.0, 1.0],
         "relative": pytest.approx(-2 / 3),
+        "verdict": "undecided",
     }
     assert summary["parts"]["recall"]["before"] == pytest.approx(0.3)
     assert summary["parts"]["recall"]["after"] == pytest.approx(0.7)
@@ -97,8 +101,19 @@ def test_the_summary_of_a_hand_computed_case(run):
     }
 
 
+@pytest.mark.parametrize("differing", [4, 8])
+def test_the_report_decides_as_a_comparison_does(run, differing):
+    """Four gains of ten were "better" in the report and "undecided" in a comparison."""
+    before, after = [0.0] * 10, [1.0] * differing + [0.0] * (10 - differing)
+    compared = judge([[x] for x in before], [[x] for x in after])
+    summary = evaluate(run, before=scored(*before), after=scored(*after))
+    assert summary["verdict"] == compared.word == ("undecided" if differing < 6 else "better")
+    assert summary["interval"] == [compared.change.low, compared.change.high]
+
+
 def test_a_drop_on_every_problem_is_worse(run):
-    assert evaluate(run, before=scored(0.9, 0.8, 0.7), after=scored(0.1, 0.2, 0.3))["verdict"] == "worse"
+    before, after = np.linspace(0.7, 0.9, 8), np.linspace(0.1, 0.3, 8)
+    assert evaluate(run, before=scored(*before), after=scored(*after))["verdict"] == "worse"
 
 
 def test_changes_that_cancel_are_undecided(run):
