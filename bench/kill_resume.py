@@ -26,10 +26,12 @@ SETTINGS = {
     "toy": [
         "backend.name=toy", "run.steps=40", "run.checkpoint_every=5", "rollout.prompts_per_step=32",
         "sampling.max_new_tokens=12", "update.learning_rate=0.05", "evaluate.problems=20",
+        "evaluate.every=3", "evaluate.patience=4", "run.keep_checkpoints=1",
     ],
     "torch": [
         "backend.name=torch", "run.steps=12", "run.checkpoint_every=3", "rollout.prompts_per_step=16",
         "sampling.max_new_tokens=12", "update.learning_rate=1e-4", "evaluate.problems=20",
+        "evaluate.every=2", "evaluate.patience=3", "run.keep_checkpoints=1",
     ],
 }  # fmt: skip
 CONFIG = '[task]\nname = "search"\nargs = { corpus = "generated" }\n[rewards]\nretrieval = 1.0\nlength = 0.1\n'
@@ -48,7 +50,7 @@ def main() -> int:
         whole = unbroken(Path(folder), args.backend)
         duration = time.perf_counter() - began
         expected = outcome(whole)
-        print(f"unbroken run: {duration:.1f} s, {len(expected[0])} steps", flush=True)
+        print(f"unbroken run: {duration:.1f} s, {len(expected[0])} steps, checkpoints {expected[2][2]}", flush=True)
         wrong = 0
         for number in range(args.runs):
             run, kills = broken(Path(folder) / str(number), args.backend, duration, generator)
@@ -115,13 +117,14 @@ def finished(folder: Path) -> bool:
     return any(RunDir.open(path.parent).info()["status"] == "finished" for path in (folder / "runs").glob("*/run.json"))
 
 
-def outcome(run: RunDir) -> tuple[list[dict[str, object]], str]:
-    """Return what must not depend on the kills: the metrics of every step, and the held-out answers."""
+def outcome(run: RunDir) -> tuple[list[dict[str, object]], str, list[object]]:
+    """Return what must not depend on the kills: metrics, held-out answers, the best checkpoint and an early end."""
     metrics = [
         {name: value for name, value in record.items() if name not in TIMED and not name.startswith("time/")}
         for record in run.metrics()
     ]
-    return json.loads(json.dumps(metrics)), run.evaluation_file("after").read_text(encoding="utf-8")
+    choice = [run.info()["best"], run.info()["stopped_early"], run.checkpoints()]
+    return json.loads(json.dumps(metrics)), run.evaluation_file("after").read_text(encoding="utf-8"), choice
 
 
 if __name__ == "__main__":

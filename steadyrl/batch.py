@@ -179,3 +179,11 @@ def _take_kept(kept: KeptIds, rows: np.ndarray, width: int) -> KeptIds:
     ends = kept.lengths.sum(axis=1).cumsum()
     parts = [kept.ids[ends[row] - kept.lengths[row].sum() : ends[row]] for row in rows]
     return KeptIds(np.concatenate(parts), kept.lengths[rows, :width])
+
+
+def limit_rewards(batch: Batch, limit: float) -> Batch:
+    """Return a batch whose rewards lie within ``limit`` of their median, which outliers do not move; 0 for no limit."""
+    if not limit:
+        return batch
+    middle = np.median(batch.rewards)
+    return replace(batch, rewards=np.clip(batch.rewards, middle - limit, middle + limit))

@@ -85,6 +85,26 @@ class PilotState:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best held-out score so far.
+
+    Attributes:
+        step: Steps that were finished when it was measured; the checkpoint of that step is kept.
+        score: Mean of the task's metric over the held-out problems, sampled as in training.
+        low, high: Bounds of its 95 % confidence interval over problems; None where only one could be scored.
+        problems: Held-out problems that could be scored.
+    """
+
+    step: int
+    score: float
+    low: float | None
+    high: float | None
+    problems: int
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
 @dataclass
 class State:
     """What the loop needs to go on.
@@ -97,6 +117,8 @@ class State:
         algorithm: The algorithm's numbers.
         curriculum: What the curriculum remembers, see ``curriculum.Memory.plain``.
         autopilot: What the autopilot has set and remembers.
+        best: The best held-out score so far; None before the first evaluation during training.
+        evaluations_since_best: Evaluations in a row whose score was not better.
     """
 
     step: int = 0
@@ -106,12 +128,14 @@ class State:
     algorithm: dict[str, float] = field(default_factory=dict)
     curriculum: dict[str, Any] = field(default_factory=dict)
     autopilot: PilotState = field(default_factory=PilotState)
+    best: Best | None = None
+    evaluations_since_best: int = 0
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
-    """Write a checkpoint and remove all but the newest ``keep``.
+    """Write a checkpoint and remove all but the newest ``keep`` and those that these name as the best.
 
     Raises:
         AccessError: The disk is full or not writable.
@@ -125,7 +149,7 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         (part / _STATE).write_text(json.dumps(asdict(state)), encoding="utf-8")
         (part / DONE).touch()
         _put_in_place(part)
-        for step in run.checkpoints()[:-keep]:
+        for step in _superfluous(run, keep):
             _remove(run.checkpoint_folder(step))
     except OSError as error:
         if not (part / DONE).is_file():  # else it is whole, and the next start puts it in its place
@@ -191,12 +215,17 @@ def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None
     steps = run.checkpoints()
     if not steps:
         return None
-    state = _read_state(run, steps[-1] if step is None else step)
+    state = read_state(run, steps[-1] if step is None else step)
     backend.load(run.checkpoint_folder(state.step))
     return state
 
 
-def _read_state(run: RunDir, step: int) -> State:
+def read_state(run: RunDir, step: int) -> State:
+    """Return the state of a complete checkpoint, without its weights.
+
+    Raises:
+        CheckpointError: It is damaged, or its autopilot state is of an earlier version.
+    """
     folder = run.checkpoint_folder(step)
     try:
         text = (folder / _STATE).read_text(encoding="utf-8")
@@ -220,6 +249,20 @@ def _read_state(run: RunDir, step: int) -> State:
     if state.step != step:
         raise _damaged(run, step, f"it is the state after {state.step} steps, expected {step}")
     return state
+
+
+def _superfluous(run: RunDir, keep: int) -> list[int]:
+    """Return the checkpoints to remove. An earlier one of those that stay may name another best than the newest."""
+    steps = run.checkpoints()
+    stay = set(steps[-keep:])
+    for step in steps[-keep:]:
+        try:
+            text = (run.checkpoint_folder(step) / _STATE).read_text(encoding="utf-8")
+            best = TypeAdapter(State).validate_json(text).best
+        except (FileNotFoundError, ValueError):  # it is damaged: nothing can go on from it, and a resume says so
+            continue
+        stay |= {best.step} if best else set()
+    return [step for step in steps if step not in stay]
 
 
 def _damaged(run: RunDir, step: int, what: str) -> CheckpointError:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.checkpoint import Best, State
 from steadyrl.protocols import Backend
 from steadyrl.rewards.combine import Term, score_groups, score_texts
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import Environment
+from steadyrl.stats import paired_difference
 from steadyrl.types import Group, Problem, Rollout, Sampling
 
 # This key takes the place of a step, so the evaluation never shares a draw with training, whose steps count from 0.
@@ -70,6 +72,51 @@ def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]
             if value is not None:
                 found.setdefault(name, []).append(value)
     return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def held_out_score(records: Sequence[Mapping[str, Any]], step: int) -> Best | None:
+    """Return the mean of the metric over sampled answers with its interval; None if no answer could be scored."""
+    metrics = [record["answers"]["sampled"]["metric"] for record in records]
+    values = np.array([value for value in metrics if value is not None], np.float64)  # [n]
+    if not values.size:
+        return None
+    if len(values) == 1:
+        return Best(step, float(values[0]), None, None, 1)
+    found = paired_difference(np.zeros(len(values)), values)
+    return Best(step, found.difference, found.low, found.high, len(values))
+
+
+def follow_best(state: State, records: Sequence[Mapping[str, Any]]) -> Best | None:
+    """Take an evaluation after ``state.step`` steps into the state, and return its score.
+
+    An evaluation without a single scored answer says nothing of the policy, and nothing changes.
+    """
+    found = held_out_score(records, state.step)
+    if found is None:
+        return None
+    if state.best is None or found.score > state.best.score:
+        state.best, state.evaluations_since_best = found, 0
+    else:
+        state.evaluations_since_best += 1
+    return found
+
+
+def out_of_patience(patience: int, state: State) -> bool:
+    """Say whether so many evaluations in a row were not better than the best; 0 waits forever."""
+    return 0 < patience <= state.evaluations_since_best
+
+
+def said_of_best(state: State, found: Best | None, patience: int) -> str:
+    """Return what a user is told after an evaluation that ``follow_best`` has taken in; "" where nothing changed."""
+    if found is not None and found == state.best:
+        between = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
+        return f"held-out score {found.score:.3f}{between} after {state.step} steps, the best so far"
+    if state.best is None or not out_of_patience(patience, state):
+        return ""
+    return (
+        f"stopping early after {state.step} steps: {state.evaluations_since_best} evaluations in a row were not better "
+        f"than {state.best.score:.3f} after {state.best.step} steps (evaluate.patience)"
+    )
 
 
 def _only_rollouts(groups: Sequence[Group]) -> list[Rollout]:

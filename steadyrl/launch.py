@@ -149,7 +149,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
     with record.outcome(directory):
         record.add_model(directory, session)
-        record.close(directory, train(session, directory, attempt, watch))
+        record.close(directory, train(session, directory, attempt, watch), session.config)
     return directory
 
 
@@ -193,6 +193,14 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
             f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
             "`steadyrl report` to write its report again"
         )
+    early = directory.info().get("stopped_early")
+    if early and directory.status == "finished":
+        patience = settings.evaluate.patience
+        if 0 < patience <= checkpoint.read_state(directory, done[-1]).evaluations_since_best:
+            raise RunError(
+                f"'{directory.path}' stopped early after {done[-1]} of {settings.run.steps} steps, with "
+                f"evaluate.patience = {patience}; add a larger evaluate.patience=N, or 0 for none, to train longer"
+            )
 
 
 def _require_same_data(directory: RunDir, session: Session) -> None:

@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from steadyrl import checkpoint
 from steadyrl.config import Config, dump
 from steadyrl.errors import AccessError, SteadyError
+from steadyrl.evaluate import out_of_patience
 from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.train import Session
 
@@ -83,9 +86,17 @@ def add_data(run: RunDir, data: Mapping[str, Any]) -> None:
     _change(run, data=dict(data))
 
 
-def close(run: RunDir, status: str) -> None:
-    """Record how the run ended."""
-    _change(run, status=status, ended=time.time())
+def close(run: RunDir, status: str, config: Config) -> None:
+    """Record how the run ended, its best held-out score, and whether it stopped early."""
+    state, patience = checkpoint.read_state(run, run.checkpoints()[-1]), config.evaluate.patience
+    early = state.step < config.run.steps and out_of_patience(patience, state)
+    _change(
+        run,
+        status=status,
+        ended=time.time(),
+        best=None if state.best is None else asdict(state.best),
+        stopped_early={"step": state.step, "patience": patience} if early else None,
+    )
 
 
 @contextmanager

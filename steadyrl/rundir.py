@@ -46,8 +46,10 @@ _KINDS_OF_INFO: dict[str, Any] = {
     "policy": dict,
     "data": dict,
     "heldout": int,
+    "best": dict,
+    "stopped_early": dict,
 }
-_MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
+MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
 
@@ -185,7 +187,7 @@ class RunDir:
         for record in read_lines(self.metrics_file):
             if type(record.get("step")) is not int or type(record.get("attempt")) is not int:
                 continue  # an object, but no line of metrics
-            if not (0 <= record["step"] < _MOST_STEPS and 0 <= record["attempt"] < _MOST_STEPS):
+            if not (0 <= record["step"] < MOST_STEPS and 0 <= record["attempt"] < MOST_STEPS):
                 continue
             known = latest.get(record["step"])
             if known is None or record["attempt"] >= known["attempt"]:

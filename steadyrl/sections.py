@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from steadyrl.plugins import BUILT_IN
 
@@ -209,11 +209,30 @@ class UpdateSection(Section):
     )
 
 
+def _needs_evaluations(patience: int, info: ValidationInfo) -> int:
+    if patience and info.data.get("every") == 0:
+        raise ValueError("0 while evaluate.every is 0, for no evaluation could be better; set evaluate.every too")
+    return patience
+
+
 class EvaluateSection(Section):
     """Held-out evaluation before and after training, on the same problems with the same seeds."""
 
+    free_on_resume = frozenset({"patience"})
+
     problems: int = Field(0, ge=0, description="Number of held-out problems to use. 0 uses all of them.")
-    every: int = Field(0, ge=0, description="Number of steps between evaluations during training. 0 disables them.")
+    every: int = Field(
+        0,
+        ge=0,
+        description="Number of steps between evaluations during training. 0 disables them. The checkpoint with the "
+        "best held-out score is kept.",
+    )
+    patience: Annotated[int, AfterValidator(_needs_evaluations)] = Field(
+        0,
+        ge=0,
+        description="Number of evaluations in a row without a better held-out score after which the run stops early. "
+        "0 never stops early.",
+    )
 
 
 class AutopilotSection(Section):

@@ -18,7 +18,7 @@ import numpy as np
 from steadyrl import checkpoint, metrics, plugins
 from steadyrl.autopilot.knobs import adjust
 from steadyrl.autopilot.pilot import Autopilot, pilot_metrics
-from steadyrl.batch import make_batch, take_rows
+from steadyrl.batch import limit_rewards, make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.config import Config, dump, in_steps
 from steadyrl.curriculum.choice import Curriculum, Request, require_choice
@@ -26,7 +26,15 @@ from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
-from steadyrl.evaluate import evaluate, evaluate_rules, means, pick_heldout
+from steadyrl.evaluate import (
+    evaluate,
+    evaluate_rules,
+    follow_best,
+    means,
+    out_of_patience,
+    pick_heldout,
+    said_of_best,
+)
 from steadyrl.metrics import Clock
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
@@ -34,7 +42,7 @@ from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout.collect import collect, demonstrate
 from steadyrl.rollout.episode import Environment, context_of, environment_of, require_context, require_tokens
 from steadyrl.rollout.records import choice_records, rollout_records
-from steadyrl.rundir import RunDir, append_line, write_lines
+from steadyrl.rundir import RunDir, append_line, write_lines, write_text
 from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
 from steadyrl.types import Batch, Group, Problem, Sampling
@@ -104,6 +112,11 @@ def open_session(config: Config) -> Session:
     terms = make_terms(config.rewards, task, planned_updates(config))
     require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
+    if config.evaluate.patience and not heldout:
+        raise DataError(
+            f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
+            "problems to evaluate on; set it to 0, or give the task some"
+        )
     heldout, sampling = pick_heldout(heldout, config.evaluate.problems), Sampling(**config.sampling.model_dump())
     require_context([*problems, *heldout], backend, sampling)
     return Session(
@@ -142,8 +155,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
         if not run_steps(session, run, state, attempt, watch):
             return "interrupted"
     if session.heldout:
-        watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
-        write_lines(run.evaluation_file("after"), _evaluate(session))
+        _evaluate_after(session, run, state, watch)
     return "finished"
 
 
@@ -152,7 +164,7 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
     config = session.config
     doctor = _doctor(session, run)
     pilot = Autopilot(config, run, session.backend, watch.action)
-    while state.step < config.run.steps:
+    while state.step < config.run.steps and not out_of_patience(config.evaluate.patience, state):
         pilot.secure(state)
         try:
             # What an outside engine fails at comes before the step's first update.
@@ -163,7 +175,7 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
             continue
         record: dict[str, Any] = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **found}
         with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints, record):
-            record |= _evaluate_now(session, state.step)
+            record |= _evaluate_now(session, run, state, watch)
         if record["step"] % config.run.rollouts_every == 0:
             write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
         if any(group.why for group in groups):
@@ -177,9 +189,10 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
             watch.finding(change)
         state = pilot.steer(state, record, doctor.fresh if doctor else None)
 
-        last = state.step == config.run.steps
+        last = state.step == config.run.steps or out_of_patience(config.evaluate.patience, state)
         stopped = watch.stop() and not last
-        if stopped or last or state.step % config.run.checkpoint_every == 0:
+        best = state.best is not None and state.best.step == state.step
+        if stopped or last or best or state.step % config.run.checkpoint_every == 0:
             checkpoint.save(run, session.backend, state, config.run.keep_checkpoints)
         if stopped:
             return False
@@ -280,14 +293,6 @@ def with_knobs(session: Session, state: State) -> Session:
     return replace(session, config=config, algorithm=algorithm, sampling=Sampling(**config.sampling.model_dump()))
 
 
-def limit_rewards(batch: Batch, limit: float) -> Batch:
-    """Return a batch whose rewards lie within ``limit`` of their median, which outliers do not move; 0 for no limit."""
-    if not limit:
-        return batch
-    middle = np.median(batch.rewards)
-    return replace(batch, rewards=np.clip(batch.rewards, middle - limit, middle + limit))
-
-
 def update(session: Session, batch: Batch, rate: float, generator: np.random.Generator, step: int) -> dict[str, float]:
     """Train on a batch: epochs of shuffled minibatches, one optimizer step each.
 
@@ -360,11 +365,27 @@ def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) 
         write_lines(run.evaluation_file("baselines"), records)
 
 
-def _evaluate_now(session: Session, finished: int) -> dict[str, float]:
-    every = session.config.evaluate.every
-    if not every or finished % every or not session.heldout:
+def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> dict[str, float]:
+    """Evaluate the policy where it is due, and after the last step; the state then knows whether it is the best."""
+    every, step = session.config.evaluate.every, state.step
+    if not every or not session.heldout or (step % every and step < session.config.run.steps):
         return {}
-    return {f"heldout/{name}": value for name, value in means(_evaluate(session), "sampled").items()}
+    records = _evaluate(session)
+    write_lines(run.evaluation_file(f"{step:06d}"), records)
+    found = follow_best(state, records)
+    if line := said_of_best(state, found, session.config.evaluate.patience):
+        watch.note(line)
+    return {f"heldout/{name}": value for name, value in means(records, "sampled").items()}
+
+
+def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:
+    """Evaluate the trained policy, unless the evaluation after the last step did."""
+    made = run.evaluation_file(f"{state.step:06d}")
+    if session.config.evaluate.every and made.is_file():
+        write_text(run.evaluation_file("after"), made.read_text(encoding="utf-8"))
+        return
+    watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
+    write_lines(run.evaluation_file("after"), _evaluate(session))
 
 
 def _doctor(session: Session, run: RunDir) -> LiveDoctor | None:

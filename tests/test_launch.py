@@ -99,7 +99,10 @@ def test_a_run_is_resumed_with_its_own_config_alone(settings):
     found = run(settings)
     with pytest.raises(ConfigError, match="either a config or a run to resume"):
         run(settings, resume=found)
-    with pytest.raises(ConfigError, match=r"'update.epochs=1' cannot change on resuming; only run.checkpoint_every, "):
+    with pytest.raises(
+        ConfigError,
+        match=r"'update.epochs=1' cannot change on resuming; only evaluate.patience, ",
+    ):
         run(overrides=["update.epochs=1"], resume=found)
     with pytest.raises(RunError, match=r"is finished: 4 of 4 steps; add run.steps=N"):
         run(resume=found)

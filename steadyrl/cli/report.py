@@ -74,6 +74,9 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
                 f"held-out {summary['metric'] or 'reward'}, {name}: {found['before']:.3f} -> {found['after']:.3f}, "
                 f"{found['difference']:+.3f} [{low:.3f}, {high:.3f}], n = {found['n']}"
             )
+    if best := summary.get("best"):
+        score = f"held-out {best['score']:.3f} (chosen by it, so biased upward)"
+        lines.append(f"best checkpoint: step {best['step']}, {score}")
     for name, parts in sorted((summary.get("baselines") or {}).items(), key=lambda item: item[1]["metric"] or 0.0):
         if parts["metric"] is not None:
             lines.append(f"  without a model, {name}: {parts['metric']:.3f}")

@@ -90,8 +90,9 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
     }
     step = sum(parts.values())
     each = _evaluation(trial, per_reward)
-    every = config.run.steps // config.evaluate.every if config.evaluate.every else 0
-    evaluations = (2 + every) if session.heldout else 0
+    # Before training, during it, and after the last step.
+    during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
+    evaluations = (1 + during) if session.heldout else 0
     told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
     message = f"about {duration(config.run.steps * step + evaluations * each)}: {config.run.steps} steps of "
     message += f"{duration(step)} ({told})"
@@ -149,8 +150,9 @@ def _disk(config: Config, saved_bytes: int | None) -> Finding:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    # A new checkpoint is complete before the oldest goes.
+    # A new checkpoint is complete before the oldest goes; the best by held-out score is kept beside the newest.
     count = 1 + min(config.run.keep_checkpoints, -(-config.run.steps // config.run.checkpoint_every))
+    count += bool(config.evaluate.every)
     needed = count * saved_bytes
     message = f"a checkpoint takes {_size(saved_bytes)}, {count} at a time {_size(needed)}"
     message += f"; {_size(free)} are free in {folder}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import known
-from steadyrl.rundir import RunDir, read_lines
+from steadyrl.rundir import MOST_STEPS, RunDir, read_lines
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Evidence:
         actions: What the autopilot did or advised, in order.
         before, after: The policy on the held-out problems.
         baselines: Model-free answers to the same problems.
+        best: The policy of the best checkpoint on them; empty if none was chosen.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Evidence:
     before: Evaluation
     after: Evaluation
     baselines: Evaluation
+    best: Evaluation
 
 
 def read_evidence(path: Path | str) -> Evidence:
@@ -87,16 +89,25 @@ def read_evidence(path: Path | str) -> Evidence:
     metrics = run.metrics()
     if not metrics:
         raise RunError(f"the run '{path}' has no steps yet; write the report when its first step is done")
+    info = run.info()
+    step = best_step(info)
     return Evidence(
         name=run.path.resolve().name,
-        info=run.info(),
+        info=info,
         settings=run.resolved() if run.resolved_file.is_file() else {},
         metrics=metrics,
         actions=run.actions(),
         before=_read_evaluation(run.evaluation_file("before")),
         after=_read_evaluation(run.evaluation_file("after")),
         baselines=_read_evaluation(run.evaluation_file("baselines")),
+        best=_read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
     )
+
+
+def best_step(info: Mapping[str, Any]) -> int | None:
+    """Return the step of the best checkpoint that run.json names; None if it names none."""
+    step = (info.get("best") or {}).get("step")
+    return step if type(step) is int and 0 <= step < MOST_STEPS else None
 
 
 def _read_evaluation(path: Path) -> Evaluation:

@@ -24,6 +24,7 @@ from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.errors import AccessError
 from steadyrl.report import markup, plots
 from steadyrl.report.actions import action_rows
+from steadyrl.report.best import best_figures, best_sentences
 from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.evidence import Answer, Evidence, read_evidence
 from steadyrl.report.figures import metric_values, summarise
@@ -56,7 +57,8 @@ def write_report(path: Path | str) -> Path:
     """
     evidence = read_evidence(path)
     diagnosis = examine(identify(read_log(Path(path))))
-    summary = {**summarise(evidence), "epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
+    summary = {**summarise(evidence), "best": best_figures(evidence)}
+    summary |= {"epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
     folder = RunDir(path).report_folder
     write_json(folder / "summary.json", summary)
     pictures = plots.draw(evidence.metrics, _weights(evidence.settings), summary["metric"])
@@ -67,7 +69,7 @@ def write_report(path: Path | str) -> Path:
         "summary": summary,
         "headline": headline(summary),
         "meaning": MEANING.get(summary["verdict"]),
-        "notes": _notes(evidence, summary),
+        "notes": [*best_sentences(summary, evidence.info), *_notes(evidence, summary)],
         "changes": _changes(summary),
         "ranking": _ranking(evidence, summary),
         "epochs": shown_epochs(summary["epochs"]),

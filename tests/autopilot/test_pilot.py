@@ -12,7 +12,7 @@ from steadyrl import checkpoint, config
 from steadyrl.autopilot.controller import Band
 from steadyrl.autopilot.knobs import FIXES, MOVES, adjust, choose
 from steadyrl.autopilot.pilot import KL_STEP, Autopilot, step_kl
-from steadyrl.batch import make_batch, take_rows
+from steadyrl.batch import limit_rewards, make_batch, take_rows
 from steadyrl.checkpoint import LastMove, PilotState, State
 from steadyrl.doctor.examine import CHECKS
 from steadyrl.errors import ConfigError, DivergedError
@@ -20,7 +20,7 @@ from steadyrl.report.actions import action_rows
 from steadyrl.report.write import write_report
 from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir, append_line, write_json
-from steadyrl.train import Watch, limit_rewards, train, with_knobs
+from steadyrl.train import Watch, train, with_knobs
 from steadyrl.types import Finding
 
 GOOD = 0.1  # a learning rate at which the toy backend learns its task

@@ -63,12 +63,12 @@ def timed(toy):
 def test_the_time_of_a_run_by_hand(timed):
     """A step of 32 rollouts: 0.3 + 1.6 sampling, 0.32 rewards, 0.64 scoring, 8 x 0.1 + 2 x 1.6 updates = 6.86 s.
 
-    An evaluation of 4 problems, sampled and greedy: 2 x (0.3 + 0.2 + 0.04) = 1.08 s, before, after and 4 between.
+    An evaluation of 4 problems, sampled and greedy: 2 x (0.3 + 0.2 + 0.04) = 1.08 s, before, after and 3 between.
     """
     verdict = told(*timed("rollout.prompts_per_step=16", "evaluate.every=25"))["time"]
     assert verdict.state == "ok"
     assert verdict.message.startswith(
-        "about 11 min 32 s: 100 steps of 6.9 s (sampling 1.9 s, rewards 0.32 s, scoring 0.64 s, updates 4 s) and 6 "
+        "about 11 min 31 s: 100 steps of 6.9 s (sampling 1.9 s, rewards 0.32 s, scoring 0.64 s, updates 4 s) and 5 "
         "evaluations of 1.1 s; "
     )
     assert verdict.message.endswith("measured on 16 of 32 rollouts a step")
@@ -114,3 +114,8 @@ def test_a_disk_without_room_for_the_checkpoints_fails(timed, monkeypatch):
             "ok" if passed else "found",
             () if passed else ("run.keep_checkpoints=1",),
         )
+
+
+def test_the_best_checkpoint_needs_room_beside_the_newest(timed):
+    message = told(*timed("run.checkpoint_every=10", "evaluate.every=10"))["disk"].message
+    assert message.startswith("a checkpoint takes 1.0 MiB, 4 at a time 3.8 MiB")

@@ -292,3 +292,42 @@ def test_hostile_text_stays_inside_its_markdown_block(hostile):
     assert len(notes) == 16
     cells = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "td_open"]
     assert r"OR \| all" in cells or "OR | all" in cells
+
+
+def chosen(path, **best):
+    """Return a run that keeps its best checkpoint, of step 40, and stopped early."""
+    run = make_run(path)
+    rng = np.random.default_rng(1)
+    lines = [
+        {"problem": f"p{i}", "prompt": "", "answers": {"sampled": answers(rng, 0.6, "a")}} for i in range(PROBLEMS)
+    ]
+    write_lines(run.evaluation_file("000040"), lines)
+    found = {"step": 40, "score": 0.6, "low": 0.55, "high": 0.65, "problems": PROBLEMS, **best}
+    write_json(run.info_file, {**run.info(), "best": found, "stopped_early": {"step": 60, "patience": 2}})
+    write_report(run.path)
+    return run
+
+
+def test_the_best_checkpoint_is_named_with_its_bias(tmp_path):
+    run = chosen(tmp_path / "run")
+    best = json.loads(text_of(run, "summary.json"))["best"]
+    assert (best["step"], best["score"], best["interval"], best["n"]) == (40, 0.6, [0.55, 0.65], PROBLEMS)
+    metrics = {name: [line["answers"]["sampled"]["metric"] for line in run.evaluations()[name]] for name in
+               ("before", "000040")}  # fmt: skip
+    assert best["change"]["difference"] == pytest.approx(np.mean(metrics["000040"]) - np.mean(metrics["before"]))
+    for name in ("report.md", "report.html"):
+        page = " ".join(text_of(run, name).split())
+        assert "The best checkpoint is that of step 40: held-out retrieval 0.600" in page
+        assert "its figures are biased upward" in page
+        assert "The run stopped early, after 60 steps: 2 evaluations in a row" in page
+
+
+def test_a_run_that_chose_no_checkpoint_says_nothing_of_one(hostile):
+    assert json.loads(text_of(hostile, "summary.json"))["best"] is None
+    assert "best checkpoint" not in text_of(hostile, "report.md")
+
+
+@pytest.mark.parametrize("best", [{"step": "x"}, {"step": 10**400}, {"score": None}, {"score": "much"}])
+def test_a_best_checkpoint_that_is_no_step_with_a_score_is_left_out(tmp_path, best):
+    run = chosen(tmp_path / "run", **best)
+    assert json.loads(text_of(run, "summary.json"))["best"] is None
