@@ -63,6 +63,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
     "playwright": "browse",
     "miniwob": "miniwob",
+    **dict.fromkeys(("starlette", "uvicorn"), "web"),
 }
 
 

@@ -64,6 +64,7 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "started": time.time(),
         "ended": None,
         "attempt": 0,
+        "process": _process(),
     }
     write_json(run.info_file, info)
 
@@ -72,7 +73,7 @@ def begin_again(run: RunDir, config: Config) -> int:
     """Note that a run goes on, with the settings that it goes on with; return the attempt's number."""
     attempt: int = 1 + max(run.info().get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
     write_json(run.resolved_file, dump(config))
-    _change(run, status="running", error=None, ended=None, attempt=attempt)
+    _change(run, status="running", error=None, ended=None, attempt=attempt, process=_process())
     return attempt
 
 
@@ -129,6 +130,11 @@ def _packages() -> dict[str, str]:
 
 def _machine() -> dict[str, Any]:
     return {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
+
+
+def _process() -> dict[str, Any]:
+    """Return which process writes the run, so that a reader can tell a run that goes on from a killed one."""
+    return {"id": os.getpid(), "node": platform.node()}
 
 
 def _commit() -> str | None:

@@ -43,6 +43,7 @@ _KINDS_OF_INFO: dict[str, Any] = {
     "algorithm": str,
     "packages": dict,
     "machine": dict,
+    "process": dict,
     "policy": dict,
     "data": dict,
     "heldout": int,

@@ -31,6 +31,7 @@ FLOORS = (
     {"train", "evaluate", "record", "preflight"},  # the loop
     {"launch", "studies", "review"},  # the front door, science
     {"report"},  # writing
+    {"web"},  # the pages, which the command line serves
     {"cli", "integrations"},  # user interfaces
     {"__main__"},
 )

@@ -1,0 +1,37 @@
+"""`steadyrl web`: the pages of a folder of runs."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steadyrl import plugins
+from steadyrl.cli.terminal import note, printable
+
+LOCAL = "127.0.0.1"
+
+
+def web_command(
+    folder: Annotated[Path, typer.Argument(help="a folder of runs and logs, or one run directory")] = Path("runs"),
+    host: Annotated[str, typer.Option(help="the address to listen on")] = LOCAL,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="the first port to try; 0 takes any")] = 8765,
+    token: Annotated[bool, typer.Option(help="whether the page asks for the token that its address holds")] = True,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="open the page in your browser")] = False,
+) -> None:
+    """Show runs, rollouts and findings in the browser, live while they are written. Ctrl-C ends it."""
+    for package in ("starlette", "uvicorn"):
+        plugins.require(package)
+    from steadyrl.web.serve import serve  # needs the extra
+
+    if host != LOCAL and not token:
+        note(f"anybody who reaches {host} can read these runs: the page asks for no token")
+
+    def ready(address: str) -> None:
+        print(printable(f"runs of {folder}: {address}"), flush=True)
+        if open_page:
+            webbrowser.open(address)
+
+    serve(folder, host, port, token, ready)

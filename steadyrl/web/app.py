@@ -1,0 +1,202 @@
+"""The pages and their addresses. What is asked for is read from the folder's files anew; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from steadyrl.doctor.examine import Diagnosis
+from steadyrl.errors import RunError, SteadyError
+from steadyrl.rundir import RunDir
+from steadyrl.web.columns import Shelf
+from steadyrl.web.diagnosis import MOST_PASTED, Diagnoses, diagnosis_view, log_curves, log_panels, log_pins
+from steadyrl.web.events import LOOK_ALL_S, LOOK_S, Followers
+from steadyrl.web.folder import Folder, Place
+from steadyrl.web.overview import rows
+from steadyrl.web.render import page
+from steadyrl.web.run_page import curves_json, head_view, run_view, stamp, what_happened
+from steadyrl.web.runs_page import runs_view
+
+STATIC = Path(__file__).parent / "static"
+SUFFIXES = (
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".csv",
+    ".tsv",
+    ".log",
+    ".txt",
+    ".out",
+    ".wandb",
+    ".db",
+    ".gz",
+    ".md",
+    ".html",
+)
+MOST_ASKED = 400  # metrics in one request
+
+
+class Pages:
+    """Answers every address; functions without ``async`` run in threads, so a slow file stops no other page."""
+
+    def __init__(self, root: Path):
+        self.folder = Folder(root)
+        self.shelf = Shelf()
+        self.followers = Followers()
+        self.diagnoses = Diagnoses()
+
+    def runs(self, request: Request) -> Response:
+        """Answer with the table of all runs, or with that alone for a page that is open."""
+        part = "part" in request.query_params
+        return page("_runs.html.j2" if part else "runs.html.j2", runs_view(self.folder, request.query_params))
+
+    def run(self, request: Request) -> Response:
+        """Answer with the first page of a run."""
+        place = self._run(request)
+        if place.kind == "run":
+            return page("run.html.j2", run_view(place, self.shelf))
+        several, chosen = self._log(request, place)
+        names = [diagnosis.run.path.removeprefix(f"{self.folder.root}/") for diagnosis in several]
+        return page(
+            "log.html.j2",
+            {
+                **head_view(place),
+                "problem": "",
+                "several": names if len(names) > 1 else [],
+                "chosen": chosen,
+                "diagnoses": [diagnosis_view(several[chosen])],
+                "topics": log_panels(several[chosen]),
+            },
+        )
+
+    def run_doctor(self, request: Request) -> Response:
+        """Answer with the diagnosis of a run or log."""
+        place = self._run(request)
+        view = {**head_view(place), "problem": "", "diagnoses": []}
+        try:
+            view["diagnoses"] = [diagnosis_view(one) for one in self.diagnoses.of(place)]
+        except RunError as error:
+            view["problem"] = str(error)
+        return page("run_doctor.html.j2", view)
+
+    def doctor(self, request: Request) -> Response:
+        """Answer with the empty form for a log."""
+        return page("doctor.html.j2", {"section": "doctor", "pasted": "", "problem": "", "diagnoses": []})
+
+    async def diagnose(self, request: Request) -> Response:
+        """Answer with the diagnosis of a log that was pasted or dropped."""
+        content = await body(request, MOST_PASTED)
+        pasted = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
+        view: dict[str, Any] = {"section": "doctor", "pasted": "", "problem": "", "diagnoses": []}
+        if content is None:
+            view["problem"] = f"The log has more than {MOST_PASTED >> 20} MiB; use `steadyrl doctor` on its file."
+        else:
+            if pasted:
+                view["pasted"] = parse_qs(content.decode("utf-8", "replace")).get("log", [""])[0]
+                content = view["pasted"].encode()
+            suffix = Path(request.query_params.get("name", "")).suffix
+            try:
+                found = await run_in_threadpool(self.diagnoses.of_text, content, suffix if suffix in SUFFIXES else "")
+                view["diagnoses"] = [diagnosis_view(one) for one in found]
+            except RunError as error:
+                view["problem"] = str(error)
+        return page("_diagnosis.html.j2" if "part" in request.query_params else "doctor.html.j2", view)
+
+    def live(self, request: Request) -> Response:
+        """Answer with the part of a run's page that changes while it goes on."""
+        place = self._run(request)
+        return page("_live.html.j2", {**head_view(place), **what_happened(RunDir(place.path))})
+
+    def curves(self, request: Request) -> Response:
+        """Answer with a run's curves as JSON."""
+        asked = request.query_params
+        first, last = _step(asked.get("from"), 0), _step(asked.get("to"), 10**12)
+        names = asked.getlist("name")[:MOST_ASKED] or None
+        place = self._run(request)
+        if place.kind == "log":
+            several, chosen = self._log(request, place)
+            return JSONResponse(curves_json(log_curves(several[chosen], (first, last))))
+        return JSONResponse(curves_json(self.shelf.curves(RunDir(place.path), names, (first, last))))
+
+    def pins(self, request: Request) -> Response:
+        """Answer with the findings and actions of a run as JSON."""
+        place = self._run(request)
+        if place.kind == "log":
+            several, chosen = self._log(request, place)
+            return JSONResponse(log_pins(several[chosen]))
+        return JSONResponse(what_happened(RunDir(place.path))["pins"])
+
+    async def run_events(self, request: Request) -> Response:
+        """Answer with a stream of what changes in a run."""
+        place = self._run(request)
+        return self.followers.follow(request, lambda: stamp(RunDir(place.path)), LOOK_S)
+
+    async def all_events(self, request: Request) -> Response:
+        """Answer with a stream of what changes in any run."""
+        return self.followers.follow(request, self._state, LOOK_ALL_S)
+
+    def _state(self) -> int:
+        return hash(tuple((row.place.id, row.status, row.step, row.time) for row in rows(self.folder)))
+
+    def _log(self, request: Request, place: Place) -> tuple[list[Diagnosis], int]:
+        """Return the runs of another trainer's log, and the number of the one that is asked for."""
+        several = self.diagnoses.of(place)
+        return several, min(_step(request.query_params.get("n"), 0), len(several) - 1)
+
+    def _run(self, request: Request) -> Place:
+        return self.folder.find(request.path_params["run_id"])
+
+
+async def body(request: Request, most: int) -> bytes | None:
+    """Return what was sent, or None if it is more than so many bytes."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _step(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) <= 12 else default
+
+
+def create(root: Path) -> Starlette:
+    """Return the application for a folder of runs."""
+    pages = Pages(root)
+    routes = [
+        Route("/", pages.runs),
+        Route("/events", pages.all_events),
+        Route("/run/{run_id}", pages.run),
+        Route("/run/{run_id}/live", pages.live),
+        Route("/run/{run_id}/curves", pages.curves),
+        Route("/run/{run_id}/pins", pages.pins),
+        Route("/run/{run_id}/events", pages.run_events),
+        Route("/run/{run_id}/doctor", pages.run_doctor),
+        Route("/doctor", pages.doctor),
+        Route("/doctor", pages.diagnose, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    handlers: dict[Any, Callable[..., Response]] = {SteadyError: _refused, 404: _missing, 405: _missing}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def _refused(request: Request, error: SteadyError) -> Response:
+    if "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse(f"{error}\n", status_code=404)
+    return page("error.html.j2", {"section": "", "title": "This cannot be shown", "message": str(error)}, status=404)
+
+
+def _missing(request: Request, error: Exception) -> Response:
+    view = {"section": "", "title": "There is no such page", "message": request.url.path}
+    return page("error.html.j2", view, status=404)

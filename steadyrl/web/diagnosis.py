@@ -1,0 +1,151 @@
+"""Diagnoses for the pages: of a run that is there, of another trainer's log, and of a log that somebody pasted."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.doctor.causes import as_record, tree
+from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose, span
+from steadyrl.errors import RunError
+from steadyrl.types import Finding
+from steadyrl.web.columns import Curves, thin
+from steadyrl.web.folder import Place
+from steadyrl.web.run_page import shown
+from steadyrl.web.topics import Panel, topic_of
+
+MOST_PASTED = 32 << 20  # bytes
+KEPT = 6  # diagnoses, with their logs
+MOST_CURVES = 300
+_TOPIC_OF_CHECK = {check.name: topic for topic, checks in TOPICS.items() for check in checks}
+
+
+class Diagnoses:
+    """The diagnoses that were made last. One is made at a time, for it takes the processor for itself."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[tuple[Path, int, int], list[Diagnosis]] = OrderedDict()
+        self._alone = threading.Lock()
+
+    def of(self, place: Place) -> list[Diagnosis]:
+        """Return the diagnoses of a place, made anew where its files changed.
+
+        Raises:
+            RunError: It cannot be read.
+        """
+        key = (place.path, *_size_and_time(place.path))
+        with self._alone:
+            if key not in self._held:
+                self._held[key] = [_without_texts(diagnosis) for diagnosis in diagnose(place.path)]
+                while len(self._held) > KEPT:
+                    self._held.popitem(last=False)
+            self._held.move_to_end(key)
+            return self._held[key]
+
+    def of_text(self, content: bytes, suffix: str) -> list[Diagnosis]:
+        """Return the diagnoses of a log's content.
+
+        Args:
+            content: At most ``MOST_PASTED`` bytes.
+            suffix: Of the file that it was, such as ".csv"; "" for what was pasted.
+
+        Raises:
+            RunError: It is no log that can be read.
+        """
+        with self._alone, tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"log{suffix}"
+            path.write_bytes(content)
+            try:
+                found = [_without_texts(diagnosis) for diagnosis in diagnose(path)]
+            except RunError as error:
+                raise RunError(str(error).replace(str(path), "the log")) from error
+            return [replace(one, run=replace(one.run, path="the log")) for one in found]
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    files = [path] if path.is_file() else [found for found in path.iterdir() if found.is_file()]
+    stamps = [file.stat() for file in files]
+    return sum(found.st_size for found in stamps), max((found.st_mtime_ns for found in stamps), default=0)
+
+
+def _without_texts(diagnosis: Diagnosis) -> Diagnosis:
+    """Return a diagnosis without the way to the completions, whose files may be gone when somebody looks."""
+    return replace(diagnosis, run=replace(diagnosis.run, completions=()))
+
+
+def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return what the page shows of a diagnosis."""
+    run = diagnosis.run
+    first, last = span(run)
+    return {
+        "path": run.path,
+        "trainer": run.trainer,
+        "algorithm": run.algorithm,
+        "steps": run.steps,
+        "first": first,
+        "last": last,
+        "verdict": diagnosis.verdict,
+        "missing": diagnosis.missing,
+        "findings": [{**_shown(placed.finding), "depth": min(placed.depth, 3)} for placed in tree(diagnosis.findings)],
+        "fine": _by_topic(diagnosis.fine),
+        "unknown": _by_topic(diagnosis.unknown),
+        "notes": run.notes,
+        "settings": sorted((name, str(value)) for name, value in run.settings.items()),
+        "unplaced": run.unknown,
+    }
+
+
+def _shown(finding: Finding) -> dict[str, Any]:
+    return shown({**as_record(finding), "step": finding.since_step})
+
+
+def _by_topic(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = {}
+    for one in findings:
+        wants = ", ".join(one.would_tell).replace("|", " or ")
+        said = {"check": one.check, "message": one.message.replace("|", " or "), "would_tell": wants}
+        found.setdefault(_TOPIC_OF_CHECK.get(one.check, "Other"), []).append(said)
+    return found
+
+
+def log_panels(diagnosis: Diagnosis) -> dict[str, list[Panel]]:
+    """Return the panels of another trainer's log: its own names, with the units that are known of them."""
+    found: dict[str, list[Panel]] = {}
+    series = [one for several in diagnosis.run.series.values() for one in several if len(one)]
+    for one in series[:MOST_CURVES]:
+        name = one.source or one.quantity
+        panel = Panel(name, one.unit, f"{one.quantity} {one.estimator}".strip(), ((name, ""),))
+        held = found.setdefault(topic_of(one.quantity.replace("reward_part/", "reward/")), [])
+        if panel not in held:
+            held.append(panel)
+    return found
+
+
+def log_curves(diagnosis: Diagnosis, between: tuple[int, int]) -> Curves:
+    """Return the curves of another trainer's log."""
+    series = [one for several in diagnosis.run.series.values() for one in several if len(one)][:MOST_CURVES]
+    every = np.unique(np.concatenate([one.steps for one in series])) if series else np.empty(0, np.int64)
+    every = every[(every >= between[0]) & (every <= between[1])]
+    columns = {}
+    for one in series:
+        inside = (one.steps >= between[0]) & (one.steps <= between[1])
+        column = np.full(len(every), np.nan)
+        column[np.searchsorted(every, one.steps[inside])] = one.values[inside]
+        columns[one.source or one.quantity] = column
+    return thin(every, columns)
+
+
+def log_pins(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """Return where the findings of another trainer's log begin, as a board draws them."""
+    dated = [finding for finding in diagnosis.findings if finding.since_step is not None]
+    return [
+        {"step": finding.since_step, "kind": finding.severity, "title": f"{finding.check}: {finding.message}"}
+        for finding in sorted(dated, key=lambda finding: finding.since_step or 0)
+    ]

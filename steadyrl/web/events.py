@@ -1,0 +1,57 @@
+"""Server-sent events: a page is notified when a file of a run has changed, and asks for what is new.
+
+An event carries no content. So a page that was away for an hour needs one request and not all that it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+LOOK_S = 0.4  # between looks at the files of a run
+LOOK_ALL_S = 2.0  # between looks at all runs
+ALIVE_S = 15.0  # a comment that keeps proxies and browsers from giving up
+MOST_FOLLOWERS = 64
+
+
+class Followers:
+    """Counts the open streams, so that forgotten pages cannot use up the server."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def follow(self, request: Request, state: Callable[[], Any], every_s: float) -> Response:
+        """Return a stream with an event whenever the state is another one.
+
+        Args:
+            request: Who asks.
+            state: Returns something that can be compared and written as JSON, quickly.
+            every_s: How often it is looked at.
+        """
+        if self.count >= MOST_FOLLOWERS:
+            return PlainTextResponse(f"{MOST_FOLLOWERS} pages follow runs already; close some\n", 503)
+        return StreamingResponse(self._events(request, state, every_s), media_type="text/event-stream")
+
+    async def _events(self, request: Request, state: Callable[[], Any], every_s: float) -> AsyncIterator[str]:
+        self.count += 1
+        try:
+            last, silent = await run_in_threadpool(state), 0.0
+            yield f"retry: 2000\nevent: begin\ndata: {json.dumps(last)}\n\n"
+            while not await request.is_disconnected():
+                await asyncio.sleep(every_s)
+                silent += every_s
+                now = await run_in_threadpool(state)
+                if now != last:
+                    last, silent = now, 0.0
+                    yield f"event: changed\ndata: {json.dumps(now)}\n\n"
+                elif silent >= ALIVE_S:
+                    silent = 0.0
+                    yield ": alive\n\n"
+        finally:
+            self.count -= 1

@@ -1,0 +1,135 @@
+"""Who may see the pages: whoever knows the token, from this machine's own pages only.
+
+Every answer forbids scripts and styles that do not come from this server, frames, and requests to anywhere else. Names
+of the server are checked, for another site can let its own name point to 127.0.0.1 (DNS rebinding). What another site's
+page asks for is refused, whatever it knows.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import platform
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "x-frame-options": "DENY",
+}
+NO_TOKEN = "This page needs the token of its address. Open the address that `steadyrl web` printed.\n"
+OTHER_NAME = "This server has another name. Open the address that `steadyrl web` printed.\n"
+_LONGEST_QUERY = 16_384
+
+
+class Guard:
+    """Refuses requests without the token, of other names and of other origins, before anything else sees them."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str):
+        """Set what is allowed.
+
+        Args:
+            app: Answers what is let through.
+            host: The address that the server listens on.
+            port: Its port.
+            token: What a visitor has to know; "" lets everybody in who reaches the port.
+        """
+        self.app, self.host, self.token = app, host, token
+        self.cookie = f"steadyrl-{port}"  # cookies are shared by all ports of a host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no WebSocket is served
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["cache-control"] = "no-store"
+            await send(message)
+
+        answer = self._refusal(scope)
+        await (answer or self.app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that goes no further, or None."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._is_own_name(host):
+            return PlainTextResponse(
+                "This server has another name. Use the address that `steadyrl web` printed.\n", 421
+            )
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return PlainTextResponse("Pages of other origins get nothing here.\n", 403)
+        opened = headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
+            return PlainTextResponse("Pages of other sites get nothing here.\n", 403)
+        if not self.token:
+            return None
+        query = scope["query_string"].decode("latin-1")
+        if len(query) > _LONGEST_QUERY:
+            return PlainTextResponse("The address is too long.\n", 414)
+        parts = parse_qsl(query, keep_blank_values=True)
+        given = [value for name, value in parts if name == "token"]
+        if given and self._is_token(given[-1]):
+            rest = urlencode([part for part in parts if part[0] != "token"])
+            return self._let_in(f"{scope['path']}{'?' if rest else ''}{rest}") if scope["method"] == "GET" else None
+        if self._is_token(self._cookie_of(headers)):
+            return None
+        return PlainTextResponse(NO_TOKEN, 403)
+
+    def _let_in(self, address: str) -> Response:
+        """Return an answer that keeps the token as a cookie, so that it stands in no further address."""
+        answer = RedirectResponse("/" + address.lstrip("/\\"), status_code=303)
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+    def _cookie_of(self, headers: Mapping[str, str]) -> str:
+        try:
+            held = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return ""
+        return held[self.cookie].value if self.cookie in held else ""
+
+    def _is_own_name(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in {"127.0.0.1", "localhost", "::1", self.host.lower()}:
+            return True
+        if self.host not in ("0.0.0.0", "::"):
+            return False
+        return name == platform.node().lower() or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

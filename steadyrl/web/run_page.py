@@ -1,0 +1,181 @@
+"""The pages of one run: what it is, what happened in it, its curves and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.doctor.causes import SEVERITIES
+from steadyrl.report.actions import describe_action
+from steadyrl.rundir import RunDir
+from steadyrl.web.columns import Curves, Shelf
+from steadyrl.web.folder import Place
+from steadyrl.web.overview import row, standing
+from steadyrl.web.topics import panels, topic_of
+
+MOST_EVENTS = 300  # of findings and actions on one page, the newest
+DIGITS = 6  # of a number that is drawn
+_TABS = (("Curves", ""), ("Rollouts", "/rollouts"), ("Doctor", "/doctor"), ("Report", "/report"))
+
+
+def head_view(place: Place) -> dict[str, Any]:
+    """Return what the head of all pages of a run shows."""
+    found = row(place)
+    run = RunDir(place.path)
+    info = run.info() if place.kind == "run" and not found.problem else {}
+    tabs = _TABS if place.kind == "run" else tuple(tab for tab in _TABS if tab[0] in ("Curves", "Doctor"))
+    return {
+        "section": "run",
+        "run": {
+            "id": place.id,
+            "name": place.name,
+            "row": found,
+            "tabs": tabs,
+            "share": found.step / found.steps if found.step is not None and found.steps else None,
+            "started": info.get("started") if isinstance(info.get("started"), int | float) else None,
+            "error": info.get("error"),
+            "attempt": info.get("attempt") or 0,
+        },
+    }
+
+
+def run_view(place: Place, shelf: Shelf) -> dict[str, Any]:
+    """Return what the first page of a run shows."""
+    run = RunDir(place.path)
+    columns = shelf.columns(run)
+    names = columns.names() or list(shelf.curves(run).lines)
+    return {
+        **head_view(place),
+        **what_happened(run),
+        "topics": panels(names),
+        "numbers": _numbers(shelf.curves(run)),
+        "checkpoints": run.checkpoints(),
+        "recorded": recorded_steps(run),
+    }
+
+
+def what_happened(run: RunDir) -> dict[str, Any]:
+    """Return the findings that hold, and everything that happened in a run with its step, the newest first."""
+    lines = [line for line in run.findings() if isinstance(line.get("step"), int)]
+    events = [_raised(line) for line in lines] + [_acted(line) for line in run.actions()]
+    events.sort(key=lambda event: event["step"])
+    return {
+        "standing": sorted((shown(line) for line in standing(lines)), key=_by_severity),
+        "events": events[::-1][:MOST_EVENTS],
+        "left_out": max(0, len(events) - MOST_EVENTS),
+        "pins": [
+            {name: event[name] for name in ("step", "kind", "title")} for event in events if event["kind"] != "cleared"
+        ][-MOST_EVENTS:],
+    }
+
+
+def shown(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a finding with what a page needs; a file that somebody else wrote may lack any of it."""
+    since = line.get("since_step")
+    return {
+        "check": str(line.get("check") or ""),
+        "severity": str(line.get("severity") or ""),
+        "cause": str(line.get("cause") or ""),
+        "message": str(line.get("message") or ""),
+        "remedy": str(line.get("remedy") or ""),
+        "evidence": _texts(line.get("evidence")),
+        "overrides": _texts(line.get("overrides")),
+        "source": str(line.get("source") or ""),
+        "follows": str(line.get("follows") or ""),
+        "since": since if isinstance(since, int) else None,
+        "step": line.get("step"),
+    }
+
+
+def _by_severity(finding: Mapping[str, Any]) -> int:
+    return SEVERITIES.index(finding["severity"])
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(text) for text in value] if isinstance(value, list | tuple) else []
+
+
+def _raised(line: Mapping[str, Any]) -> dict[str, Any]:
+    found = shown(line)
+    cleared = line.get("state") == "cleared"
+    begun = found["step"] if cleared or found["since"] is None else found["since"]
+    return {
+        "step": begun,
+        "kind": "cleared" if cleared else found["severity"],
+        "title": f"{found['check']} cleared" if cleared else f"{found['check']}: {found['message']}",
+        "check": found["check"],
+        "text": "no longer holds" if cleared else found["message"],
+    }
+
+
+def _acted(line: Mapping[str, Any]) -> dict[str, Any]:
+    text = describe_action(line)
+    return {"step": line["step"], "kind": "action", "title": f"autopilot: {text}", "check": "autopilot", "text": text}
+
+
+def recorded_steps(run: RunDir) -> list[int]:
+    """Return the steps whose rollouts were recorded, oldest first."""
+    folder = run.rollouts_file(0).parent
+    if not folder.is_dir() or folder.is_symlink():
+        return []
+    names = (path.stem for path in folder.iterdir() if path.suffix == ".jsonl")
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) <= 12)
+
+
+def _numbers(curves: Curves) -> dict[str, list[dict[str, Any]]]:
+    """Return the numbers of a run in a table, by topic: for readers without scripts, and for those who want digits."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, (mean, low, high) in curves.lines.items():
+        seen = np.flatnonzero(np.isfinite(mean))
+        if not len(seen):
+            continue
+        held = found.setdefault(topic_of(name), [])
+        held.append(
+            {
+                "name": name,
+                "first": float(mean[seen[0]]),
+                "last": float(mean[seen[-1]]),
+                "low": float(np.nanmin(low)),
+                "high": float(np.nanmax(high)),
+                "step": int(curves.steps[seen[-1]]),
+            }
+        )
+    return found
+
+
+def curves_json(curves: Curves) -> dict[str, Any]:
+    """Return curves as a page's script takes them; a line of single steps has its values once."""
+    return {
+        "steps": curves.steps.tolist(),
+        "lines": {
+            name: [_plain(line) for line in ((lines[0],) if curves.single else lines)]
+            for name, lines in curves.lines.items()
+        },
+        "single": curves.single,
+        "complete": curves.complete,
+        "rows": curves.rows,
+    }
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    return [
+        float(f"{value:.{DIGITS}g}") if known else None
+        for value, known in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
+    ]
+
+
+def stamp(run: RunDir) -> list[int]:
+    """Return numbers that change whenever the run has something new to show."""
+    files: Sequence[Path] = (run.metrics_file, run.findings_file, run.actions_file, run.info_file)
+    found = []
+    for file in files:
+        try:
+            held = file.stat()
+        except OSError:
+            found += [0, 0]
+        else:
+            found += [held.st_size, held.st_mtime_ns // 1_000_000]
+    return found

@@ -1,0 +1,77 @@
+// Keeps an open page up to date: the server says that something changed, and this fetches the part that shows it.
+"use strict";
+(() => {
+  const root = document.getElementById("live");
+  if (!root || !root.dataset.events || !window.EventSource) return;
+  const mark = document.getElementById("live-mark");
+  const text = document.getElementById("live-text");
+  let busy = false;
+  let again = false;
+
+  function address() {
+    if (root.dataset.part) return root.dataset.part;
+    const here = new URL(location.href);
+    here.searchParams.set("part", "1");
+    return here.pathname + here.search;
+  }
+
+  const reachable = () => [...root.querySelectorAll("a, button, input, summary")];
+
+  // What the reader has opened, marked or focused stays so.
+  function remember() {
+    return {
+      focus: reachable().indexOf(document.activeElement),
+      open: new Set([...root.querySelectorAll("details[open]")].map(nameOf)),
+      marked: new Set([...root.querySelectorAll("input:checked")].map((box) => box.value)),
+      scroll: root.querySelector(".scroll")?.scrollLeft ?? 0,
+      known: new Set([...root.querySelectorAll("details")].map(nameOf)),
+    };
+  }
+
+  function nameOf(details) {
+    const owner = details.closest("li");
+    return (owner ? owner.querySelector("strong")?.textContent + "/" : "") + details.className;
+  }
+
+  function restore(held) {
+    for (const details of root.querySelectorAll("details")) {
+      if (held.known.has(nameOf(details))) details.open = held.open.has(nameOf(details));
+    }
+    for (const box of root.querySelectorAll("input[type=checkbox]")) box.checked = held.marked.has(box.value);
+    const scroll = root.querySelector(".scroll");
+    if (scroll) scroll.scrollLeft = held.scroll;
+    if (held.focus >= 0) reachable()[held.focus]?.focus({ preventScroll: true });
+  }
+
+  async function refresh() {
+    if (busy) { again = true; return; }
+    busy = true;
+    try {
+      const answer = await fetch(address(), { headers: { accept: "text/html" } });
+      if (answer.ok) {
+        const part = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const held = remember();
+        root.replaceChildren(...part.body.childNodes);
+        restore(held);
+        document.dispatchEvent(new CustomEvent("run-changed"));
+      }
+    } catch (error) {
+      say("offline", false);
+    } finally {
+      busy = false;
+      if (again) { again = false; setTimeout(refresh, 200); }
+    }
+  }
+
+  function say(word, alive) {
+    mark.hidden = false;
+    mark.classList.toggle("is-off", !alive);
+    text.textContent = word;
+  }
+
+  const events = new EventSource(root.dataset.events);
+  events.addEventListener("begin", () => say("live", true));
+  events.addEventListener("changed", refresh);
+  events.onerror = () => say("connection lost", false);
+  addEventListener("pagehide", () => events.close());
+})();

@@ -1,0 +1,72 @@
+import json
+import os
+
+import pytest
+
+from steadyrl.errors import RunError
+from tests import needs
+from tests.web.made import make_run
+
+needs.skip_without_packages("starlette", extra="web")
+
+from steadyrl.web.folder import Folder  # noqa: E402 # it needs the packages
+
+
+def test_runs_and_logs_are_found_at_any_depth(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "sweep" / "b")
+    (tmp_path / "trl").mkdir()
+    rows = [{"step": i, "loss": 0.1, "reward": 0.2} for i in range(5)]
+    (tmp_path / "trl" / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = {place.name: (place.id, place.kind) for place in Folder(tmp_path).places()}
+    assert found == {
+        "a": ("a", "run"),
+        "sweep/b": ("sweep~b", "run"),
+        "trl/log.jsonl": ("trl~log.jsonl", "log"),
+    }
+
+
+def test_a_single_run_is_a_folder_of_one(tmp_path):
+    run = make_run(tmp_path / "only")
+    (place,) = Folder(run.path).places()
+    assert (place.name, place.path) == ("only", run.path)
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a b", "a~b", "%2e%2e", "é" * 60, "-rf", "a\nb"])
+def test_any_name_has_an_address_of_plain_characters(tmp_path, name):
+    make_run(tmp_path / name)
+    folder = Folder(tmp_path)
+    (place,) = folder.places()
+    assert set(place.id) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._~-")
+    assert folder.find(place.id).path == tmp_path / name
+
+
+@pytest.mark.linux
+def test_a_name_that_is_no_text_is_shown(tmp_path):
+    make_run(os.fsencode(tmp_path).decode() + "/" + os.fsdecode(b"bad\xff"))
+    (place,) = Folder(tmp_path).places()
+    assert place.id.isascii()
+
+
+@pytest.mark.parametrize("asked", ["../a", "..~a", "/etc", "a/../../etc", "", "."])
+def test_a_path_is_no_name_of_a_run(tmp_path, asked):
+    make_run(tmp_path / "in" / "a")
+    make_run(tmp_path / "a")
+    with pytest.raises(RunError, match="there is no run"):
+        Folder(tmp_path / "in").find(asked)
+
+
+def test_what_lies_outside_is_not_shown(tmp_path):
+    outside = make_run(tmp_path / "outside")
+    inside = tmp_path / "in"
+    run = make_run(inside / "a")
+    (inside / "linked").symlink_to(outside.path)
+    sly = make_run(inside / "sly")
+    sly.metrics_file.unlink()
+    sly.metrics_file.symlink_to(outside.metrics_file)
+    folder = Folder(inside)
+    assert [place.name for place in folder.places()] == ["a"]
+    run.rollouts_file(0).unlink()
+    run.rollouts_file(0).symlink_to("/etc/passwd")
+    assert folder.file(run.rollouts_file(0)) is None
+    assert folder.file(run.rollouts_file(10)) == run.rollouts_file(10)
