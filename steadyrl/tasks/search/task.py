@@ -27,10 +27,12 @@ from steadyrl.tasks.search.corpus import Corpus, Request
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
 from steadyrl.tasks.search.query import Node, canonical, parse, terms
+from steadyrl.tasks.search.worth import MALFORMED, weigh
 from steadyrl.types import Problem, Rollout, Score
 
 _JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per reward part
 _HITS_SHOWN = 5
+_PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
 
 
 class SearchSettings(Section):
@@ -51,7 +53,7 @@ class SearchSettings(Section):
 
 
 class SearchTask:
-    """See Task. Rewards: retrieval (F1), recall, precision, bits, structure, parseable."""
+    """See Task. Rewards: retrieval (F1), recall, precision, bits, worth, joint, structure, parseable."""
 
     Settings = SearchSettings
     name = "search"
@@ -80,7 +82,7 @@ class SearchTask:
         """See Task."""
         return {
             "retrieval": self._judge,
-            **{name: self._part(name) for name in ("recall", "precision", "bits", "structure", "parseable")},
+            **{name: self._part(name) for name in _PARTS},
         }
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
@@ -124,15 +126,15 @@ class SearchTask:
     def _measure(self, problem: Problem, text: str) -> Score:
         parsed = parse(text)
         if parsed.tree is None:
-            parts = dict.fromkeys(("recall", "precision", "bits", "structure", "parseable"), 0.0)
-            return Score(0.0, parts, note=f"malformed: {parsed.problem}")
+            return Score(0.0, dict.fromkeys(_PARTS, 0.0) | MALFORMED, note=f"malformed: {parsed.problem}")
         try:
             found = self.index.search(parsed.tree)
+            worth = weigh(parsed.tree, self._relevant[problem.id], self.index)
         except EngineFailure as error:
             return Score(None, unscored=str(error))
         parts = measure(found, self._relevant[problem.id], self.index.document_count)
         shown = ", ".join(self.index.ids[n] for n in found[:_HITS_SHOWN])
-        parts |= {"structure": structure(parsed.tree), "parseable": 1.0}
+        parts |= worth.parts() | {"structure": structure(parsed.tree), "parseable": 1.0}
         return Score(parts.pop("f1"), parts, note=f"{len(found)} found: {shown}")
 
     def _part(self, name: str) -> RewardFn:

@@ -17,7 +17,8 @@ DOCUMENTS = {
     "d3": "cats and dogs play",
     "d4": "green birds sing songs",
 }
-PARTS = ("retrieval", "recall", "precision", "bits", "structure", "parseable")
+REWARDS = ("retrieval", "recall", "precision", "bits", "worth", "joint", "structure", "parseable")
+MARKS = ("dead_part", "repeated_word", "no_operator", "two_help")
 
 
 def made(corpus, **settings):
@@ -46,7 +47,7 @@ def beir(tmp_path):
 
 def answered(task, *texts):
     (problem,) = task.problems("train")
-    return score_texts([(problem, text) for text in texts], make_terms(dict.fromkeys(PARTS, 1.0), task))
+    return score_texts([(problem, text) for text in texts], make_terms(dict.fromkeys(REWARDS, 1.0), task))
 
 
 def numbers(*values):
@@ -92,8 +93,14 @@ def test_a_query_is_judged_by_what_it_finds(beir):
         "recall": 1.0,
         "precision": pytest.approx(2 / 3),
         "bits": pytest.approx(math.log(2 / 3 * 4 / 2) / math.log(2)),
+        "worth": pytest.approx(1 / 2 * 4 / 5),  # "cats" alone finds both, so "bark" does not help
+        "joint": 0.0,
         "structure": 0.5,
         "parseable": 1.0,
+        "dead_part": 0.0,
+        "repeated_word": 0.0,
+        "no_operator": 0.0,
+        "two_help": 0.0,
         "result_size": 3.0,
     }
     assert found.note == "3 found: d1, d2, d3"
@@ -114,7 +121,7 @@ def test_recall_precision_and_size_are_logged_beside_retrieval_alone(beir):
 
 def test_a_malformed_query_scores_zero_and_says_why(beir):
     for found in answered(beir(), "cats AND", "(cats", "", '"cats', "text: cats"):
-        assert found.parts == dict.fromkeys(PARTS, 0.0)
+        assert found.parts == dict.fromkeys(REWARDS + MARKS, 0.0)
         assert (found.reward, found.unscored) == (0.0, None)
         assert found.note.startswith("malformed: ")
         assert len(found.note) > len("malformed: ")

@@ -1,0 +1,146 @@
+"""What the parts of a Boolean query are worth: a part counts only if leaving it out makes what is found worse.
+
+A part is a word, or a clause of several words: a child of AND or OR, what NOT subtracts, a word of a phrase. The worth
+is measured on the index and never read off the written form, so ``w OR w``, ``w OR ( nothing AND found )`` and
+``w AND ( the OR of )`` are worth what "w" is worth, and no more.
+
+Each word is searched once; every query with a part left out is then made of these results, without the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.tasks.search.index import SearchIndex
+from steadyrl.tasks.search.query import And, Node, Not, Or, Phrase, Term, terms
+
+# Which documents a word, phrase or prefix is in: [documents] bool.
+_Found = Callable[[Term | Phrase], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """How much of a query does something.
+
+    Attributes:
+        f1: F1 of the whole query.
+        best_word: F1 of the best single word of the query.
+        words: Number of its words, repeated ones included.
+        helping: Number of the words of its core, which is what is left when every part that makes nothing better is
+            left out; 0 if nothing relevant is found.
+        dead_part: True if some part can be left out and exactly the same documents are found.
+        repeated_word: True if a word occurs twice.
+        no_operator: True if nothing joins its words by AND, OR or NOT.
+    """
+
+    f1: float
+    best_word: float
+    words: int
+    helping: int
+    dead_part: bool
+    repeated_word: bool
+    no_operator: bool
+
+    def parts(self) -> dict[str, float]:
+        """Return the rewards ``worth`` and ``joint``, and what is logged of the query's form."""
+        share = self.helping / self.words
+        return {
+            "worth": share * self.f1,
+            "joint": share * max(0.0, self.f1 - self.best_word),
+            "dead_part": float(self.dead_part),
+            "repeated_word": float(self.repeated_word),
+            "no_operator": float(self.no_operator),
+            "two_help": float(self.helping == self.words > 1),
+        }
+
+
+# All of them are 0 for a malformed query.
+MALFORMED = dict.fromkeys(Worth(0.0, 0.0, 1, 0, False, False, False).parts(), 0.0)
+
+
+def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
+    """Measure what each part of a query is worth.
+
+    Args:
+        tree: The query.
+        relevant: Document numbers that answer the request, distinct, at least one.
+        index: Finds the documents of each word.
+
+    Raises:
+        EngineFailure: The engine failed on a word of the query.
+    """
+    wanted = np.zeros(index.document_count, bool)
+    wanted[relevant] = True
+    leaves: dict[Term | Phrase, np.ndarray] = {}
+
+    def of_leaf(leaf: Term | Phrase) -> np.ndarray:
+        if leaf not in leaves:
+            leaves[leaf] = np.zeros(index.document_count, bool)
+            leaves[leaf][index.search(leaf)] = True
+        return leaves[leaf]
+
+    whole = _documents(tree, of_leaf)
+    f1 = _f1(whole, wanted)
+    words = terms(tree)
+    return Worth(
+        f1=f1,
+        best_word=max(_f1(of_leaf(Term(word)), wanted) for word in words),
+        words=len(words),
+        helping=len(terms(_core(tree, f1, wanted, of_leaf))) if f1 else 0,
+        dead_part=any(np.array_equal(_documents(rest, of_leaf), whole) for rest in _shortened(tree)),
+        repeated_word=len(set(words)) < len(words),
+        no_operator=not isinstance(tree, And | Or | Not),
+    )
+
+
+def _core(tree: Node, f1: float, wanted: np.ndarray, of_leaf: _Found) -> Node:
+    """Leave out parts, the largest first, as long as what is found does not become worse."""
+    core, still_shorter = tree, True
+    while still_shorter:
+        still_shorter = False
+        for rest in sorted(_shortened(core), key=lambda rest: len(terms(rest))):
+            if (without := _f1(_documents(rest, of_leaf), wanted)) >= f1:
+                core, f1, still_shorter = rest, without, True
+                break
+    return core
+
+
+def _shortened(node: Node) -> Iterator[Node]:
+    """Yield the tree without each of its parts."""
+    match node:
+        case And(children) | Or(children):
+            for i, child in enumerate(children):
+                others = children[:i] + children[i + 1 :]
+                yield others[0] if len(others) == 1 else type(node)(others)
+                for shorter in _shortened(child):
+                    yield type(node)((*children[:i], shorter, *children[i + 1 :]))
+        case Not(keep, drop):
+            yield keep
+            for shorter in _shortened(keep):
+                yield Not(shorter, drop)
+            for shorter in _shortened(drop):
+                yield Not(keep, shorter)
+        case Phrase(words):
+            for i in range(len(words)):
+                others = words[:i] + words[i + 1 :]
+                yield Term(others[0]) if len(others) == 1 else Phrase(others)
+
+
+def _documents(node: Node, of_leaf: _Found) -> np.ndarray:
+    """Return which documents a query finds: [documents] bool."""
+    match node:
+        case And(children):
+            return np.logical_and.reduce([_documents(child, of_leaf) for child in children])
+        case Or(children):
+            return np.logical_or.reduce([_documents(child, of_leaf) for child in children])
+        case Not(keep, drop):
+            return _documents(keep, of_leaf) & ~_documents(drop, of_leaf)
+        case Term() | Phrase():
+            return of_leaf(node)
+
+
+def _f1(found: np.ndarray, wanted: np.ndarray) -> float:
+    return 2 * float(np.count_nonzero(found & wanted)) / float(np.count_nonzero(found) + np.count_nonzero(wanted))
