@@ -151,6 +151,17 @@ class Exact(Protocol):
 
 
 @runtime_checkable
+class Attackable(Protocol):
+    """A task that knows answers which only look like more than they are; no reward may pay for the look."""
+
+    def honest_core(self, problem: Problem) -> str:
+        """Return the simple answer that the empty forms are made of."""
+
+    def empty_forms(self, problem: Problem) -> Mapping[str, str]:
+        """Return answers that add nothing to the honest core but form, by the name of the form."""
+
+
+@runtime_checkable
 class Editable(Protocol):
     """A task whose problems can be changed a little, for curricula that make their own."""
 

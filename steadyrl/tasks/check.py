@@ -3,7 +3,8 @@
 The gold answer must score high and an empty one low, scoring must be reproducible, and no text may raise an error. In a
 multi-turn task the expert plays the gold answer, which must be good for every kind of problem, and the empty answer is
 an empty text in every turn. High and low are means over at most 200 problems of each split. In an exact task (see
-``protocols.Exact``) every answer to every problem must be right by itself.
+``protocols.Exact``) every answer to every problem must be right by itself. Where the task knows empty forms of an
+answer (see ``protocols.Attackable``), the rewards may pay none of them more than the honest core in it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from steadyrl import plugins
 from steadyrl.config import Config
-from steadyrl.protocols import Exact, Interactive, Task
+from steadyrl.protocols import Attackable, Exact, Interactive, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, score_texts
 from steadyrl.sections import RewardSettings
 from steadyrl.tasks.attempts import Say, score_attempts
@@ -24,6 +25,7 @@ from steadyrl.types import Finding, Problem, Rollout
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _PROBLEMS = 200  # of each split, spread evenly
+_ROUNDING = 1e-9  # of means of equal rewards
 _NAMED = 3  # problems that fail, of as many as there may be
 _HOSTILE = ("(", '"', "AND", "x" * 5000, "( " * 400, "\x00", "NOT NOT", "'; DROP TABLE documents; --", "a:b", "\ud800")
 
@@ -46,9 +48,11 @@ def check_task(config: Config) -> list[Finding]:
         if len(some) < len(train) + len(heldout):
             seen = f"; {len(some)} of {len(train) + len(heldout)} problems were checked"
             answers = [replace(answer, message=answer.message + seen) for answer in answers]
+    attacks = [_empty_forms(task, task, terms, some)] if isinstance(task, Attackable) else []
     return [
         _splits(train, heldout),
         *answers,
+        *attacks,
         _repeats(config, task, terms, some),
         _hostile(task, terms, some[0]),
     ]
@@ -181,6 +185,25 @@ def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, hi
     mean = float(np.mean(known))
     bound = f"at least {low:g}" if math.isfinite(low) else f"at most {high:g}"
     return _judged(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
+
+
+def _empty_forms(task: Task, knows: Attackable, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
+    """Compare what the rewards pay for each empty form with what they pay for the honest core, on the same problems."""
+    answers = [{"": knows.honest_core(problem), **knows.empty_forms(problem)} for problem in problems]
+    paid: dict[str, float] = {}
+    for form in answers[0]:
+        rollouts = _answered(task, terms, [(p, texts[form]) for p, texts in zip(problems, answers, strict=True)])
+        known = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+        if len(known) < len(rollouts):
+            return _judged("empty forms", False, f"{len(rollouts) - len(known)} of {len(rollouts)} left unscored")
+        paid[form] = float(np.mean(known))
+    core = paid.pop("")
+    above = sorted((form for form in paid if paid[form] > core + _ROUNDING), key=lambda form: -paid[form])
+    detail = f"{len(paid) - len(above)} of {len(paid)} are paid at most the {core:.3f} of the honest answer in them"
+    if above:
+        named = ", ".join(f"'{form}' {paid[form]:.3f}" for form in above[:_NAMED])
+        detail += f"; paid more: {named}; do not reward the form, but what each part adds to the result"
+    return _judged("empty forms", not above, detail)
 
 
 def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:

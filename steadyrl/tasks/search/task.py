@@ -24,6 +24,7 @@ from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
 from steadyrl.tasks.search.beir import beir_corpus
 from steadyrl.tasks.search.cache import stdlib_with_index
 from steadyrl.tasks.search.corpus import Corpus, Request
+from steadyrl.tasks.search.empty_forms import empty_forms, honest_core
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
 from steadyrl.tasks.search.query import Node, canonical, parse, terms
@@ -94,6 +95,14 @@ class SearchTask:
         if problem.id in self._gold:
             return self._gold[problem.id]
         return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
+
+    def honest_core(self, problem: Problem) -> str:
+        """See Attackable: the rarest word of the request."""
+        return honest_core(problem.columns["request"], self.index)
+
+    def empty_forms(self, problem: Problem) -> Mapping[str, str]:
+        """See Attackable."""
+        return empty_forms(problem.columns["request"], self.index)
 
     def ask(self, text: str) -> Problem:
         """See Task."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -125,19 +126,20 @@ def _shortened(node: Node) -> Iterator[Node]:
                 yield Not(keep, shorter)
         case Phrase(words):
             for i in range(len(words)):
-                others = words[:i] + words[i + 1 :]
-                yield Term(others[0]) if len(others) == 1 else Phrase(others)
+                left = words[:i] + words[i + 1 :]
+                yield Term(left[0]) if len(left) == 1 else Phrase(left)
 
 
 def _documents(node: Node, of_leaf: _Found) -> np.ndarray:
     """Return which documents a query finds: [documents] bool."""
     match node:
         case And(children):
-            return np.logical_and.reduce([_documents(child, of_leaf) for child in children])
+            return reduce(np.logical_and, (_documents(child, of_leaf) for child in children))
         case Or(children):
-            return np.logical_or.reduce([_documents(child, of_leaf) for child in children])
+            return reduce(np.logical_or, (_documents(child, of_leaf) for child in children))
         case Not(keep, drop):
-            return _documents(keep, of_leaf) & ~_documents(drop, of_leaf)
+            kept: np.ndarray = _documents(keep, of_leaf) & ~_documents(drop, of_leaf)
+            return kept
         case Term() | Phrase():
             return of_leaf(node)
 
