@@ -187,16 +187,24 @@ def forget_after(run: RunDir, step: int) -> None:
             _remove(run.checkpoint_folder(later))
 
 
-def finish_writing(run: RunDir) -> None:
-    """Finish what an earlier process did not: put a complete checkpoint in its place, remove an incomplete one.
+def finish_writing(run: RunDir, keep: int) -> None:
+    """Finish what an earlier process did not: put a complete checkpoint in its place, remove incomplete and old ones.
 
     Only the process that writes into the run may call it.
+
+    Args:
+        run: The run directory.
+        keep: See ``save``.
 
     Raises:
         AccessError: The disk is not writable.
     """
     try:
         _finish_swaps(run)
+        stays = {run.checkpoint_folder(step) for step in set(run.checkpoints()) - set(_superfluous(run, keep))}
+        for folder in run.checkpoint_folder(0).parent.glob("[0-9]*"):
+            if folder not in stays and folder.is_dir():
+                _remove(folder)
     except OSError as error:
         raise AccessError(f"cannot put the checkpoints of '{run.path}' in order: {error}; check permissions") from error
 

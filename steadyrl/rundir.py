@@ -23,7 +23,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -105,21 +105,25 @@ class RunDir:
 
         Raises:
             RunError: Another process holds it.
+            AccessError: The lock cannot be written.
         """
         import fcntl  # not on Windows, where runs can still be read
 
-        with (self.path / "writer.lock").open("a+", encoding="utf-8") as file:
+        with ExitStack() as held:
+            path = self.path / "writer.lock"
             try:
+                file = held.enter_context(path.open("ab+", buffering=0))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+                file.truncate(0)
+                file.write(f"{os.getpid()} on {platform.node()}\n".encode())
+            except BlockingIOError as error:
                 file.seek(0)
+                holder = file.read().decode("utf-8", "replace").strip() or "unknown"
                 raise RunError(
-                    f"another process is training '{self.path}' (process {file.read().strip() or 'unknown'}); wait for "
-                    "it to end, or stop it"
+                    f"another process is training '{self.path}' (process {holder}); wait for it to end, or stop it"
                 ) from error
-            file.truncate(0)
-            file.write(f"{os.getpid()} on {platform.node()}\n")
-            file.flush()
+            except OSError as error:
+                raise _not_written(path, error) from error
             yield
 
     @property
@@ -177,19 +181,15 @@ class RunDir:
     def checkpoints(self) -> list[int]:
         """Return the steps of complete checkpoints, oldest first."""
         root = self.path / "checkpoints"
-        if not root.is_dir():
-            return []
-        names = [p.name for p in root.iterdir() if re.fullmatch(r"\d{6,}", p.name) and (p / DONE).is_file()]
-        return sorted(int(name) for name in names)
+        return sorted(int(p.name) for p in root.glob("*") if re.fullmatch(r"\d{6,}", p.name) and (p / DONE).is_file())
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return one record per step, the highest attempt of each, in step order."""
         latest: dict[int, dict[str, Any]] = {}
         for record in read_lines(self.metrics_file):
-            if type(record.get("step")) is not int or type(record.get("attempt")) is not int:
+            counts = record.get("step"), record.get("attempt")
+            if not all(type(count) is int and 0 <= count < MOST_STEPS for count in counts):
                 continue  # an object, but no line of metrics
-            if not (0 <= record["step"] < MOST_STEPS and 0 <= record["attempt"] < MOST_STEPS):
-                continue
             known = latest.get(record["step"])
             if known is None or record["attempt"] >= known["attempt"]:
                 latest[record["step"]] = record

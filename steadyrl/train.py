@@ -145,7 +145,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
         "finished", or "interrupted" where ``watch.stop`` said so.
     """
     watch = watch or Watch()
-    checkpoint.finish_writing(run)
+    checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
     state = checkpoint.load(run, session.backend)
     if state is None:
         state = State(algorithm=dict(session.algorithm.state))

@@ -190,7 +190,7 @@ def test_a_kill_at_any_file_operation_leaves_one_whole_checkpoint(written_again)
     for operations in itertools.count(1):
         run, save, check = written_again()
         killed = cut_short(save, operations, Killed())
-        checkpoint.finish_writing(run)
+        checkpoint.finish_writing(run, 1)
         found.append(check())
         assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["000003"]
         if not killed:
@@ -199,13 +199,31 @@ def test_a_kill_at_any_file_operation_leaves_one_whole_checkpoint(written_again)
     assert found == sorted(found) and set(found) == {1, 2}
 
 
+def test_a_kill_while_an_old_checkpoint_goes_leaves_nothing_of_it(toy, tmp_path):
+    session, left = toy(), set()
+    for operations in itertools.count(1):
+        run = RunDir(tmp_path / f"run{operations}")
+        for step in (1, 2):
+            checkpoint.save(run, session.backend, State(step=step), 2)
+        killed = cut_short(
+            lambda run=run: checkpoint.save(run, session.backend, State(step=3), 2), operations, Killed()
+        )
+        checkpoint.finish_writing(run, 2)
+        names = sorted(path.name for path in (run.path / "checkpoints").iterdir())
+        assert names == [f"{step:06d}" for step in run.checkpoints()]
+        left.add(tuple(run.checkpoints()))
+        if not killed:
+            break
+    assert left == {(1, 2), (2, 3)}
+
+
 def test_a_kill_while_a_killed_save_is_finished_leaves_one_whole_checkpoint(written_again):
     for operations in itertools.count(1):
         for again in itertools.count(1):
             run, save, check = written_again()
             killed = cut_short(save, operations, Killed())
-            killed_again = cut_short(lambda run=run: checkpoint.finish_writing(run), again, Killed())
-            checkpoint.finish_writing(run)
+            killed_again = cut_short(lambda run=run: checkpoint.finish_writing(run, 1), again, Killed())
+            checkpoint.finish_writing(run, 1)
             check()
             if not killed_again:
                 break
@@ -218,7 +236,7 @@ def test_a_full_disk_at_any_file_operation_is_one_line_and_leaves_one_whole_chec
     for operations in itertools.count(1):
         run, save, check = written_again()
         full = cut_short(save, operations, OSError(errno.ENOSPC, "No space left on device"))
-        checkpoint.finish_writing(run)
+        checkpoint.finish_writing(run, 1)
         check()
         if not full:
             break

@@ -46,6 +46,15 @@ def test_a_file_that_cannot_be_written_whole_leaves_no_part_of_it(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"] and path.read_bytes() == before
 
 
+def test_a_lock_that_cannot_be_written_is_one_line_and_leaves_the_run_free(tmp_path):
+    run = RunDir(tmp_path)
+    message = r"cannot write '.*writer\.lock': File too large"
+    with files_end_after(0), pytest.raises(AccessError, match=message), run.writing():
+        pytest.fail("it is written by nobody")
+    with run.writing():
+        assert str(os.getpid()) in (tmp_path / "writer.lock").read_text()
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_and_no_part(toy, tmp_path):
     session, directory = toy(), RunDir(tmp_path)
     checkpoint.save(directory, session.backend, State(step=1), 2)

@@ -20,10 +20,12 @@ POLICY, VALUE_HEAD, OPTIMIZER = "policy", "value_head.safetensors", "optimizer.s
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Raise an error of safetensors in writing, such as a full disk, as the OSError that it stands for."""
+    """Raise an error of safetensors or tokenizers in writing, such as a full disk, as the OSError it stands for."""
     try:
         yield
-    except SafetensorError as error:
+    except Exception as error:
+        if not isinstance(error, SafetensorError) and type(error) is not Exception:  # tokenizers raises bare ones
+            raise
         raise OSError(str(error)) from error
 
 
