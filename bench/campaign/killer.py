@@ -1,187 +1,225 @@
-"""Runs killed at random moments and at file operations, and resumed: they end as if nothing had happened.
+"""Runs that are killed, or run out of disk or memory, and are resumed: they end as if nothing had happened.
 
-Each trial forks a process that trains with the toy backend, so that a kill costs no start of Python.
+Each trial forks a process that trains, so that a kill costs no start of Python. A kill comes at a random moment, or
+before an operation on files. A full disk refuses new files from an operation on, or lets none grow. Memory is short by
+some MiB. Then the run goes on, and what it leaves is compared with the run that nothing disturbed: every step's
+metrics, recorded rollouts, choices of problems, the autopilot's actions, held-out answers, and the last checkpoint to
+the last bit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
+import importlib.util
+import itertools
 import json
 import os
 import random
 import signal
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.campaign.child import Fault, fair_judge, in_child, watch_files
+from bench.campaign.kinds import REAL, TOY, Kind
+from bench.campaign.model_folders import good_folder
 from bench.campaign.trial import Failure
-from bench.kill_resume import outcome
-from steadyrl import launch
-from steadyrl.errors import SteadyError
-from steadyrl.rundir import RunDir
-from steadyrl.tasks.prompts import PromptsTask
-from steadyrl.types import Problem
+from bench.kill_resume import TIMED
+from steadyrl import launch, scratch
+from steadyrl.rundir import RunDir, read_lines
 
-KILLS = 3  # of one run, at most
-PATIENCE_S = 300.0  # for one process that trains some steps; the machine may be busy
-STEPS = 8
-ALGORITHMS = ("ppo", "grpo", "rloo", "reinforce", "raft", "rwr")
-CURRICULA = ("uniform", "learnability", "plr", "bandit", "accel")
-WRITES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link")
-
-
-class Prompts(PromptsTask):
-    """A task whose problems have a difficulty and can be edited, for curricula that need one or the other."""
-
-    def __init__(self, settings: PromptsTask.Settings, seed: int = 0) -> None:
-        super().__init__(settings, seed)
-        self.metric = "length"
-
-    def mutate(self, problem: Problem, generator: np.random.Generator) -> Problem:
-        """Return another problem like a given one."""
-        word = str(generator.integers(1000))
-        return replace(problem, id=f"{problem.id}-{word}", prompt=f"{problem.prompt} {word}")
+MOST_FAULTS = 3  # that one run meets
+KILLS = ("operation", "moment")
+SHARES = {"operation": 10, "moment": 6, "full": 3, "size": 2, "memory": 1}  # of the faults
+WORDS = {
+    "operation": "a run killed at an operation on files ends as if nothing had happened",
+    "moment": "a run killed at a random moment ends as if nothing had happened",
+    "full": "a run that can make no more files says so in one line, and goes on later as if nothing had happened",
+    "size": "a run whose files can grow no more says so in one line, and goes on later as if nothing had happened",
+    "memory": "a run that is short of memory goes on later as if nothing had happened",
+}
+CLEAN = "nothing of a killed run stays in the folder for temporary files"
+_COUNTS = ("time/", "judge/")  # clocks, and what was asked of a judge since the line before: a process may end between
 
 
-def attack(rng: random.Random, folder: Path) -> Failure:
-    """Kill one kind of run up to three times, resume it each time, and compare with the unbroken one."""
-    algorithm, curriculum = rng.choice(ALGORITHMS), rng.choice(CURRICULA)
-    pilot = rng.choice(("off", "act"))
-    what = f"{algorithm}, {curriculum}, autopilot {pilot}"
-    expected, seconds, operations = unbroken(algorithm, curriculum, pilot, folder / "whole")
-    runs = folder / "killed"
-    kills: list[str] = []
-    for _ in range(KILLS):
-        if rng.random() < 0.5:
-            at, after = rng.randint(1, operations), None
+@dataclass(frozen=True)
+class Whole:
+    """A run that nothing disturbed: what it left, its seconds, its operations on files, and its largest file."""
+
+    left: dict[str, Any]
+    seconds: float
+    operations: int
+    largest: int
+
+
+class Killer:
+    """Tries kinds of runs, and counts what happened to them.
+
+    Attributes:
+        met: How often each kind of fault has hit a run.
+        failed: How often a run that it hit has not ended as it should.
+    """
+
+    def __init__(self, kinds: tuple[Kind, ...] | None = None) -> None:
+        self._kinds = kinds if kinds is not None else tuple(kind for kind in (*TOY, *REAL) if _can_run(kind))
+        self._whole: dict[str, Whole] = {}
+        self._open = contextlib.ExitStack()
+        self._judge = ""
+        self.met: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+
+    def attack(self, rng: random.Random, folder: Path) -> Failure:
+        """Let up to three things happen to one run, go on with it each time, and compare with the unbroken one."""
+        kind = rng.choice(self._kinds)
+        whole = self._unbroken(kind, folder / "whole")
+        place = folder / "broken"
+        place.mkdir()
+        met: list[Fault] = []
+        failure = self._break(kind, rng, whole, place, met)
+        if not failure:
+            (run,) = (path.parent for path in place.glob("runs/*/run.json") if RunDir(path.parent).status == "finished")
+            other = [name for name, value in traces(RunDir(run)).items() if value != whole.left[name]]
+            failure = f"other than undisturbed: {', '.join(other)}" if other else ""
+        remains = _remains(place / "tmp")
+        for fault in {fault.kind for fault in met} or {"none"}:
+            self.failed[fault] += bool(failure)
+        self.met[CLEAN] += 1
+        self.failed[CLEAN] += bool(remains)
+        failure = failure or (f"left in the folder for temporary files: {remains}" if remains else "")
+        return f"{kind.name}: {', '.join(map(str, met)) or 'nothing happened'}: {failure}" if failure else ""
+
+    def rows(self) -> list[tuple[str, int, int]]:
+        """Return a row of the table for each kind of fault."""
+        names = {**WORDS, CLEAN: CLEAN}
+        return [(words, self.met[name], self.failed[name]) for name, words in names.items() if self.met[name]]
+
+    def close(self) -> None:
+        """End the judge's server."""
+        self._open.close()
+
+    def _break(self, kind: Kind, rng: random.Random, whole: Whole, place: Path, met: list[Fault]) -> Failure:
+        """Start the run and go on with it until nothing happens to it any more; note what did."""
+        for _ in range(MOST_FAULTS):
+            fault = _fault(rng, whole)
+            code, said = in_child(lambda: self._train(kind, place), place, fault)
+            if code == 0:
+                break
+            self.met[fault.kind] += 1
+            met.append(fault)
+            if wrong := _wrong_end(fault, code, said):
+                return wrong
         else:
-            at, after = 0, rng.uniform(0.0, seconds)
-        code, said = _in_child(lambda n=at: _train(algorithm, curriculum, pilot, runs, n), after)
-        kills.append(f"operation {at}" if at else f"{after:.3f} s")
-        if code == 0:
-            break
-        if code != -signal.SIGKILL:
-            return f"{what}: killed at {kills}: the next start ended with {code}: {said}"
-    else:
-        code, said = _in_child(lambda: _train(algorithm, curriculum, pilot, runs, 0), None)
-        if code != 0:
-            return f"{what}: killed at {kills}: the last resume ended with {code}: {said}"
-    whole = [RunDir(path.parent) for path in runs.glob("*/run.json")]
-    finished = [run for run in whole if run.status == "finished"]
-    if len(finished) != 1:
-        return f"{what}: killed at {kills}: {len(finished)} of {len(whole)} runs are finished"
-    return "" if outcome(finished[0]) == expected else f"{what}: killed at {kills}: the outcome is another"
+            code, said = in_child(lambda: self._train(kind, place), place, Fault("none"))
+            if code != 0:
+                return f"the last resume ended with {code}: {said}"
+        statuses = [RunDir(path.parent).status for path in sorted(place.glob("runs/*/run.json"))]
+        return "" if statuses.count("finished") == 1 else f"the runs are {statuses}"
+
+    def _unbroken(self, kind: Kind, place: Path) -> Whole:
+        """Make the run that nothing disturbs, once for each kind."""
+        if kind.name not in self._whole:
+            place.mkdir()
+            if kind.judged and not self._judge:
+                self._judge = self._open.enter_context(fair_judge())
+            if kind.needs == "torch":
+                good_folder()  # here, so that no child has to load torch and make the model
+            began = time.monotonic()
+            code, said = in_child(lambda: self._count(kind, place), place, Fault("none"))
+            if code != 0:
+                raise RuntimeError(f"the unbroken run of '{kind.name}' failed: {said}")
+            (run,) = (RunDir(path.parent) for path in place.glob("runs/*/run.json"))
+            if kind.acts and not any(line.get("done") for line in run.actions()):
+                raise RuntimeError(f"the autopilot did nothing in '{kind.name}'")
+            files = [path.stat().st_size for path in run.path.rglob("*") if path.is_file()]
+            operations = int((place / "operations").read_text())
+            self._whole[kind.name] = Whole(traces(run), time.monotonic() - began, operations, max(files))
+        return self._whole[kind.name]
+
+    def _train(self, kind: Kind, place: Path) -> None:
+        """Begin a run, or go on with the one that was begun; one that has ended is left as it is."""
+        begun = sorted(path.parent for path in place.glob("runs/*/run.json"))
+        if not begun:
+            launch.run(kind.config(place / "runs", self._judge, _model(kind)))
+        elif RunDir(begun[-1]).status != "finished":
+            launch.run(resume=begun[-1])
+
+    def _count(self, kind: Kind, place: Path) -> None:
+        counts: list[int] = []
+        watch_files(place, lambda count, _: counts.append(count))
+        self._train(kind, place)
+        operations = counts[-1]
+        (place / "operations").write_text(str(operations))
 
 
-_KNOWN: dict[tuple[str, str, str], tuple[Any, float, int]] = {}
-
-
-def unbroken(algorithm: str, curriculum: str, pilot: str, folder: Path) -> tuple[Any, float, int]:
-    """Return the outcome of the run that nothing disturbs, its seconds, and how many file operations it makes."""
-    key = algorithm, curriculum, pilot
-    if key not in _KNOWN:
-        began = time.monotonic()
-        code, said = _in_child(lambda: _count(algorithm, curriculum, pilot, folder), None)
-        if code != 0:
-            raise RuntimeError(f"the unbroken run of {key} failed: {said}")
-        (run,) = (RunDir(path.parent) for path in folder.glob("*/run.json"))
-        operations = int((folder / "operations").read_text())
-        _KNOWN[key] = outcome(run), time.monotonic() - began, operations
-    return _KNOWN[key]
-
-
-def _config(algorithm: str, curriculum: str, pilot: str, folder: Path) -> dict[str, Any]:
-    task: dict[str, Any] = {"name": "search", "args": {"corpus": "generated"}}
-    if curriculum in ("bandit", "accel"):
-        problems = folder.with_name("problems.jsonl")
-        lines = (json.dumps({"prompt": f"say {i}", "difficulty": i % 3}) + "\n" for i in range(20))
-        problems.write_text("".join(lines), encoding="utf-8")
-        task = {"name": "bench.campaign.killer:Prompts", "args": {"path": str(problems)}}
+def traces(run: RunDir) -> dict[str, Any]:
+    """Return all that a run leaves which must not depend on what happened to it."""
+    newest = run.checkpoint_folder(run.checkpoints()[-1])
+    lines = [
+        {name: value for name, value in record.items() if name not in TIMED and not name.startswith(_COUNTS)}
+        for record in run.metrics()
+    ]
+    chosen = {record["step"]: record["choices"] for record in read_lines(run.curriculum_file)}
     return {
-        "task": task,
-        "rewards": {"length": 0.1} if "path" in task["args"] else {"retrieval": 1.0, "length": 0.1},
-        "backend": {"name": "toy"},
-        "algorithm": {"name": algorithm},
-        "curriculum": {"name": curriculum},
-        "autopilot": {"mode": pilot, "kl_low": 1e-6, "kl_high": 2e-6},  # so narrow that it acts
-        "run": {
-            "folder": str(folder), "steps": STEPS, "checkpoint_every": 2, "rollouts_every": 3, "doctor_every": 2,
-            "preflight": "off",
-        },
-        "rollout": {"prompts_per_step": 4, "samples_per_prompt": 4},
-        "sampling": {"max_new_tokens": 6},
-        "update": {"learning_rate": 0.05},
-        "evaluate": {"problems": 4},
-    }  # fmt: skip
+        "metrics": json.dumps(lines),
+        "rollouts": {path.name: path.read_text(encoding="utf-8") for path in (run.path / "rollouts").iterdir()},
+        "choices": json.dumps(chosen, sort_keys=True),
+        "actions": json.dumps(run.actions()),
+        "answers": {path.name: path.read_text(encoding="utf-8") for path in (run.path / "evaluations").iterdir()},
+        "checkpoints": sorted(path.name for path in newest.parent.iterdir()),
+        "weights": {str(path.relative_to(newest)): _content(path) for path in sorted(newest.rglob("*"))},
+        "files": sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()),
+    }
 
 
-def _train(algorithm: str, curriculum: str, pilot: str, folder: Path, kill_at: int) -> None:
-    """Begin a run, or go on with the one that was killed; die at an operation on files, counted from 1, if asked to."""
-    if kill_at:
-        _watch_files(folder, lambda count: os.kill(os.getpid(), signal.SIGKILL) if count == kill_at else None)
-    begun = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []
-    if begun:
-        launch.run(resume=begun[-1])
-    else:
-        launch.run(_config(algorithm, curriculum, pilot, folder))
+def _content(path: Path) -> Any:
+    if path.suffix == ".npz":  # a zip has the time in it
+        with np.load(path, allow_pickle=False) as saved:
+            return {name: saved[name].tobytes() for name in saved.files}
+    return path.read_bytes() if path.is_file() else None
 
 
-def _count(algorithm: str, curriculum: str, pilot: str, folder: Path) -> None:
-    counts: list[int] = []
-    _watch_files(folder, counts.append)
-    launch.run(_config(algorithm, curriculum, pilot, folder))
-    (folder / "operations").write_text(str(counts[-1]))
+def _can_run(kind: Kind) -> bool:
+    return not kind.needs or importlib.util.find_spec(kind.needs) is not None
 
 
-def _watch_files(folder: Path, seen: Callable[[int], object]) -> None:
-    """Call ``seen`` with a running number before every operation that changes files below a folder."""
-    number = 0
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal number
-        if event == "open":
-            path, mode, _ = arguments
-            writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
-        else:
-            path, writes = arguments[0] if arguments else None, event in WRITES
-        if writes and isinstance(path, str | os.PathLike) and str(path).startswith(str(folder)):
-            number += 1
-            seen(number)
-
-    sys.addaudithook(hook)
+def _model(kind: Kind) -> Path | None:
+    return good_folder() if kind.needs == "torch" else None
 
 
-def _in_child(work: Callable[[], None], kill_after: float | None) -> tuple[int, str]:
-    """Do something in a fork of this process; return its exit code (negative: the signal) and why it failed."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                work()
-            code = 0
-        except SteadyError as error:
-            os.write(tell, str(error)[:2000].encode("utf-8", "replace"))
-            code = 2
-        except Exception as error:  # what no caller expects is what the campaign looks for
-            os.write(tell, f"{type(error).__name__}: {error}"[:2000].encode("utf-8", "replace"))
-        finally:
-            os._exit(code)
-    os.close(tell)
-    until = time.monotonic() + (PATIENCE_S if kill_after is None else kill_after)
-    while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() >= until:
-            os.kill(child, signal.SIGKILL)
-            done = os.waitpid(child, 0)
-            break
-        time.sleep(0.005)
-    with os.fdopen(told, "rb") as pipe:
-        said = pipe.read().decode("utf-8", "replace")
-    return os.waitstatus_to_exitcode(done[1]), said
+def _fault(rng: random.Random, whole: Whole) -> Fault:
+    (kind,) = rng.choices(list(SHARES), list(SHARES.values()))
+    at = {
+        "operation": lambda: rng.randint(1, whole.operations),
+        "moment": lambda: rng.uniform(0.0, whole.seconds),
+        "full": lambda: rng.randint(1, whole.operations),
+        "size": lambda: rng.choice((0, 1, 4096, rng.randint(0, whole.largest))),
+        "memory": lambda: rng.choice((0.0, 1.0, rng.uniform(0.0, 64.0))),
+    }[kind]()
+    return Fault(kind, at)
+
+
+def _wrong_end(fault: Fault, code: int, said: str) -> Failure:
+    """Say why a fault should not have ended a process in this way."""
+    if fault.kind in KILLS and code != -signal.SIGKILL:
+        return f"the process ended by itself with {code}: {said}"
+    if fault.kind in ("full", "size") and (code != 2 or not said.strip() or "\n" in said):
+        return f"the process ended with {code}: {said}"
+    return ""
+
+
+def _remains(folder: Path) -> list[str]:
+    """Return what is left of temporary files after the sweep that the next program makes."""
+    before, os.environ["TMPDIR"] = os.environ.get("TMPDIR"), str(folder)
+    scratch.tempfile.tempdir = str(folder)
+    try:
+        scratch.sweep()
+    finally:
+        scratch.tempfile.tempdir = None
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
+    return sorted(path.name for path in itertools.islice(folder.iterdir(), 5)) if folder.is_dir() else []
