@@ -60,7 +60,7 @@ system:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(ALONE) sh -ec 'if [ $@ -nt pyproject.toml ] && [ $@ -nt constraints.txt ]; then exit; fi; \
 	[ -e $@ ] || $(PYTHON) -m venv --clear $(VENV); rm -f $@; \
-	$(PIP) -e ".[torch,test,code,browse,web]"; $(PIP) --no-deps miniwob; touch $@'
+	$(PIP) -e ".[torch,test,code,browse,web,data]"; $(PIP) --no-deps miniwob; touch $@'
 
 $(TOOLS): $(INSTALLED)
 	@$(ALONE) $(PIP) -e '.[dev,docs]'

@@ -226,7 +226,7 @@ def _require_same_data(directory: RunDir, session: Session) -> None:
 def _data(session: Session) -> dict[str, dict[str, Any]]:
     """Return how many problems each split holds, and a digest of all that is in them."""
     return {
-        split: {"problems": len(problems), "sha256": _digest(problems)}
+        split: {"problems": len(problems), "sha256": _digest(problems), **session.long_prompts.get(split, {})}
         for split, problems in (("train", session.problems), ("heldout", session.heldout))
     }
 
@@ -235,5 +235,5 @@ def _digest(problems: Iterable[Problem]) -> str:
     found = hashlib.sha256()
     for problem in problems:
         columns = json.dumps(dict(problem.columns), sort_keys=True, default=lambda value: type(value).__name__)
-        found.update(json.dumps([problem.id, problem.prompt, columns]).encode())
+        found.update(json.dumps([problem.id, problem.prompt, columns, *problem.messages]).encode())
     return found.hexdigest()

@@ -61,6 +61,7 @@ MODULES = ("algorithm", "curriculum", "sampler")  # kinds whose plug-ins are mod
 # Which extra brings a package that a built-in needs.
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
+    "pyarrow": "data",
     "playwright": "browse",
     "miniwob": "miniwob",
     **dict.fromkeys(("starlette", "uvicorn"), "web"),

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from steadyrl.types import Array, Batch, Completion, Group, Problem, Rollout, Sampling, Score, TokenScores
+from steadyrl.types import Array, Batch, Completion, Group, Message, Problem, Rollout, Sampling, Score, TokenScores
 
 # (xp, new scores, the batch's arrays by name, ``batch.loss_count`` of the whole minibatch) -> (scalar loss, sums).
 # The names are those that ``batch.loss_arrays`` gives. The loss is already divided by the count, so that the
@@ -56,8 +56,8 @@ class Tokenizer(Protocol):
     """The one of them that ends a demonstration."""
     pad_id: int
 
-    def encode_prompt(self, text: str) -> np.ndarray:
-        """Return the [P] int32 ids of a prompt, chat template and special tokens included."""
+    def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
+        """Return the [P] int32 ids of a prompt, a text or messages, chat template and special tokens included."""
 
     def encode_answer(self, text: str, after: str) -> np.ndarray:
         """Return the [T] int32 ids of an answer as the policy would write it, ``end_id`` included.
@@ -226,3 +226,24 @@ class Bounded(Protocol):
 
     max_open: int | None
     """Maximum number of episodes that are open at the same time; None for no limit."""
+
+
+@dataclass(frozen=True)
+class PromptLimit:
+    """How long prompts may be.
+
+    Attributes:
+        tokens: At most so many, chat template included; 0 for what the model's positions leave.
+        long: What becomes of a longer one: the session is refused, the problem is dropped, or the prompt is cut.
+    """
+
+    tokens: int = 0
+    long: Literal["refuse", "drop", "cut"] = "refuse"
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A task whose prompts may be of any length."""
+
+    prompt_limit: PromptLimit
+    """How long they may be."""

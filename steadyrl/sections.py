@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from steadyrl.plugins import BUILT_IN
 
@@ -64,6 +65,13 @@ class RunSection(Section):
     )
 
 
+class MessageSection(Section):
+    """A message before every prompt."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Who says it.")
+    content: str = Field(description="What is said.")
+
+
 class ModelSection(Section):
     """The model that is trained."""
 
@@ -82,10 +90,31 @@ class ModelSection(Section):
         "auto",
         description="'auto' applies the tokenizer's chat template if it has one. 'never' leaves prompts as they are.",
     )
+    template_args: dict[str, bool | int | float | str] = Field(
+        default_factory=dict,
+        description="Arguments of the chat template, such as enable_thinking = false.",
+    )
+    messages_before: list[MessageSection] = Field(
+        default_factory=list,
+        description="Messages before every prompt: a system message, then examples as messages of user and assistant "
+        "in turns.",
+    )
     trust_remote_code: bool = Field(
         False,
         description="Run Python code that the model folder brings along. Set it only for code that you have read.",
     )
+
+    @field_validator("messages_before")
+    @classmethod
+    def _are_turns(cls, value: list[MessageSection]) -> list[MessageSection]:
+        roles = [message.role for message in value]
+        turns = roles[1:] if roles[:1] == ["system"] else roles
+        if turns != ["user", "assistant"] * (len(turns) // 2):
+            raise ValueError(
+                f"expected a system message at most, then examples of a user's and an assistant's message each; the "
+                f"roles are {', '.join(roles)}"
+            )
+        return value
 
 
 class BackendSection(Section):
@@ -207,6 +236,13 @@ class UpdateSection(Section):
         description="Maximum KL to the policy before the step, in nats per token (k3). Above it the step's "
         "remaining updates are skipped.",
     )
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step: a linear warm-up, then the schedule down to 0 at ``steps``."""
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        done = max(0.0, step - self.warmup_steps) / max(1, steps - self.warmup_steps)
+        falling = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}
+        return self.learning_rate * warm * falling[self.schedule]
 
 
 def _needs_evaluations(patience: int, info: ValidationInfo) -> int:

@@ -40,7 +40,8 @@ from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout.collect import collect, demonstrate
-from steadyrl.rollout.episode import Environment, context_of, environment_of, require_context, require_tokens
+from steadyrl.rollout.episode import Environment, context_of, environment_of, require_tokens
+from steadyrl.rollout.prompts import fit_splits
 from steadyrl.rollout.records import choice_records, rollout_records
 from steadyrl.rundir import RunDir, append_line, write_lines, write_text
 from steadyrl.sections import UpdateSection
@@ -54,7 +55,11 @@ _MINIBATCH_KEY = 2**31 + 1  # the shuffles of minibatches never meet the seeds o
 
 @dataclass(frozen=True)
 class Session:
-    """Everything a run needs, built from its config."""
+    """Everything a run needs, built from its config.
+
+    Attributes:
+        long_prompts: By split, how many prompts were left out or cut because they were too long.
+    """
 
     config: Config
     task: Task
@@ -65,6 +70,7 @@ class Session:
     problems: Sequence[Problem]
     heldout: Sequence[Problem]
     sampling: Sampling
+    long_prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def environment(self) -> Environment | None:
@@ -117,18 +123,19 @@ def open_session(config: Config) -> Session:
             f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
             "problems to evaluate on; set it to 0, or give the task some"
         )
-    heldout, sampling = pick_heldout(heldout, config.evaluate.problems), Sampling(**config.sampling.model_dump())
-    require_context([*problems, *heldout], backend, sampling)
+    sampling, heldout = Sampling(**config.sampling.model_dump()), pick_heldout(heldout, config.evaluate.problems)
+    train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
     return Session(
-        config=config,
+        config=in_steps(config, len(train_set.problems)),
         task=task,
         terms=terms,
         algorithm=algorithm,
         curriculum=curriculum,
         backend=backend,
-        problems=problems,
-        heldout=heldout,
+        problems=train_set.problems,
+        heldout=heldout_set.problems,
         sampling=sampling,
+        long_prompts={"train": train_set.counts(), "heldout": heldout_set.counts()},
     )
 
 
@@ -224,7 +231,7 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
     batch = algorithm.prepare(batch, state.algorithm)
     clock.lap("score")
 
-    rate = learning_rate(config.update, step, config.run.steps)
+    rate = config.update.rate(step, config.run.steps)
     updates = update(session, batch, rate, np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step]), step)
     moved = pilot_metrics(backend, batch, session.sampling, config, state)
     clock.lap("update")
@@ -325,14 +332,6 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
                 return _mean_updates(records, epoch + made / len(parts), settings)
     return _mean_updates(records, settings.epochs, settings)
-
-
-def learning_rate(settings: UpdateSection, step: int, steps: int) -> float:
-    """Return the learning rate of a step: a linear warm-up, then the schedule down to 0 at ``steps``."""
-    warm = min(1.0, (step + 1) / settings.warmup_steps) if settings.warmup_steps else 1.0
-    done = max(0.0, step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
-    falling = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}
-    return settings.learning_rate * warm * falling[settings.schedule]
 
 
 def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, settings: UpdateSection) -> dict[str, float]:

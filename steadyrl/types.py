@@ -8,7 +8,7 @@ Conventions that hold everywhere:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 # Arrays behind ``xp`` are numpy, torch or mlx arrays: the one place where Any is meant.
 Array = Any
 StopReason = Literal["stop", "length"]
+Message = Mapping[str, str]  # of a conversation: its "role" (system, user, assistant, ...) and its "content"
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,46 @@ class Problem:
         id: Unique within its task; stable over runs, so that evaluations pair by it.
         prompt: Text put in. Chat models receive it as one user message.
         columns: Whatever rewards need (reference answer, relevant documents, ...), JSON-serialisable.
+        messages: What is put in where the data hold a conversation; ``prompt`` is then its text for readers and judges.
     """
 
     id: str
     prompt: str
     columns: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def asked(self) -> str | tuple[Message, ...]:
+        """Return what a tokenizer encodes: the messages, or the text where there are none."""
+        return self.messages or self.prompt
+
+
+def plain_text(messages: Sequence[Message]) -> str:
+    """Return a conversation as a model without chat template reads it.
+
+    An answer follows its question behind a space, as answers follow prompts; an empty line parts everything else.
+    """
+    text = ""
+    for message in messages:
+        if not text:
+            between = ""
+        elif message["role"] == "assistant":
+            between = "" if text[-1].isspace() else " "
+        else:
+            between = "\n\n"
+        text += between + message["content"]
+    return text
+
+
+def conversation_text(messages: Sequence[Message]) -> str:
+    """Return a conversation as readers and judges see it: without its system message, with roles if there are several.
+
+    One message is its content alone.
+    """
+    said = [message for message in messages if message["role"] != "system"] or list(messages)
+    if len(said) == 1:
+        return said[0]["content"]
+    return "\n\n".join(f"{message['role']}: {message['content']}" for message in said)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from steadyrl.errors import CheckpointError, DataError, DivergedError
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.sections import UpdateSection
-from steadyrl.train import Watch, learning_rate, train
+from steadyrl.train import Watch, train
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -291,17 +291,17 @@ SETTINGS = {"learning_rate": 2.0, "warmup_steps": 4}
 def test_the_learning_rate_of_a_step_by_hand(schedule, rates):
     """Four steps of warm-up, then eight of the schedule."""
     settings = UpdateSection(**SETTINGS, schedule=schedule)
-    assert {step: learning_rate(settings, step, 12) for step in rates} == pytest.approx(rates)
+    assert {step: settings.rate(step, 12) for step in rates} == pytest.approx(rates)
 
 
 def test_without_warm_up_the_first_step_has_the_whole_rate():
     for schedule in ("constant", "linear", "cosine"):
-        assert learning_rate(UpdateSection(learning_rate=2.0, warmup_steps=0, schedule=schedule), 0, 4) == 2.0
+        assert UpdateSection(learning_rate=2.0, warmup_steps=0, schedule=schedule).rate(0, 4) == 2.0
 
 
 def test_a_warm_up_as_long_as_the_run_is_no_error():
     settings = UpdateSection(learning_rate=2.0, warmup_steps=10, schedule="linear")
-    assert [learning_rate(settings, step, 4) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert [settings.rate(step, 4) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
 def test_the_learning_rate_of_every_step_is_written(toy, tmp_path):

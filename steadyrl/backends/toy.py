@@ -20,7 +20,7 @@ from steadyrl.batch import loss_arrays, loss_count
 from steadyrl.config import Config
 from steadyrl.errors import CheckpointError
 from steadyrl.protocols import Algorithm, LossFn
-from steadyrl.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.types import Batch, Completion, Message, Sampling, TokenScores, plain_text
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 _FILE = "toy.npz"
@@ -38,8 +38,9 @@ class CharTokenizer:
         self.size = self.end_id + 2
         self._ids = {c: i for i, c in enumerate(self.characters)}
 
-    def encode_prompt(self, text: str) -> np.ndarray:
+    def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
         """Return [P] int32 ids; an empty prompt becomes one space, since something has to stand before a token."""
+        text = prompt if isinstance(prompt, str) else plain_text(prompt)
         return np.array([self._ids.get(c, self._ids["?"]) for c in text.lower() or " "], np.int32)
 
     def encode_answer(self, text: str, after: str) -> np.ndarray:

@@ -30,13 +30,17 @@ class Memory:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON; ``recall(memory.plain()) == memory``."""
-        made = [{"id": p.id, "prompt": p.prompt, "columns": dict(p.columns)} for p in self.made.values()]
+        made = [
+            {"id": p.id, "prompt": p.prompt, "columns": dict(p.columns), "messages": list(p.messages)}
+            for p in self.made.values()
+        ]
         return {"seen": {name: dict(numbers) for name, numbers in self.seen.items()}, "made": made}
 
 
 def recall(data: Mapping[str, Any]) -> Memory:
     """Return the memory that ``plain`` wrote; an empty memory for empty data."""
-    return Memory(data.get("seen", {}), {made["id"]: Problem(**made) for made in data.get("made", ())})
+    made = [Problem(**{**one, "messages": tuple(one.get("messages", ()))}) for one in data.get("made", ())]
+    return Memory(data.get("seen", {}), {problem.id: problem for problem in made})
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def _choose(session: Session) -> tuple[list[Problem], int]:
     )
     encode = session.backend.tokenizer.encode_prompt
     by_length = sorted(
-        (session.problems[i] for i in indices), key=lambda problem: (len(encode(problem.prompt)), problem.id)
+        (session.problems[i] for i in indices), key=lambda problem: (len(encode(problem.asked)), problem.id)
     )
     places = np.linspace(0, len(by_length) - 1, count).astype(int)
     # Lengths are mixed, so that any part of the problems is as ragged as all of them.

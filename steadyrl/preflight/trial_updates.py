@@ -20,7 +20,7 @@ from steadyrl import kl
 from steadyrl.batch import take_rows
 from steadyrl.errors import AccessError
 from steadyrl.preflight.trial import Timed, Trial, measure, silent
-from steadyrl.train import Session, learning_rate
+from steadyrl.train import Session
 from steadyrl.types import Array, Batch, Finding, TokenScores
 
 EXACT = 1e-6  # relative for metrics, nats for log-probs
@@ -88,7 +88,7 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
 
 def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Callable[[str], None]) -> TrialUpdates:
     session, backend = trial.session, trial.session.backend
-    rate = learning_rate(session.config.update, 0, session.config.run.steps)
+    rate = session.config.update.rate(0, session.config.run.steps)
     # A part of the rows for the second step: two sizes tell what of an update's time grows with them.
     part = take_rows(batch, np.arange(0, len(batch.lengths), 4))
     phase(f"preflight: two updates on {len(batch.lengths)} completions")

@@ -110,8 +110,11 @@ def _arguments(pairs: Pairs, logged: Logged, max_steps: int) -> dict[str, Any]:
     columns = sorted({key for problem, _ in pairs for key in problem.columns})
     return {
         **{key: [problem.columns.get(key) for problem, _ in pairs] for key in columns},
-        "prompts": [problem.prompt for problem, _ in pairs],
-        "completions": [rollout.text for _, rollout in pairs],
+        "prompts": [list(problem.messages) or problem.prompt for problem, _ in pairs],
+        "completions": [
+            [{"role": "assistant", "content": rollout.text}] if problem.messages else rollout.text
+            for problem, rollout in pairs
+        ],
         "completion_ids": [rollout.completion_ids.tolist() for _, rollout in pairs],
         "trainer_state": TrainerState(max(rollout.policy_version for _, rollout in pairs), max_steps),
         "log_extra": logged.log_extra,

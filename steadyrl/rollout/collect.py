@@ -73,7 +73,7 @@ def demonstrate(
 def _one_turn(
     backend: Backend, attempts: Sequence[Attempt], sampling: Sampling, policy_version: int
 ) -> Iterator[Rollout]:
-    encoded = {a.problem.id: backend.tokenizer.encode_prompt(a.problem.prompt) for a in attempts}
+    encoded = {a.problem.id: backend.tokenizer.encode_prompt(a.problem.asked) for a in attempts}
     prompts = [encoded[a.problem.id] for a in attempts]
     completions = backend.generate(prompts, sampling, [a.seed() for a in attempts])
     for attempt, prompt, completion in zip(attempts, prompts, completions, strict=True):
@@ -84,7 +84,7 @@ def _demonstration(backend: Backend, problem: Problem, text: str) -> Rollout:
     ids = backend.tokenizer.encode_answer(text, problem.prompt)
     drawn_by_none = np.full(len(ids), np.nan, np.float32)
     return _rollout(
-        backend, problem, backend.tokenizer.encode_prompt(problem.prompt), Completion(ids, drawn_by_none, "stop"), 0
+        backend, problem, backend.tokenizer.encode_prompt(problem.asked), Completion(ids, drawn_by_none, "stop"), 0
     )
 
 

@@ -64,32 +64,6 @@ def context_of(backend: Backend) -> int | None:
     return context if isinstance(context, int) else None
 
 
-def require_context(problems: Sequence[Problem], backend: Backend, sampling: Sampling) -> None:
-    """Refuse problems whose prompts and completions go beyond the model's positions.
-
-    Raises:
-        DataError: With the longest of them.
-    """
-    context, encode = context_of(backend), backend.tokenizer.encode_prompt
-    if context is None:
-        return
-    room = context - sampling.max_new_tokens
-    around, lengths = len(encode("")), {}
-    for problem in problems:
-        # No tokenizer makes more tokens of a text than it has bytes: most prompts need not be encoded.
-        if len(problem.prompt.encode(errors="surrogatepass")) + around > room:
-            lengths[problem.id] = len(encode(problem.prompt))
-    long = {id: length for id, length in lengths.items() if length > room}
-    if long:
-        worst = max(long, key=lambda id: long[id])
-        raise DataError(
-            f"{len(long)} of {len(problems)} prompts and sampling.max_new_tokens = {sampling.max_new_tokens} go beyond "
-            f"the {context} tokens that the model's positions reach; the longest prompt, '{worst}', takes "
-            f"{long[worst]}: lower sampling.max_new_tokens, leave such prompts out, or choose a model with a longer "
-            "context"
-        )
-
-
 def require_tokens(groups: Sequence[Group], environment: Environment | None) -> None:
     """Refuse rollouts none of which holds a token of the policy: no backend can train on nothing.
 

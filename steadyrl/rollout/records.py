@@ -22,6 +22,7 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "stop_reason": rollout.stop_reason,
             "policy_version": rollout.policy_version,
             "tokens": int(rollout.completion_mask.sum()),
+            **({"messages": list(group.problem.messages)} if group.problem.messages else {}),
             **({"turns": rollout.turns, "outcome": dict(rollout.outcome)} if rollout.turns else {}),
         }
         for group in groups

@@ -7,15 +7,16 @@ a killed comparison continues as if it had not been interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from steadyrl.evaluate import answer_record
-from steadyrl.protocols import Backend
+from steadyrl.protocols import Backend, PromptLimit
 from steadyrl.rewards.combine import Term, score_groups
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import Environment
+from steadyrl.rollout.prompts import fit_prompts
 from steadyrl.rundir import append_line, read_lines, write_lines
 from steadyrl.types import Problem, Rollout, Sampling
 
@@ -37,6 +38,7 @@ class Questions:
         terms: What scores them.
         seed: Of the draws.
         environment: The environment of multi-turn problems; None for single-turn problems.
+        limit: How long prompts may be; a problem whose prompt is too long for a subject's model has no answers.
     """
 
     problems: Sequence[Problem]
@@ -45,6 +47,7 @@ class Questions:
     terms: Sequence[Term]
     seed: int
     environment: Environment | None
+    limit: PromptLimit = field(default_factory=PromptLimit)
 
 
 class Kept:
@@ -100,9 +103,13 @@ def all_known(questions: Questions, kept: Kept | None) -> bool:
 
 def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start: int) -> dict[str, Any]:
     key = (questions.seed, _COMPARISON_KEY, start)
-    groups = collect(backend, part, questions.samples, questions.sampling, key, environment=questions.environment)
+    fitting = fit_prompts(part, backend, questions.sampling, questions.limit).problems
+    if not fitting:
+        return {problem.id: [] for problem in part}
+    groups = collect(backend, fitting, questions.samples, questions.sampling, key, environment=questions.environment)
     scored = score_groups(groups, questions.terms)
-    return {group.problem.id: [_record(rollout) for rollout in group.rollouts] for group in scored}
+    left_out: dict[str, Any] = {problem.id: [] for problem in part}
+    return left_out | {group.problem.id: [_record(rollout) for rollout in group.rollouts] for group in scored}
 
 
 def _record(rollout: Rollout) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from steadyrl.evaluate import greedy_sampling, pick_heldout
 from steadyrl.protocols import Task
 from steadyrl.rewards.combine import make_terms, planned_updates
 from steadyrl.rollout.episode import environment_of
+from steadyrl.rollout.prompts import limit_of
 from steadyrl.rundir import write_json
 from steadyrl.studies.answers import Answers, Kept, Questions, all_known, answer
 from steadyrl.studies.findings import MEASURED, TOTAL, findings, part_names, sample_value
@@ -127,6 +128,7 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
         terms=make_terms(config.rewards, task, planned_updates(config)),
         seed=config.run.seed,
         environment=environment_of(task, sampling, config.rollout),
+        limit=limit_of(task),
     )
 
 

@@ -71,7 +71,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"{path}, line {number}: not valid JSON ({error}); expected one object per line (was the file cut off?)"
             ) from error
         if not isinstance(value, dict):
-            raise DataError(f"{path}, line {number}: got {_kind(value)}; expected a JSON object, as in {{...}}")
+            raise DataError(f"{path}, line {number}: got {kind_of(value)}; expected a JSON object, as in {{...}}")
         yield number, value
 
 
@@ -83,15 +83,26 @@ def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> 
     """
     if key not in record:
         raise DataError(f"{path}, line {number}: '{key}' is missing; the line has {', '.join(record) or 'no key'}")
-    value = record[key]
+    return checked_text(record[key], f"{path}, line {number}: '{key}'")
+
+
+def checked_text(value: object, place: str) -> str:
+    """Return a value that must be text that UTF-8 can represent.
+
+    Args:
+        value: Of whatever type.
+        place: What an error calls it.
+
+    Raises:
+        DataError: It is of another type, or contains half a surrogate pair.
+    """
     if not isinstance(value, str):
-        raise DataError(f"{path}, line {number}: '{key}' is {_kind(value)}; expected text in quotes")
+        raise DataError(f"{place} is {kind_of(value)}; expected text in quotes")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{path}, line {number}: '{key}' is not valid Unicode at character {error.start + 1} (a lone surrogate); "
-            "repair the text"
+            f"{place} is not valid Unicode at character {error.start + 1} (a lone surrogate); repair the text"
         ) from error
     return value
 
@@ -126,7 +137,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return what kind of JSON value something is, for an error."""
     match value:
         case None:
             return "null"

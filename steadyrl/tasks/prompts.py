@@ -1,26 +1,34 @@
-"""Any JSONL file of prompts as a task. The user's own reward decides what is good.
+"""A file or folder of prompts as a task: JSON lines, parquet, or what ``datasets`` saved.
 
     {"prompt": "What is 17 + 25?", "id": "sum-1", "answer": 42, "gold": "42"}
+    {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 17 + 25?"}]}
 
-``prompt`` is required. ``id`` may be absent. The id is then derived from the prompt, so a prompt keeps its id and its
-side of the split when lines are added around it. ``gold`` may contain a known good answer. Every column except
-``prompt`` and ``id`` reaches the rewards through ``Problem.columns``.
+A prompt is a text or a list of messages. ``id`` may be absent. The id is then derived from the prompt, so a prompt
+keeps its id and its side of the split when lines are added around it, and copies of a prompt are on one side. ``gold``
+may contain a known good answer. The names of the three columns are settings. Every column except the prompt reaches the
+rewards through ``Problem.columns``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from steadyrl.errors import DataError
-from steadyrl.protocols import RewardFn
+from steadyrl.protocols import PromptLimit, RewardFn
 from steadyrl.sections import PathText, Section
-from steadyrl.tasks.jsonl import filled_field, held_out_ids, read_objects, text_field
-from steadyrl.types import Problem
+from steadyrl.tasks.jsonl import checked_text, held_out_ids, kind_of
+from steadyrl.tasks.rows import read_rows
+from steadyrl.types import Message, Problem, conversation_text
+
+log = logging.getLogger(__name__)
 
 # 64 bits: among ten million files of a million prompts, fewer than one has a collision.
 _ID_DIGITS = 16
@@ -32,17 +40,20 @@ class PromptsTask:
     Attributes:
         name: "prompts".
         metric: The reward part that evaluations compare; "" means the weighted total.
+        prompt_limit: How long prompts may be.
     """
 
     class Settings(Section):
         """Settings of the prompts task."""
 
         path: PathText = Field(
-            description="JSONL file with a 'prompt' per line. An 'id' is optional, and other columns are passed to "
-            "the rewards."
+            description="A JSONL or parquet file with a prompt per row, a folder of parquet files, or a folder that "
+            "`datasets` saved."
         )
         heldout: PathText = Field(
-            "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
+            "",
+            description="A second file or folder of the same kind for evaluations. Empty holds out a share of the "
+            "first.",
         )
         heldout_share: float = Field(
             0.2,
@@ -51,6 +62,19 @@ class PromptsTask:
             description="Share of the first file's problems that are held out if there is no second file.",
         )
         metric: str = Field("", description="Reward part that evaluations compare. Empty compares the weighted total.")
+        prompt_column: str = Field("prompt", description="Column of the prompt: a text, or a list of messages.")
+        id_column: str = Field("id", description="Column of the problem's id. It may be absent, and empty ignores it.")
+        gold_column: str = Field("gold", description="Column of a known good answer. It may be absent.")
+        prompt_tokens: int = Field(
+            0,
+            ge=0,
+            description="Maximum tokens per prompt, chat template included. 0 allows what the model's positions leave.",
+        )
+        long_prompts: Literal["refuse", "drop", "cut"] = Field(
+            "refuse",
+            description="What becomes of a longer prompt: 'refuse' ends the command, 'drop' leaves the problem out, "
+            "'cut' removes the beginning of its longest text, but never of a system message.",
+        )
 
     name = "prompts"
 
@@ -66,17 +90,24 @@ class PromptsTask:
             DataError: A file has a defect; the error names the first one by file and line.
         """
         self.metric = settings.metric
+        self.prompt_limit = PromptLimit(settings.prompt_tokens, settings.long_prompts)
+        self._gold = settings.gold_column
         path = Path(settings.path)
-        lines: dict[str, str] = {}
-        problems = _problems(path, lines)
+        known: dict[str, str] = {}
+        rows = _rows(path, settings, known)
         if settings.heldout:
-            self._train, self._heldout = problems, _problems(Path(settings.heldout), lines)
-            return
-        if len(problems) < 2:
-            raise DataError(f"{path} has one prompt; expected two or more, or task.args.heldout = another file")
-        held_out = held_out_ids([problem.id for problem in problems], settings.heldout_share)
-        self._train = tuple(problem for problem in problems if problem.id not in held_out)
-        self._heldout = tuple(problem for problem in problems if problem.id in held_out)
+            heldout = _rows(Path(settings.heldout), settings, known)
+            both = {row.source for row in rows} & {row.source for row in heldout}
+            if both:
+                log.warning("%d held-out prompts are among those that train too", len(both))
+            self._train, self._heldout = (tuple(row.problem for row in part) for part in (rows, heldout))
+        else:
+            sources = {row.source for row in rows}
+            if len(sources) < 2:
+                raise DataError(f"{path} has one prompt; expected two or more, or task.args.heldout = another file")
+            held_out = held_out_ids(sources, settings.heldout_share)
+            self._train = tuple(row.problem for row in rows if row.source not in held_out)
+            self._heldout = tuple(row.problem for row in rows if row.source in held_out)
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """Return the problems of a split in the order of their file."""
@@ -91,40 +122,118 @@ class PromptsTask:
         return {}
 
     def gold(self, problem: Problem) -> str | None:
-        """Return the column ``gold``, or None if a problem has none."""
-        gold: str | None = problem.columns.get("gold")
+        """Return the known good answer, or None if a problem has none."""
+        gold: str | None = problem.columns.get(self._gold)
         return gold
 
     def ask(self, text: str) -> Problem:
-        """Return the text as a new problem."""
-        return Problem("asked", text)
+        """Return the text as a new problem, behind the system message that all training problems share, if they do."""
+        systems = {problem.messages[:1] and _system(problem.messages[0]) for problem in self._train}
+        (system,) = systems if len(systems) == 1 else ("",)
+        if not system:
+            return Problem("asked", text)
+        messages = ({"role": "system", "content": system}, {"role": "user", "content": text})
+        return Problem("asked", text, messages=messages)
 
     def show(self, answer: str) -> list[str]:
         """Return nothing: the task does not know what an answer does."""
         return []
 
 
-def _problems(path: Path, lines: dict[str, str]) -> tuple[Problem, ...]:
-    """Read one file; ``lines`` collects the place of each id, over all files of the task."""
-    problems: list[Problem] = []
-    for number, record in read_objects(path):
-        prompt = filled_field(record, "prompt", path, number)
-        id = filled_field(record, "id", path, number) if "id" in record else _id_of(prompt)
-        if id in lines:
-            same = f"the id '{id}'" if "id" in record else "the same prompt"
-            raise DataError(f"{path}, line {number}: {same} is on {lines[id]} too; remove one or change its 'id'")
-        lines[id] = f"line {number} of {path}"
-        problems.append(Problem(id, prompt, _columns(record, path, number)))
-    if not problems:
-        raise DataError(f"{path} has no prompt; expected one JSON object with a 'prompt' per line")
-    return tuple(problems)
+@dataclass(frozen=True)
+class _Row:
+    """A problem, and what decides on its side of the split: its own id, or what its prompt says."""
+
+    problem: Problem
+    source: str
 
 
-def _id_of(prompt: str) -> str:
-    return hashlib.sha256(prompt.encode()).hexdigest()[:_ID_DIGITS]
+def _rows(path: Path, settings: PromptsTask.Settings, known: dict[str, str]) -> list[_Row]:
+    """Read one file or folder; ``known`` collects the place of each id, over all files of the task."""
+    rows: list[_Row] = []
+    for place, record in read_rows(path):
+        prompt, messages = _prompt(record, settings.prompt_column, place)
+        own = _own_id(record, settings.id_column, place)
+        source = own or _id_of(prompt, messages)
+        id = own or _numbered(source, known)
+        if id in known:
+            raise DataError(
+                f"{place}: the id '{id}' is at {known[id]} too; remove one, change its id, or set "
+                "task.args.id_column = '' for ids made of the prompts"
+            )
+        known[id] = place
+        if record.get(settings.gold_column) is not None:
+            checked_text(record[settings.gold_column], f"{place}: '{settings.gold_column}'")
+        columns = {key: value for key, value in record.items() if key != settings.prompt_column}
+        rows.append(_Row(Problem(id, prompt, columns, messages), source))
+    if not rows:
+        raise DataError(f"{path} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
+    return rows
 
 
-def _columns(record: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
-    if record.get("gold") is not None:
-        text_field(record, "gold", path, number)
-    return {key: value for key, value in record.items() if key not in ("prompt", "id")}
+def _own_id(record: Mapping[str, Any], column: str, place: str) -> str | None:
+    own = record.get(column)
+    if isinstance(own, int) and not isinstance(own, bool):
+        return str(own)
+    return None if own is None else _filled(own, f"{place}: '{column}'")
+
+
+def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tuple[Message, ...]]:
+    """Return the text of a row's prompt, and its messages if it is a conversation."""
+    if column not in record:
+        raise DataError(
+            f"{place}: '{column}' is missing; the row has {', '.join(record) or 'no column'}: name the prompt's column "
+            "in task.args.prompt_column"
+        )
+    value, where = record[column], f"{place}: '{column}'"
+    if isinstance(value, str):
+        return _filled(value, where), ()
+    if not isinstance(value, list):
+        raise DataError(f"{where} is {kind_of(value)}; expected text in quotes, or a list of messages")
+    messages = tuple(_message(message, where) for message in value)
+    if not messages or messages[-1]["role"] == "assistant":
+        ends = "ends with an assistant's message" if messages else "has no message"
+        raise DataError(f"{where} {ends}; expected the user's last, and a known answer in task.args.gold_column")
+    return _filled(conversation_text(messages), where), messages
+
+
+def _message(message: Any, where: str) -> Message:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise DataError(
+            f"{where} holds {kind_of(message)} where a message is expected: an object with role and content"
+        )
+    if message.get("tool_calls"):
+        raise DataError(f"{where} holds a call of a tool; expected messages of text alone")
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    for part in parts:
+        if not isinstance(part, Mapping) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, Mapping) else kind_of(part)
+            raise DataError(f"{where} holds a message with a part of the type '{kind}'; expected text alone")
+    text = "".join(part["text"] for part in parts) if parts else content
+    return {"role": message["role"], "content": checked_text(text, f"{where}: a message's content")}
+
+
+def _filled(value: object, where: str) -> str:
+    text = checked_text(value, where)
+    if not text.strip():
+        raise DataError(f"{where} is empty; give it a text or remove the row")
+    return text
+
+
+def _system(message: Message) -> str:
+    return message["content"] if message["role"] == "system" else ""
+
+
+def _id_of(prompt: str, messages: Sequence[Message]) -> str:
+    said = json.dumps([[message["role"], message["content"]] for message in messages]) if messages else prompt
+    return hashlib.sha256(said.encode()).hexdigest()[:_ID_DIGITS]
+
+
+def _numbered(id: str, known: Mapping[str, str]) -> str:
+    """Return an id for a prompt that may have been read before."""
+    copies, found = 1, id
+    while found in known:
+        copies += 1
+        found = f"{id}-{copies}"
+    return found

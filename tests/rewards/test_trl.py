@@ -1,6 +1,7 @@
 import asyncio
 import math
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -257,3 +258,18 @@ def test_shares_of_rewards_that_apply_to_some_problems_alone_sum_to_one():
     # Totals 1, 2, 4; centred parts -1/3, -4/3, 5/3 and -1, 1, 0 with centred totals -4/3, -1/3, 5/3.
     shares = reward_shares(groups, [one, other])
     assert shares == pytest.approx({"reward_share/one": 11 / 14, "reward_share/other": 3 / 14})
+
+
+def test_conversations_come_to_trl_functions_as_lists_of_messages():
+    """In the manner of TRL's GRPO quickstart: a completion is a list of one message."""
+    given = []
+
+    def unique_letters(completions, prompts, **kwargs):
+        given.append(prompts)
+        return [float(len(set(completion[0]["content"]))) for completion in completions]
+
+    messages = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"})
+    chat = group("abca", "aa")
+    chat = replace(chat, problem=replace(chat.problem, messages=messages))
+    assert [r.reward for r in scored([chat], trl("unique_letters", unique_letters))] == [3.0, 1.0]
+    assert given == [[list(messages), list(messages)]]

@@ -5,8 +5,8 @@ import pytest
 
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.errors import DataError
-from steadyrl.rollout.episode import Environment, context_of, require_context, require_room
-from steadyrl.types import Problem, Rollout, Sampling
+from steadyrl.rollout.episode import Environment, context_of, require_room
+from steadyrl.types import Problem, Rollout
 
 
 class Short(ToyBackend):
@@ -18,16 +18,6 @@ class Short(ToyBackend):
 
 def problems(*lengths):
     return [Problem(f"p{length}", "a" * length) for length in lengths]
-
-
-def test_prompts_that_fit_pass_to_the_last_token():
-    require_context(problems(1, 8), Short(), Sampling(max_new_tokens=4))
-    require_context(problems(9000), ToyBackend(), Sampling(max_new_tokens=4))
-
-
-def test_the_longest_of_the_prompts_that_do_not_fit_is_named():
-    with pytest.raises(DataError, match=r"2 of 3 prompts.*max_new_tokens = 4.*the 12 tokens.*'p11', takes 11"):
-        require_context(problems(9, 11, 8), Short(), Sampling(max_new_tokens=4))
 
 
 def test_a_turn_that_would_go_beyond_the_model_is_not_taken():

@@ -31,12 +31,16 @@ def ids(problems):
     return [problem.id for problem in problems]
 
 
-def test_every_column_but_prompt_and_id_reaches_the_rewards(tmp_path):
+def test_every_column_but_the_prompt_reaches_the_rewards(tmp_path):
     train = written(tmp_path / "train.jsonl", {"id": "a", "prompt": "17 + 25?", "answer": 42, "tags": ["sum"]})
     heldout = written(tmp_path / "heldout.jsonl", {"id": "b", "prompt": "1 + 1?"})
     task = made(train, heldout=heldout)
     (problem,) = task.problems("train")
-    assert (problem.id, problem.prompt, problem.columns) == ("a", "17 + 25?", {"answer": 42, "tags": ["sum"]})
+    assert (problem.id, problem.prompt, problem.columns) == (
+        "a",
+        "17 + 25?",
+        {"id": "a", "answer": 42, "tags": ["sum"]},
+    )
     assert ids(task.problems("heldout")) == ["b"]
 
 
@@ -107,13 +111,23 @@ def test_a_missing_file_is_named(tmp_path, hundred):
     [
         ('{"prompt": "b', "not valid JSON"),
         ('"b"\n', "got text; expected a JSON object"),
-        ('{"text": "b"}\n', "'prompt' is missing; the line has text"),
+        (
+            '{"text": "b"}\n',
+            "'prompt' is missing; the row has text: name the prompt's column in task.args.prompt_column",
+        ),
         ('{"prompt": ""}\n', "'prompt' is empty"),
-        ('{"prompt": ["b"]}\n', "'prompt' is a list; expected text in quotes"),
-        ('{"prompt": "b", "id": 2}\n', "'id' is a number; expected text in quotes"),
+        ('{"prompt": 5}\n', "'prompt' is a number; expected text in quotes, or a list of messages"),
+        ('{"prompt": []}\n', "'prompt' has no message; expected the user's last"),
+        ('{"prompt": ["b"]}\n', "'prompt' holds text where a message is expected: an object with role and content"),
+        ('{"prompt": [{"content": "b"}]}\n', "'prompt' holds an object where a message is expected"),
+        ('{"prompt": [{"role": "user"}]}\n', "'prompt': a message's content is null; expected text in quotes"),
+        ('{"prompt": [{"role": "user", "content": " "}]}\n', "'prompt' is empty"),
+        ('{"prompt": [{"role": "user", "content": [{"type": "image"}]}]}\n', "'prompt' holds a message with a part of"),
+        ('{"prompt": [{"role": "user", "content": "b", "tool_calls": [1]}]}\n', "'prompt' holds a call of a tool"),
+        ('{"prompt": [{"role": "assistant", "content": "b"}]}\n', "'prompt' ends with an assistant's message"),
+        ('{"prompt": "b", "id": 2.5}\n', "'id' is a number; expected text in quotes"),
         ('{"prompt": "b", "id": " "}\n', "'id' is empty"),
         ('{"prompt": "b", "gold": 42}\n', "'gold' is a number; expected text in quotes"),
-        ('{"prompt": "a"}\n', "the same prompt is on line 1 of p.jsonl too; remove one"),
     ],
 )
 def test_a_defect_is_named_by_file_and_line(tmp_path, second, message):
@@ -127,12 +141,69 @@ def test_an_id_may_occur_once_in_both_files_together(tmp_path):
     written(train, {"prompt": "a", "id": "x"})
     heldout = written(tmp_path / "heldout.jsonl", {"prompt": "b", "id": "y"}, {"prompt": "c", "id": "x"})
     message = refusal(train, heldout=heldout)
-    assert message.startswith("heldout.jsonl, line 2: the id 'x' is on line 1 of train.jsonl too")
+    assert message.startswith("heldout.jsonl, line 2: the id 'x' is at train.jsonl, line 1 too")
+    assert message.endswith("set task.args.id_column = '' for ids made of the prompts")
+    task = made(train, heldout=heldout, id_column="")
+    assert (len(task.problems("train")), len(task.problems("heldout"))) == (1, 2)
 
 
 def test_a_file_with_no_prompt_or_too_few_to_split_is_refused(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text("\n", encoding="utf-8")
-    assert refusal(path).startswith("p.jsonl has no prompt; expected one JSON object with a 'prompt' per line")
+    assert refusal(path).startswith("p.jsonl has no prompt; expected one row with a 'prompt' per problem")
     path.write_text('{"prompt": "a"}\n', encoding="utf-8")
     assert refusal(path).startswith("p.jsonl has one prompt; expected two or more, or task.args.heldout")
+
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "17 + 25?"}]
+TURNS = [
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hi."},
+    {"role": "user", "content": [{"type": "text", "text": "17 + "}, {"type": "text", "text": "25?"}]},
+]
+
+
+def test_a_prompt_may_be_a_list_of_messages(tmp_path):
+    train = written(tmp_path / "train.jsonl", {"prompt": CHAT, "answer": 42}, {"prompt": TURNS})
+    task = made(train, heldout=written(tmp_path / "heldout.jsonl", {"prompt": "text"}))
+    first, second = task.problems("train")
+    assert (first.prompt, first.messages, first.columns) == ("17 + 25?", tuple(CHAT), {"answer": 42})
+    assert second.prompt == "user: Hello\n\nassistant: Hi.\n\nuser: 17 + 25?"
+    assert second.messages == (*TURNS[:2], {"role": "user", "content": "17 + 25?"})
+    assert (first.asked, task.problems("heldout")[0].asked) == (first.messages, "text")
+
+
+def test_columns_are_found_by_the_names_that_the_settings_give(tmp_path):
+    rows = [{"question": "1 + 1?", "answer": "2", "number": 7, "prompt": "x"}, {"question": "2 + 2?", "answer": "4"}]
+    heldout = written(tmp_path / "heldout.jsonl", {"question": "3 + 3?", "number": 8})
+    path = written(tmp_path / "p.jsonl", *rows)
+    task = made(path, heldout=heldout, prompt_column="question", gold_column="answer", id_column="number")
+    problem = task.problems("train")[0]
+    assert (problem.id, problem.prompt, task.gold(problem)) == ("7", "1 + 1?", "2")
+    assert problem.columns == {"answer": "2", "number": 7, "prompt": "x"}
+
+
+def test_copies_of_a_prompt_are_problems_of_their_own_on_one_side_of_the_split(tmp_path):
+    rows = [{"prompt": prompt, "seed": n} for n in range(3) for prompt in ["a", "b", "c", "d", CHAT, TURNS]]
+    task = made(written(tmp_path / "p.jsonl", *rows), heldout_share=0.5)
+    train, heldout = task.problems("train"), task.problems("heldout")
+    assert (len(train), len(heldout)) == (9, 9)
+    assert len({*ids(train), *ids(heldout)}) == 18
+    assert {problem.prompt for problem in train}.isdisjoint(problem.prompt for problem in heldout)
+    # The first copy keeps the id that a single one has.
+    assert "ca978112ca1bbdca" in {*ids(train), *ids(heldout)}
+
+
+def test_prompts_that_are_held_out_and_train_are_counted(tmp_path, caplog):
+    train = written(tmp_path / "train.jsonl", {"prompt": "a"}, {"prompt": "b"})
+    task = made(train, heldout=written(tmp_path / "heldout.jsonl", {"prompt": "b"}, {"prompt": "c"}))
+    assert not set(ids(task.problems("train"))) & set(ids(task.problems("heldout")))
+    assert "1 held-out prompts are among those that train too" in caplog.text
+
+
+def test_a_question_is_asked_behind_the_system_message_that_all_problems_share(tmp_path):
+    rows = [{"prompt": [CHAT[0], {"role": "user", "content": f"{n}?"}]} for n in range(4)]
+    asked = made(written(tmp_path / "same.jsonl", *rows)).ask("5?")
+    assert (asked.prompt, asked.messages) == ("5?", (CHAT[0], {"role": "user", "content": "5?"}))
+    rows[0]["prompt"], rows[1]["prompt"], rows[2]["prompt"] = "x", "y", "z"
+    assert made(written(tmp_path / "mixed.jsonl", *rows), heldout_share=0.3).ask("5?").messages == ()

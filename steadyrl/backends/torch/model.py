@@ -59,7 +59,7 @@ def load_model(
     model = model.to(device).eval()
     if section.lora_rank:
         model = add_lora(model, section)
-    return model, HFTokenizer(tokenizer, section.chat_template, ends, rows)
+    return model, HFTokenizer(tokenizer, section, ends, rows)
 
 
 def add_lora(model: Any, section: ModelSection) -> Any:

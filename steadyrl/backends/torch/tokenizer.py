@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jinja2
 import numpy as np
 
 from steadyrl.errors import ModelError
+from steadyrl.sections import ModelSection
+from steadyrl.types import Message, plain_text
 
 _MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
 # What templates raise: their own errors, and those of the Python methods that they call.
@@ -22,7 +24,7 @@ class HFTokenizer:
 
     Args:
         tokenizer: Of transformers.
-        chat_template: "auto" uses the tokenizer's template where it has one, "never" does not.
+        section: Whether the chat template is used, with which arguments, and the messages before every prompt.
         stated_ends: End tokens that the model's generation config states.
         vocabulary: Rows of the model's embedding.
 
@@ -30,13 +32,17 @@ class HFTokenizer:
         ModelError: The chat template fails, nothing names an end token, or words have no row in the embedding.
     """
 
-    def __init__(self, tokenizer: Any, chat_template: str, stated_ends: Iterable[int] = (), vocabulary: int = 1 << 31):
+    def __init__(
+        self, tokenizer: Any, section: ModelSection, stated_ends: Iterable[int] = (), vocabulary: int = 1 << 31
+    ):
         self.hf, self._vocabulary = tokenizer, vocabulary
-        self._chat = chat_template == "auto" and bool(tokenizer.chat_template)
+        self._chat = section.chat_template == "auto" and bool(tokenizer.chat_template)
+        self._template_args = section.template_args
+        self._before = [message.model_dump() for message in section.messages_before]
         self._check_vocabulary()
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
-            self._prompt_text("?")  # a template that fails is reported before anything is paid
+            self.encode_prompt("?")  # a template that fails is reported before anything is paid
             turn_end = self._end_of_turn()
             own = own if turn_end is None else [turn_end, *own]
         ends = list(dict.fromkeys([*own, *stated_ends]))
@@ -49,13 +55,21 @@ class HFTokenizer:
         # Padding is masked everywhere; without a pad token of its own any id serves.
         self.pad_id = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.end_id)
 
-    def encode_prompt(self, text: str) -> np.ndarray:
-        """Return [P] int32 ids; with a chat template the text is one user message."""
+    def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
+        """Return [P] int32 ids; with a chat template a text is one user message.
+
+        The messages that the config puts before every prompt come first, less their system message where the prompt has
+        one of its own.
+        """
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        own_system = messages[0]["role"] == "system"
+        before = [message for message in self._before if not (own_system and message["role"] == "system")]
+        messages = [*messages[:own_system], *before, *messages[own_system:]]
         if self._chat:
             # Text first, then ids: the template writes its own special tokens, a second set must not be added.
-            ids = self._ids(self._prompt_text(text))
+            ids = self._ids(self._templated(messages, add_generation_prompt=True))
         else:
-            ids = self.hf(text)["input_ids"]
+            ids = self.hf(plain_text(messages))["input_ids"]
             if ids and ids[-1] in self.end_ids:
                 ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
         return self._array(ids or [self.end_id])
@@ -102,9 +116,6 @@ class HFTokenizer:
         ids: list[int] = self.hf(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _prompt_text(self, text: str) -> str:
-        return self._templated([{"role": "user", "content": text}], add_generation_prompt=True)
-
     def _between(self, observation: str) -> str:
         """Return what the chat template writes between an assistant's words and its next ones."""
         talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
@@ -129,9 +140,11 @@ class HFTokenizer:
         special |= set(self.hf.all_special_ids)
         return int(ids[0]) if mark and ids and ids[0] in special else None
 
-    def _templated(self, talk: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
+    def _templated(self, talk: Sequence[Message], add_generation_prompt: bool) -> str:
         try:
-            text: str = self.hf.apply_chat_template(talk, add_generation_prompt=add_generation_prompt, tokenize=False)
+            text: str = self.hf.apply_chat_template(
+                talk, add_generation_prompt=add_generation_prompt, tokenize=False, **self._template_args
+            )
         except _TEMPLATE_ERRORS as error:
             raise ModelError(
                 f"the model's chat template fails on the roles {', '.join(turn['role'] for turn in talk)}: {error}; "

@@ -1,0 +1,128 @@
+"""How conversations, messages before every prompt and arguments of the chat template become ids."""
+
+import pytest
+
+from steadyrl import config
+from steadyrl.backends.toy import CharTokenizer
+from steadyrl.errors import ConfigError, DataError, ModelError
+from steadyrl.protocols import PromptLimit
+from steadyrl.rollout.prompts import fit_prompts
+from steadyrl.sections import ModelSection
+from steadyrl.types import Problem, Sampling, plain_text
+from tests import needs
+
+torch = needs.package("torch")
+transformers = needs.package("transformers")
+
+from steadyrl.backends.torch.tokenizer import HFTokenizer  # noqa: E402
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}<pad>{% elif m.role == 'user' %}<user>{% else %}<bot>{% endif %}"
+    "{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}{% if thinking %}three{% endif %}"
+)
+SYSTEM = {"role": "system", "content": "a cat"}
+EXAMPLE = [{"role": "user", "content": "red"}, {"role": "assistant", "content": "blue"}]
+DOG = {"role": "user", "content": "the dog"}
+
+
+@pytest.fixture
+def opened(tiny_models):
+    """Return a function that makes a tokenizer from settings of the section [model]."""
+
+    def make(family="llama", template=TEMPLATE, **settings):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_models[family])
+        if family == "llama":
+            tokenizer.chat_template = template
+        return HFTokenizer(tokenizer, config.validate(ModelSection, settings, "model"))
+
+    return make
+
+
+def text(tokenizer, prompt):
+    return tokenizer.hf.decode(tokenizer.encode_prompt(prompt))
+
+
+def test_a_conversation_goes_through_the_chat_template(opened):
+    assert text(opened(), (SYSTEM, *EXAMPLE, DOG)) == (
+        "<pad>a cat<eos><user>red<eos><bot>blue<eos><user>the dog<eos><bot>"
+    )
+
+
+def test_a_system_message_and_examples_stand_before_every_prompt(opened):
+    tokenizer = opened(messages_before=[SYSTEM, *EXAMPLE])
+    whole = "<pad>a cat<eos><user>red<eos><bot>blue<eos><user>the dog<eos><bot>"
+    assert [text(tokenizer, prompt) for prompt in ("the dog", (DOG,))] == [whole, whole]
+
+
+def test_a_system_message_of_the_data_takes_the_place_of_the_one_in_the_config(opened):
+    tokenizer = opened(messages_before=[SYSTEM, *EXAMPLE])
+    own = {"role": "system", "content": "old"}
+    assert text(tokenizer, (own, DOG)) == "<pad>old<eos><user>red<eos><bot>blue<eos><user>the dog<eos><bot>"
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_without_a_chat_template_a_conversation_is_text(opened, family):
+    tokenizer = opened(family, chat_template="never", messages_before=[SYSTEM, *EXAMPLE])
+    whole = "a cat\n\nred blue\n\nthe dog"
+    assert tokenizer.encode_prompt("the dog").tolist() == tokenizer.hf(whole)["input_ids"]
+    assert tokenizer.encode_prompt((DOG,)).tolist() == tokenizer.hf(whole)["input_ids"]
+
+
+def test_the_toy_reads_a_conversation_as_text_too():
+    assert CharTokenizer().decode(CharTokenizer().encode_prompt((SYSTEM, *EXAMPLE, DOG))) == (
+        "a cat\n\nred blue\n\nthe dog"
+    )
+
+
+def test_a_prompt_that_asks_for_its_answer_after_a_line_end_gets_no_space():
+    assert plain_text([{"role": "user", "content": "red\n"}, EXAMPLE[1], DOG]) == "red\nblue\n\nthe dog"
+
+
+def test_arguments_reach_the_chat_template(opened):
+    assert text(opened(template_args={"thinking": True}), "the dog") == "<user>the dog<eos><bot>three"
+    assert text(opened(template_args={"thinking": False}), "the dog") == "<user>the dog<eos><bot>"
+
+
+def test_a_template_that_refuses_the_messages_is_reported_before_anything_is_paid(opened):
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE
+    with pytest.raises(ModelError, match=r"chat template fails on the roles system, user, assistant, user: no system"):
+        opened(template=refusing, messages_before=[SYSTEM, *EXAMPLE])
+
+    class Backend:
+        tokenizer = opened(template=refusing)
+
+        def describe(self):
+            return {"context": 100}
+
+    problems = [Problem("a", "text"), Problem("b", "text", {}, (SYSTEM, DOG))]
+    with pytest.raises(ModelError, match=r"chat template fails on the roles system, user: no system"):
+        fit_prompts(problems, Backend(), Sampling(max_new_tokens=4), PromptLimit())
+    with pytest.raises(DataError, match=r"1 of 1 prompts take more than task.args.prompt_tokens = 5"):
+        fit_prompts([Problem("c", "", {}, (DOG, *EXAMPLE, DOG))], Backend(), Sampling(4), PromptLimit(5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"messages_before": [DOG]}, "the roles are user"),
+        ({"messages_before": [*EXAMPLE, SYSTEM]}, "the roles are user, assistant, system"),
+        ({"messages_before": [{"role": "robot", "content": "x"}]}, "'system', 'user' or 'assistant'"),
+        ({"messages_before": [{"role": "user"}]}, "messages_before.0.content: is missing"),
+        ({"template_args": {"thinking": [1]}}, "model.template_args.thinking"),
+    ],
+)
+def test_messages_and_arguments_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        config.validate(ModelSection, settings, "model")
+    assert message in str(caught.value)
+
+
+def test_a_config_file_holds_messages_and_arguments(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(
+        "[model]\ntemplate_args = { enable_thinking = false }\n"
+        'messages_before = [\n  { role = "system", content = "x" },\n]\n[rewards]\nretrieval = 1.0\n'
+    )
+    settings = config.load(path)
+    assert config.resolve(config.dump(settings)) == settings
+    assert settings.model.messages_before[0].content == "x"
