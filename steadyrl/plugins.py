@@ -56,6 +56,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "toy": "steadyrl.backends.toy:ToyBackend",
         "torch": "steadyrl.backends.torch.backend:TorchBackend",
     },
+    # By the name of the backend whose checkpoints it reads.
+    "exporter": {
+        "torch": "steadyrl.backends.torch.export:export_policy",
+    },
 }
 MODULES = ("algorithm", "curriculum", "sampler")  # kinds whose plug-ins are modules
 # Which extra brings a package that a built-in needs.
@@ -72,7 +76,7 @@ def load(kind: str, name: str) -> Any:
     """Return the object behind a short name or an import path.
 
     Args:
-        kind: "algorithm", "curriculum", "task", "reward", "judge", "sampler" or "backend".
+        kind: "algorithm", "curriculum", "task", "reward", "judge", "sampler", "backend" or "exporter".
         name: A built-in's short name, an entry point's name, or "package.module:name"; for an algorithm and a
             curriculum also "package.module".
 

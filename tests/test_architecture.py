@@ -31,7 +31,7 @@ FLOORS = (
     {"train", "evaluate", "record", "preflight"},  # the loop
     {"launch", "studies", "review"},  # the front door, science
     {"report"},  # writing
-    {"web"},  # the pages, which the command line serves
+    {"web", "export"},  # the pages, which the command line serves; model folders for others
     {"cli", "integrations"},  # user interfaces
     {"__main__"},
 )

@@ -29,6 +29,8 @@ COMMANDS = {
     "judge": "judge:judge_command",
     "sample": "run:sample_command",
     "web": "web:web_command",
+    "export": "export:export_command",
+    "serve": "export:serve_command",
     "task": "task:app",
 }
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from steadyrl.report.evidence import Evidence, best_step, known
+from steadyrl.report.evidence import Evidence, best_step
 from steadyrl.report.figures import change, metric_values
 from steadyrl.report.markup import interval, number, signed
+from steadyrl.review.epochs import known
 
 BIASED = (
     "This step was chosen by its score on these held-out problems, so that its figures are biased upward: on fresh "

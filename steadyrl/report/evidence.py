@@ -97,10 +97,10 @@ def read_evidence(path: Path | str) -> Evidence:
         settings=run.resolved() if run.resolved_file.is_file() else {},
         metrics=metrics,
         actions=run.actions(),
-        before=_read_evaluation(run.evaluation_file("before")),
-        after=_read_evaluation(run.evaluation_file("after")),
-        baselines=_read_evaluation(run.evaluation_file("baselines")),
-        best=_read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
+        before=read_evaluation(run.evaluation_file("before")),
+        after=read_evaluation(run.evaluation_file("after")),
+        baselines=read_evaluation(run.evaluation_file("baselines")),
+        best=read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
     )
 
 
@@ -110,7 +110,12 @@ def best_step(info: Mapping[str, Any]) -> int | None:
     return step if type(step) is int and 0 <= step < MOST_STEPS else None
 
 
-def _read_evaluation(path: Path) -> Evaluation:
+def read_evaluation(path: Path) -> Evaluation:
+    """Read a file of evaluations; empty if it is not there.
+
+    Raises:
+        RunError: A line of it is no evaluation.
+    """
     prompts: dict[str, str] = {}
     answers: dict[str, dict[str, Answer]] = {}
     for line in read_lines(path):

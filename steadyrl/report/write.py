@@ -5,9 +5,8 @@ Both pages are made of the same figures in the same order. The same run director
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from steadyrl.config import Config, dump
 from steadyrl.doctor.causes import as_record
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
@@ -28,13 +26,13 @@ from steadyrl.report.best import best_figures, best_sentences
 from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.evidence import Answer, Evidence, read_evidence
 from steadyrl.report.figures import metric_values, summarise
+from steadyrl.report.settings import settings_rows
 from steadyrl.review.checklist import checklist
 from steadyrl.review.epochs import epoch_table
 from steadyrl.rundir import RunDir, write_json, write_text
 
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
 GAINS, LOSSES, SAMPLES = 3, 2, 8  # problems shown: with the largest gain, with the largest loss, in all
-NOT_SET = "not set"
 MEANING = {
     "better": "Better: the whole 95 % interval of the paired difference lies above 0, and chance alone gives such a "
     "difference in fewer than 5 % of the cases.",
@@ -78,7 +76,7 @@ def write_report(path: Path | str) -> Path:
         "captions": plots.captions(len(evidence.metrics)),
         "inline": {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()},
         "samples": _samples(evidence),
-        "settings": _settings(evidence.settings),
+        "settings": settings_rows(evidence.settings),
         "facts": _facts(evidence),
         "repeat": _repeat(evidence.info),
     }
@@ -279,30 +277,6 @@ def _shown(answer: Answer) -> dict[str, Any]:
         "unscored": answer.unscored,
         "note": markup.shorten(answer.note),
     }
-
-
-def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults, and those of task, algorithm and curriculum in full.
-
-    Only these parts know their defaults, and a report does not load them.
-    """
-    used, defaults = dict(_flat(settings)), dict(_flat(dump(Config())))
-    own = {key for key in used if key.startswith(("task.args.", "algorithm.args.", "curriculum.args."))}
-    changed = [key for key in {**used, **defaults} if key not in own and used.get(key) != defaults.get(key)]
-    return {
-        "changed": [(key, used.get(key, NOT_SET), defaults.get(key, NOT_SET)) for key in changed] if used else [],
-        "own": [(key, used[key]) for key in used if key in own],
-        "recorded": bool(used),
-    }
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, str]]:
-    """Yield dotted keys and values as JSON."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", json.dumps(value, ensure_ascii=False)
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from steadyrl.doctor.causes import SEVERITIES
 from steadyrl.errors import RunError
-from steadyrl.report.evidence import known
+from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir, parse_json, read_json
 from steadyrl.web.folder import Folder, Place
 

@@ -337,7 +337,7 @@ def test_a_finished_run_trains_longer_when_asked_and_remembers_it(steadyrl, refu
 def test_what_would_make_another_run_of_it_cannot_change_on_resuming(refused, finished, override):
     interrupt(finished)
     message = refused("train", "--resume", finished, override)
-    assert message.startswith(f"'{override}' cannot change on resuming; only run.checkpoint_every, ")
+    assert message.startswith(f"'{override}' cannot change on resuming; only evaluate.patience, ")
     assert message.endswith("For anything else start a new run")
     assert json.loads((finished / "run.json").read_text())["status"] == "running"
 

@@ -1,0 +1,42 @@
+"""`steadyrl export` and `steadyrl serve`: a policy as a plain model folder, and the commands that serve it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steadyrl.cli.terminal import note, printable
+from steadyrl.rundir import RunDir
+
+RunPath = Annotated[Path, typer.Argument(help="a run directory")]
+
+
+def export_command(
+    run: RunPath,
+    to: Annotated[Path | None, typer.Option(help="an empty or new folder; RUN/export if not given")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="best, last or a step; the best by held-out score if the run kept one, else the last"),
+    ] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="merge a LoRA adapter into the weights")] = False,
+) -> None:
+    """Write a policy as a Hugging Face folder with tokenizer, generation config and model card."""
+    from steadyrl.export.model import DEFAULT_FOLDER, export
+
+    opened = RunDir.open(run)
+    folder = opened.path / DEFAULT_FOLDER if to is None else to.expanduser()
+    export(opened, folder, checkpoint, merge, note)
+    print(printable(f"exported: {folder}"))
+
+
+def serve_command(
+    run: RunPath,
+    folder: Annotated[Path | None, typer.Option(help="where the policy was exported; RUN/export if not given")] = None,
+) -> None:
+    """Print the commands that serve an exported policy with vLLM, transformers or llama.cpp."""
+    from steadyrl.export.serve import serve_lines
+
+    for line in serve_lines(RunDir.open(run), None if folder is None else folder.expanduser()):
+        print(printable(line))

@@ -1,0 +1,112 @@
+"""Exports the policy of a run: a plain model folder with tokenizer, generation config and model card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl import checkpoint, plugins
+from steadyrl import config as configs
+from steadyrl.config import Config
+from steadyrl.errors import ConfigError, RunError
+from steadyrl.export.folder import whole_folder
+from steadyrl.report.card import copy_licences, write_card
+from steadyrl.rundir import RunDir, write_json
+
+RECORD = "export.json"  # what was exported, and how a server must treat it
+DEFAULT_FOLDER = "export"  # in the run directory
+BEST, LAST = "best", "last"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The checkpoint that is exported.
+
+    Attributes:
+        step: Steps that were finished.
+        best: It has the best held-out score of the run.
+        last: It is the newest one.
+    """
+
+    step: int
+    best: bool
+    last: bool
+
+    @property
+    def words(self) -> str:
+        """Say which one it is."""
+        names = [name for name, held in (("the best by held-out score", self.best), ("the last", self.last)) if held]
+        return f"step {self.step}" + (f" ({' and '.join(names)})" if names else "")
+
+
+def choose(run: RunDir, wanted: str | None) -> Choice:
+    """Return the checkpoint of a word from the command line.
+
+    Args:
+        run: The run directory.
+        wanted: "best", "last", a step, or None for the best where the run kept one, and the last otherwise.
+
+    Raises:
+        RunError: There is no such checkpoint.
+    """
+    steps = run.checkpoints()
+    if not steps:
+        raise RunError(f"'{run.path}' has no checkpoint yet; export it when the first one is written")
+    best = checkpoint.read_state(run, steps[-1]).best
+    if wanted is None:
+        wanted = LAST if best is None else BEST
+    if wanted == BEST:
+        if best is None:
+            raise RunError(
+                f"'{run.path}' chose no best checkpoint: it was trained with evaluate.every = 0; give --checkpoint "
+                f"last, or one of {', '.join(map(str, steps))}"
+            )
+        step = best.step
+    elif wanted == LAST:
+        step = steps[-1]
+    elif wanted.isascii() and wanted.isdecimal():
+        step = int(wanted)
+    else:
+        raise RunError(f"--checkpoint is '{wanted:.40}'; expected best, last or a step")
+    if step not in steps:
+        raise RunError(f"'{run.path}' has no checkpoint after step {step}; it has {', '.join(map(str, steps))}")
+    return Choice(step, best is not None and best.step == step, step == steps[-1])
+
+
+def export(
+    run: RunDir, to: Path, wanted: str | None = None, merge: bool = False, phase: Callable[[str], None] = print
+) -> Choice:
+    """Write the policy of a run into a folder, whole or not at all.
+
+    Args:
+        run: The run directory.
+        to: A folder that is empty or not there yet.
+        wanted: See ``choose``.
+        merge: Merge a LoRA adapter into the weights.
+        phase: Called with a line before the work begins.
+
+    Raises:
+        SteadyError: The run has no such checkpoint, its backend has no model folder, or the folder cannot be written.
+    """
+    config, choice = configs.resolve(run.resolved()), choose(run, wanted)
+    exporter = _exporter(config)
+    with whole_folder(to) as folder:
+        phase(f"exporting the policy of {choice.words} of '{run.path}'")
+        found: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
+        found |= {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
+        found |= {"licence": copy_licences(found["base_folder"], folder), "lora_rank": config.model.lora_rank}
+        write_card(folder / "README.md", run.path, found)
+        write_json(folder / RECORD, found)
+    return choice
+
+
+def _exporter(config: Config) -> Any:
+    name = config.backend.name
+    if ":" in name or name not in plugins.BUILT_IN["exporter"]:
+        known = ", ".join(f"'{each}'" for each in plugins.BUILT_IN["exporter"])
+        raise ConfigError(
+            f"the run was trained with backend.name = '{name}', whose policy is no model folder; expected {known}"
+        )
+    return plugins.load("exporter", name)
