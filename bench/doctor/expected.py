@@ -83,6 +83,13 @@ RIGHT: Mapping[str, tuple[Pair, ...]] = {
     "unit_clash": (("kl_unit_clash", "*"),),
     "entropy_bonus": (("*", "entropy_coef"),),
     "cut_off": (("truncated", "*"),),
+    # The two below were written down before the part that was made last.
+    "part_never_pays": (("reward_part_idle", "never_pays"),),
+    "warped_hot": (
+        *_WARPED,
+        ("warped_sampling", "high_temperature"),
+        ("warped_sampling", "high_temperature_or_stale_weights"),
+    ),
 }
 
 # rlwatch names symptoms: its detectors that fit what the fault does to the log, taken generously.
@@ -116,6 +123,8 @@ RLWATCH_FITS: Mapping[str, tuple[str, ...]] = {
     "unit_clash": ("kl_explosion",),
     "entropy_bonus": ("kl_explosion",),
     "cut_off": (),
+    "part_never_pays": (),
+    "warped_hot": ("kl_explosion",),
 }
 
 

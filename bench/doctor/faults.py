@@ -179,6 +179,10 @@ def _not_finite(*prefixes: str) -> Callable[[Record], Record]:
     return lambda record: {k: float("nan") if k.startswith(prefixes) else v for k, v in record.items()}
 
 
+def _idle_part(data: Data) -> Data:
+    return {**data, "rewards": {**data["rewards"], "scores:never": 0.5}}
+
+
 _ADAPTIVE = {"algorithm__args__kl_control": "adaptive"}
 
 FAULTS: Mapping[str, Fault] = {
@@ -273,6 +277,19 @@ FAULTS: Mapping[str, Fault] = {
         "an entropy bonus 100 times too high", algorithms=("ppo",), settings=setting(algorithm__args__entropy_coef=0.5)
     ),
 }  # fmt: skip
+
+# Faults that only the fresh part has.
+NEW: Mapping[str, Fault] = {
+    "warped_hot": Fault(
+        "sampling at temperature 1.5, log-probs of the plain softmax",
+        settings=setting(sampling__logprobs="raw", sampling__temperature=1.5),
+    ),
+    "cut_off": Fault("completions may have three tokens", settings=setting(sampling__max_new_tokens=3)),
+    "part_never_pays": Fault("a part of the reward asks for a form that no answer has", settings=_idle_part),
+}
+FRESH = (("letters", "ppo"), ("bits", "grpo"), ("letters", "grpo"), ("bits", "ppo"))
+FRESH_SEED = 20
+EVERY: Mapping[str, Fault] = {**FAULTS, **NEW}
 
 # Whose settings a seed takes: (task, algorithm), where the fault can occur in both algorithms and in PPO only.
 PLACES = {

@@ -38,7 +38,7 @@ class Plan:
 
     Attributes:
         name: Of its file.
-        fault: A name of ``faults.FAULTS``, or "healthy".
+        fault: A name of ``faults.EVERY``, or "healthy".
         seed: Of the run.
         task: A name of ``settings.TASKS``.
         algorithm: "ppo" or "grpo".
@@ -61,7 +61,7 @@ class Plan:
 
     def label(self, steps: int, error: str | None) -> dict[str, Any]:
         """Return its line in the labels."""
-        known = faults.FAULTS.get(self.fault)
+        known = faults.EVERY.get(self.fault)
         return {
             "run": self.name,
             "fault": self.fault,
@@ -77,11 +77,16 @@ class Plan:
 
 
 def plans() -> Iterator[Plan]:
-    """Yield all runs: seven of every fault, then the healthy ones."""
+    """Yield all runs: seven of every fault, one more of each in the fresh part, then the healthy ones."""
     for name, fault in faults.FAULTS.items():
         for seed, (task, algorithm) in enumerate(faults.PLACES[fault.algorithms]):
             data = settings.put(fault.settings(settings.base(task, algorithm)), "run.seed", seed)
             yield Plan(f"{name}-{seed}", name, seed, task, algorithm, data)
+    for number, (name, fault) in enumerate(faults.EVERY.items()):
+        places = [place for place in faults.FRESH if place[1] in fault.algorithms]
+        task, algorithm = places[number % len(places)]
+        data = settings.put(fault.settings(settings.base(task, algorithm)), "run.seed", faults.FRESH_SEED)
+        yield Plan(f"{name}-{faults.FRESH_SEED}", name, faults.FRESH_SEED, task, algorithm, data)
     for task in settings.TASKS:
         for case in settings.HEALTHY:
             data = settings.put(settings.base(task, case.algorithm), "run.seed", case.seed)
@@ -96,7 +101,7 @@ def make(plan: Plan, folder: Path, steps: int | None) -> tuple[int, str | None]:
     data = plan.data if steps is None else settings.put(plan.data, "run.steps", steps)
     resolved = config.resolve(data)
     with wrappers.seeded(resolved.run.seed):
-        records, error = train(open_session(resolved), faults.FAULTS.get(plan.fault), plan.name)
+        records, error = train(open_session(resolved), faults.EVERY.get(plan.fault), plan.name)
     told = config.dump(resolved)
     if path := told["task"]["args"].get("path"):
         told["task"]["args"]["path"] = str(Path(path).relative_to(ROOT))

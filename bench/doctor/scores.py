@@ -24,6 +24,16 @@ def ten_words(problem: Problem, rollout: Rollout) -> float:
     return words.near_length(rollout.text, 10)
 
 
+def early_letters(problem: Problem, rollout: Rollout) -> float:
+    """Return the share of a text's words that begin with a to h."""
+    return words.early_letters(rollout.text)
+
+
+def never(problem: Problem, rollout: Rollout) -> float:
+    """Return 1 for a text that ends in a form that nobody writes."""
+    return float(rollout.text.rstrip().endswith("</query>"))
+
+
 def distinct_words(problem: Problem, rollout: Rollout) -> float:
     """Return the share of a text's words that are not repetitions."""
     return words.distinct(rollout.text)

@@ -8,6 +8,7 @@ from typing import Any
 from scoring import HEALTHY, Judged, Right, confusion, fault_row, first_said, healthy_row, totals
 
 HALVES = {
+    "fresh": "made last, after the rules were final",
     "heldout": "held out",
     "checked": "held out at first, learned from after one look",
     "tune": "what the rules were made with",
@@ -23,8 +24,11 @@ HOW = (
     "and examined once, with an earlier version: 81 of its 84 faulty runs were named correctly, "
     "and its 18 healthy ones had 9 warnings and 2 critical findings. These faults were fixed, so "
     "this part has also taught the rules. The part that is called held out was made after the "
-    "last change, with other tasks and rewards, and was examined once. Only its figures and "
-    "those of TRL's held-out runs count. The machine was shared with other work. The logs "
+    "last change of that time, with other tasks and rewards, and was examined once. Logs that "
+    "other people published taught the rules since (doctor_wild.md), with its figures in sight. "
+    "The part that was made last has two more tasks, other learning rates and schedules, batches "
+    "of half the size and three more faults; its right answers were written down before, it was "
+    "examined once, and nothing was changed for it. The machine was shared with other work. The logs "
     "therefore contain no times, and throughput is not judged. rlwatch was run unchanged."
 )
 MAPPING = (

@@ -18,6 +18,12 @@ def distinct(text: str) -> float:
     return len(set(words)) / len(words) if words else 0.0
 
 
+def early_letters(text: str) -> float:
+    """Return the share of a text's words that begin with a to h; 0 without words."""
+    words = text.split()
+    return sum("a" <= word[0].lower() <= "h" for word in words) / len(words) if words else 0.0
+
+
 def operators(text: str) -> float:
     """Return a third for every AND, OR or NOT between two other words, 1 at the most."""
     return min(1.0, len(_OPERATOR.findall(text)) / 3.0)
