@@ -12,8 +12,7 @@ from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.doctor.check import Cause, Check
 from steadyrl.doctor.examine import CHECKS
-from steadyrl.doctor.names import generic
-from steadyrl.doctor.names.identify import TABLES, explain
+from steadyrl.doctor.names.identify import COMMON, TABLES, explain
 from steadyrl.metrics import CATALOGUE
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -113,10 +112,10 @@ def names_page() -> str:
         "# What trainers call their metrics\n",
         f"{GENERATED} A `*` stands for any text. Unit and estimator decide what a number means: one nat per token is",
         "twenty nats per completion of twenty tokens, and of the estimators of a KL only k1 can be negative.\n",
-        *(f"- [{table.trainer}](#{table.trainer})" for table in (*TABLES, generic.TABLE)),
+        *(f"- [{table.trainer}](#{table.trainer})" for table in (*TABLES, COMMON)),
         "",
     ]
-    for table in (*TABLES, generic.TABLE):
+    for table in (*TABLES, COMMON):
         lines += [f"## {table.trainer}\n", "| its name | quantity | unit | estimator |", "|---|---|---|---|"]
         lines += [
             f"| `{name}` | `{quantity}` | {unit} | {estimator} |"

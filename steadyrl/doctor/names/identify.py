@@ -5,53 +5,27 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.names import (
-    generic,
-    nemo_rl,
-    openrlhf,
-    others,
-    own,
-    skyrl,
-    slime,
-    trl_grpo,
-    trl_ppo,
-    verl,
-)
+from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.settings import first, number
-from steadyrl.doctor.names.table import Name, Table, best_pattern, wildcard
+from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import RawLog, Run, Series
 from steadyrl.errors import ConfigError
 
-TABLES: tuple[Table, ...] = (
-    own.TABLE,
-    trl_grpo.GRPO,
-    trl_grpo.RLOO,
-    trl_grpo.ASYNC_GRPO,
-    trl_grpo.ONLINE_DPO,
-    trl_grpo.SFT,
-    trl_ppo.NEW,
-    trl_ppo.OLD,
-    verl.TABLE,
-    openrlhf.TABLE,
-    nemo_rl.TABLE,
-    others.PRIME_RL,
-    skyrl.TABLE,
-    others.TINKER,
-    slime.TABLE,
-    others.AREAL,
-    others.ARENO,
-    others.TORCHTUNE,
-    others.TRLX,
-    others.MLX_LM_LORA,
-    others.DEEPSPEED_CHAT,
-    others.LLAMAFACTORY,
+TRAINERS = (
+    "steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-sft trl-ppo trl-ppo-old verl openrlhf nemo-rl "
+    "prime-rl skyrl tinker slime areal areno torchtune trlx mlx-lm-lora deepspeed-chat llamafactory"
 )
+TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
+COMMON = load("unknown")  # spellings that many share
+# Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
+NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
 # What trackers add to every log, whatever the trainer.
 TRACKED = {"_timestamp": Name("time_logged", "s")}
 MIN_ROWS = 3  # that tell how far rows are apart
@@ -87,7 +61,7 @@ def identify(log: RawLog) -> Run:
     for entry in known:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
     sources = {entry.source for entry in known}
-    algorithm, settings = table.algorithm(log.settings, log), table.settings(log.settings, log)
+    algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
         path=log.path,
         trainer=table.trainer,
@@ -124,14 +98,14 @@ def recognise(log: RawLog) -> Table:
         if log.format in table.formats:
             return table
     scores = {
-        table.trainer: (matches, table.preferred(log.settings, log), matches / len(table.distinctive))
+        table.trainer: (matches, derive.preferred(table, log.settings, log), matches / len(table.distinctive))
         for table in TABLES
         if (matches := _matches(table, log)) >= table.needs
     }
     return max(
         (table for table in TABLES if table.trainer in scores),
         key=lambda table: scores[table.trainer],
-        default=generic.TABLE,
+        default=COMMON,
     )
 
 
@@ -148,7 +122,7 @@ def explain(trainer: str) -> list[tuple[str, str, str, str]]:
     Raises:
         ConfigError: There is no such trainer.
     """
-    tables = {table.trainer: table for table in (*TABLES, generic.TABLE)}
+    tables = {table.trainer: table for table in (*TABLES, COMMON)}
     if trainer not in tables:
         raise ConfigError(f"there are no names of a trainer '{trainer}'; known are: {', '.join(tables)}")
     rows = []
@@ -156,7 +130,7 @@ def explain(trainer: str) -> list[tuple[str, str, str, str]]:
         rows.append((pattern, name.quantity, name.unit, name.estimator))
         choice = tables[trainer].choices.get(pattern)
         for value, meaning in choice.meanings.items() if choice else ():
-            setting = f"{pattern} with {choice.settings[0] if choice else ''}={value}"
+            setting = f"{pattern} with {choice.settings.partition('|')[0] if choice else ''}={value}"
             rows.append((setting, meaning.quantity, meaning.unit, meaning.estimator))
     return rows
 
@@ -169,7 +143,7 @@ def _matches(table: Table, log: RawLog) -> int:
 
 def _place(table: Table, log: RawLog, column: str) -> _Placed | None:
     """Return the meaning of a column: as the table has it, or else as common spellings do; None where none has."""
-    for vocabulary in (table,) if table is generic.TABLE else (table, generic.TABLE):
+    for vocabulary in (table,) if table is COMMON else (table, COMMON):
         heldout = _heldout(vocabulary, column) if vocabulary is table else None
         if heldout is not None:
             return _Placed(heldout, column, 0)
@@ -192,7 +166,7 @@ def _by_suffix(log: RawLog, placed: Sequence[_Placed]) -> list[_Placed]:
     taken, sources = {entry.name.quantity for entry in placed}, {entry.source for entry in placed}
     found: dict[str, list[_Placed]] = {}
     for column in log.columns:
-        meaning = None if column in sources else generic.suffix(column)
+        meaning = None if column in sources else _suffix(column)
         if meaning is not None and meaning.quantity not in taken:
             found.setdefault(meaning.quantity, []).append(_Placed(meaning, column, LATER))
     return [several[0] for several in found.values() if len(several) == 1]
@@ -206,7 +180,7 @@ def _chosen(table: Table, log: RawLog, pattern: str) -> Name:
     for name, meaning in choice.beside.items():
         if name in log.columns:
             return meaning
-    value = str(first(log.settings, "|".join(choice.settings))).lower()
+    value = str(first(log.settings, choice.settings)).lower()
     return choice.meanings.get(value, table.names[pattern])
 
 
@@ -249,7 +223,18 @@ def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
 
 def _notes(table: Table, log: RawLog) -> list[str]:
     """Return what a reader should know of the names that the log holds."""
-    if table is generic.TABLE:
+    if table is COMMON:
         return ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
     logged = {spelling for column in log.columns for spelling in table.bare(column)}
     return [caveat for name, caveat in table.caveats.items() if name in logged]
+
+
+def _suffix(logged: str) -> Name | None:
+    """Return what the last part of a name with slashes tells, as in "trainer.ai/grad_norm"; None if it tells nothing.
+
+    A part of a reward has no place of its own in the name, so a last part that says "mean" alone tells nothing.
+    """
+    before, _, last = spell(logged).rpartition("/")
+    if not before or NOT_THE_POLICY.search(before):
+        return None
+    return COMMON.names.get(last)

@@ -9,26 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 Config = Mapping[str, Any]
-NUMBERS = {
-    "temperature",
-    "top_p",
-    "top_k",
-    "max_new_tokens",
-    "learning_rate",
-    "warmup_steps",
-    "epochs",
-    "minibatches",
-    "batch_size",
-    "samples_per_prompt",
-    "clip",
-    "kl_coef",
-    "kl_target",
-    "kl_horizon",
-    "entropy_coef",
-    "max_grad_norm",
-    "vocabulary",
-    "steps",
-}
+NUMBERS = frozenset(
+    "temperature top_p top_k max_new_tokens learning_rate warmup_steps epochs minibatches batch_size "
+    "samples_per_prompt clip kl_coef kl_target kl_horizon entropy_coef max_grad_norm vocabulary steps".split()
+)
 WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}
 
 
@@ -78,29 +62,8 @@ def known(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def product(*factors: float | None) -> int | None:
-    """Return the product of whole numbers, or None if one is unknown."""
-    result = 1.0
-    for factor in factors:
-        if factor is None:
-            return None
-        result *= factor
-    return int(result)
-
-
 def quotient(whole: float | None, part: float | None) -> int | None:
     """Return how many parts make the whole, at least 1, or None if either is unknown."""
     if whole is None or not part:
         return None
     return max(int(whole // part), 1)
-
-
-def tempered(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``logprobs`` of a trainer that divides logits by the temperature but knows nothing of top-p and top-k.
-
-    Without truncation that is the distribution that was sampled from; where the log does not say, nothing is said.
-    """
-    top_p, top_k = settings.get("top_p"), settings.get("top_k")
-    if (top_p is not None and top_p < 1) or top_k:
-        return {"logprobs": "tempered"}
-    return {"logprobs": "sampled"} if top_p is not None else {}

@@ -1,4 +1,4 @@
-"""What a trainer calls its metrics and settings: the records that the tables of this folder are made of.
+"""What a trainer calls its metrics and settings: one file of ``trainers/`` each, and the record that is made of it.
 
 A name is exact or has one ``*``, which stands for any text that is not empty, slashes included. Of several patterns
 that fit, the one with the most fixed characters holds.
@@ -7,13 +7,15 @@ that fit, the one with the most fixed characters holds.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.names.settings import Config, known, pick
-from steadyrl.doctor.series import RawLog
+from steadyrl.doctor.names.settings import Config
 
+TRAINERS = Path(__file__).parent / "trainers"
 BRACES = re.compile(r"\{([^}]*)\}")
 
 
@@ -45,12 +47,12 @@ class Choice:
     """A metric whose meaning a setting decides, or another metric beside it.
 
     Attributes:
-        settings: The trainer's keys of it; the first that the log holds counts.
+        settings: The trainer's key of it, "first|second" where there are several.
         meanings: By the setting's value, as text in lower case.
         beside: By another metric's name: what the metric is where the log holds that one, too.
     """
 
-    settings: tuple[str, ...]
+    settings: str
     meanings: Mapping[str, Name]
     beside: Mapping[str, Name] = field(default_factory=dict)
 
@@ -82,16 +84,6 @@ def keys(text: str) -> dict[str, str]:
     return found
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text."""
-    return tuple(text.split())
-
-
-def estimators(unit: str, kinds: Mapping[str, str]) -> dict[str, Name]:
-    """Return what a KL to the reference is, by the value of the setting that chooses its estimator."""
-    return {kind: Name("kl_ref", unit, estimator) for kind, estimator in kinds.items()}
-
-
 def _expanded(text: str) -> list[str]:
     """Return the texts that braces stand for; several braces in one text go together."""
     choices = [held.split("|") for held in BRACES.findall(text)]
@@ -103,29 +95,29 @@ def _filled(fixed: list[str], choices: list[list[str]]) -> Iterator[list[str]]:
         yield [part for pair in zip(fixed, (*chosen, ""), strict=True) for part in pair]
 
 
-def nothing(config: Config, log: RawLog, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return no settings beyond those that have keys."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Table:
-    """One trainer's vocabulary.
+    """One trainer's vocabulary, as a file of ``trainers/`` holds it.
 
     Attributes:
-        trainer: Its name in ``Run.trainer``.
+        trainer: Its name in ``Run.trainer``; that of its file.
         names: Its metrics; of those with the same quantity, unit and estimator the first listed comes first.
         distinctive: Patterns that hardly any other trainer logs.
-        algorithm: (its config, the log) -> a name, "" where nothing tells.
         keys: Its keys of canonical settings, "first|second" where it has had several.
         place_keys: Further keys, by the place of the KL that the settings say.
         facts: Canonical settings that always hold with this trainer, unless its config says otherwise.
-        derive: (its config, the log, the settings found so far) -> what follows from several of them; None is unknown.
+        algorithm: "always": its name; or "key" of the setting that names it, and "words" where that is another name;
+            else "column", which only PPO logs, and "otherwise" what it is without; see ``derive.algorithm``.
+        products, quotients, positive: What follows from several settings; see ``derive.derived``.
+        in_loss: The key that is true where the KL is paid in the loss, and false where it is in the reward.
+        adapts_with: The key of the target without which the coefficient of the KL does not adapt.
+        tempered: Whether logits are divided by the temperature, and truncation is not known.
+        whitened_ppo: Whether its PPO whitens advantages.
+        schedule: Whether its steps and its warm-up are those of transformers' Trainer.
         needs: How many distinctive patterns it takes to be recognised.
         prefixes: What trackers put before the names.
         heldout: What the names of held-out measurements begin with.
         choices: Metrics that a setting decides; where the log lacks it, ``names`` holds.
-        preferred: Whether this table holds where another fits as well; by what the log is like.
         formats: Formats of logs that only this trainer writes.
         caveats: What a reader of a metric should know, by the trainer's name.
         logs_critic: Whether it logs values wherever it learns them, so that a log without any has no critic.
@@ -134,26 +126,27 @@ class Table:
 
     trainer: str
     names: Mapping[str, Name]
-    distinctive: tuple[str, ...]
-    algorithm: Callable[[Config, RawLog], str] = lambda config, log: ""
+    distinctive: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     place_keys: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    derive: Callable[[Config, RawLog, Mapping[str, Any]], dict[str, Any]] = nothing
+    algorithm: Mapping[str, Any] = field(default_factory=dict)
+    products: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    quotients: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    positive: Mapping[str, str] = field(default_factory=dict)
+    in_loss: str = ""
+    adapts_with: str = ""
+    tempered: bool = False
+    whitened_ppo: bool = False
+    schedule: bool = False
     needs: int = 1
     prefixes: tuple[str, ...] = ("train/",)
     heldout: tuple[str, ...] = ("eval/", "eval_", "test/", "test_")
     choices: Mapping[str, Choice] = field(default_factory=dict)
-    preferred: Callable[[Config, RawLog], bool] = lambda config, log: False
     formats: tuple[str, ...] = ()
     caveats: Mapping[str, str] = field(default_factory=dict)
     logs_critic: bool = False
     averages: bool = False
-
-    def settings(self, config: Config, log: RawLog) -> dict[str, Any]:
-        """Return the canonical settings of a trainer's config."""
-        found = {**self.facts, **pick(config, self.keys)}
-        return {**found, **known(self.derive(config, log, found))}
 
     def own_keys(self, config: Config, settings: Mapping[str, Any]) -> dict[str, str]:
         """Return the trainer's own key of each canonical setting: the one that its config holds, else the first."""
@@ -168,6 +161,44 @@ class Table:
         spellings = [logged] if (spelled := spell(logged)) == logged else [logged, spelled]
         stripped = [name[len(prefix) :] for name in spellings for prefix in self.prefixes if name.startswith(prefix)]
         return (*spellings, *(rest for rest in stripped if rest))
+
+
+def load(trainer: str) -> Table:
+    """Return the table of a trainer, from its file and those that it extends."""
+    read = _read(trainer)
+    several: dict[str, Any] = {
+        name: tuple(read.pop(name).split()) for name in ("prefixes", "heldout", "formats") if name in read
+    }
+    wrapper = read.pop("wrapper", "")
+    chosen = read.pop("choices", {})
+    return Table(
+        trainer,
+        names(read.pop("names")),
+        tuple(read.pop("distinctive", "").split()),
+        {name: _wrapped(theirs, wrapper) for name, theirs in keys(read.pop("keys", "")).items()},
+        {place: keys(text) for place, text in read.pop("place_keys", {}).items()},
+        quotients={n: [_wrapped(key, wrapper) for key in several] for n, several in read.pop("quotients", {}).items()},
+        choices={name: _choice(chosen, name, wrapper) for name in chosen},
+        **several,
+        **read,
+    )
+
+
+def _read(trainer: str) -> dict[str, Any]:
+    held = tomllib.loads((TRAINERS / f"{trainer}.toml").read_text(encoding="utf-8"))
+    base = _read(held.pop("extends")) if "extends" in held else {}
+    both: dict[str, Any] = {n: f"{base[n]}\n{held[n]}" for n in ("names", "keys") if n in base and n in held}
+    return {**base, **held, **both}
+
+
+def _wrapped(keys: str, wrapper: str) -> str:
+    return f"{keys}|{wrapper}{keys}" if wrapper else keys
+
+
+def _choice(held: Mapping[str, Mapping[str, str]], name: str, wrapper: str) -> Choice:
+    one = held[name]
+    meanings = held[one["as"]]["meanings"] if "as" in one else one["meanings"]
+    return Choice(_wrapped(one["settings"], wrapper), names(meanings), names(one.get("beside", "")))
 
 
 def spell(name: str) -> str:

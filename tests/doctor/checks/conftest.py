@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.names import own
+from steadyrl.doctor.names.table import load
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
 
@@ -102,7 +102,7 @@ class SyntheticRun:
             series,
             self.settings,
             traits=traits(self.algorithm, self.settings, series),
-            keys=own.TABLE.own_keys({}, self.settings) if self.trainer == "steadyrl" else {},
+            keys=load("steadyrl").own_keys({}, self.settings) if self.trainer == "steadyrl" else {},
         )
 
 

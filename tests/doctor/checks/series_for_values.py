@@ -7,7 +7,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from steadyrl.config import resolve
 from steadyrl.doctor.examine import BY_NAME
-from steadyrl.doctor.names import own
+from steadyrl.doctor.names.table import load
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
 
@@ -44,7 +44,7 @@ def make_run(columns, algorithm="ppo", trainer="steadyrl", settings=None):
         else:
             every[name] = (column if isinstance(column, Series) else series(name, column),)
     known = {"max_grad_norm": 1.0, **(settings or {})}
-    names = own.TABLE.own_keys({}, known) if trainer == "steadyrl" else {}
+    names = load("steadyrl").own_keys({}, known) if trainer == "steadyrl" else {}
     return Run("runs/made", trainer, algorithm, every, known, traits=traits(algorithm, known, every), keys=names)
 
 

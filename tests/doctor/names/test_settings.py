@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from steadyrl import config
+from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.identify import TABLES, identify
 from steadyrl.doctor.names.settings import typed
 from steadyrl.doctor.quantities import SETTINGS
@@ -264,10 +265,10 @@ class AnyConfig(dict):
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.trainer)
 def test_only_known_settings_come_out_whatever_a_config_holds(table, value):
     log = RawLog("x", "jsonl", {})
-    found = table.settings(AnyConfig(value), log)
+    found = derive.settings(table, AnyConfig(value), log)
     assert set(found) <= set(SETTINGS)
     assert None not in found.values()
-    assert isinstance(table.algorithm(AnyConfig(value), log), str)
+    assert isinstance(derive.algorithm(table, AnyConfig(value), log), str)
 
 
 @pytest.mark.parametrize(
