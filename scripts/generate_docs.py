@@ -44,8 +44,13 @@ def config_page() -> str:
             parts.append(_rewards())
         else:
             parts.append(_section(f"[{name}]", field.annotation))
-    for kind, key in (("algorithm", "name"), ("curriculum", "name"), ("task", "name"), ("sampler", "engine")):
+    kinds = (
+        ("algorithm", "name"), ("curriculum", "name"), ("task", "name"), ("sampler", "engine"), ("backend", "name"),
+    )  # fmt: skip
+    for kind, key in kinds:
         for name in plugins.BUILT_IN[kind]:
+            if kind == "backend" and not plugins.is_module(kind, name):
+                continue
             settings = plugins.load(kind, name).Settings
             parts.append(_section(f'{kind}.args of {kind}.{key} = "{name}"', settings))
     for name in plugins.BUILT_IN["reward"]:

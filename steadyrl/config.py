@@ -109,7 +109,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     changed: dict[str, Any] = {}
     for kind, own in (
         ("rewards", _own_rewards),
-        *((kind, _own_args) for kind in ("task", "algorithm", "curriculum", "sampler")),
+        *((kind, _own_args) for kind in ("task", "algorithm", "curriculum", "sampler", "backend")),
     ):
         try:
             changed[kind] = own(config, kind)
@@ -207,6 +207,10 @@ def _own_args(config: Config, kind: str) -> BaseModel:
         if section.args:
             raise ConfigError("sampler.args has no effect with sampler.engine = 'own'; remove it, or name an engine")
         return SamplerSection()
+    if kind == "backend" and not plugins.is_module(kind, name):
+        if section.args:
+            raise ConfigError(f"backend.args has no effect with backend.name = '{name}'; remove it")
+        return config.backend
     settings = getattr(plugins.load(kind, name), "Settings", None)
     if not isinstance(settings, type) or not issubclass(settings, BaseModel):
         raise ConfigError(
@@ -241,6 +245,8 @@ def _own_reward(name: str, entry: object) -> float | BaseModel:
 def _plugin_problems(config: Config) -> list[str]:
     """Return what plug-ins find wrong with the config as a whole, each by its own ``check(config, settings)``."""
     parts = [("sampler", config.sampler.engine, config.sampler.args)] if config.sampler.engine != "own" else []
+    if isinstance(config.backend.args, BaseModel):
+        parts.append(("backend", config.backend.name, config.backend.args))
     parts += [("reward", name, entry) for name, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
     found: list[str] = []
     for kind, name, settings in parts:

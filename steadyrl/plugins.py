@@ -55,6 +55,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "backend": {
         "toy": "steadyrl.backends.toy:ToyBackend",
         "torch": "steadyrl.backends.torch.backend:TorchBackend",
+        "mlx": "steadyrl.backends.mlx.plugin",
     },
     # By the name of the backend whose checkpoints it reads.
     "exporter": {
@@ -66,6 +67,7 @@ MODULES = ("algorithm", "curriculum", "sampler")  # kinds whose plug-ins are mod
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
     "pyarrow": "data",
+    **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
     "playwright": "browse",
     "miniwob": "miniwob",
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
@@ -96,6 +98,11 @@ def load(kind: str, name: str) -> Any:
             "steadyrl.protocols.Backend and create(config, algorithm)"
         )
     return found
+
+
+def is_module(kind: str, name: str) -> bool:
+    """Return whether a built-in is a module, which brings settings and checks of its own; nothing is imported."""
+    return name in BUILT_IN[kind] and ":" not in BUILT_IN[kind][name]
 
 
 def _find(kind: str, name: str) -> Any:

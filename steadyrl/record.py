@@ -22,7 +22,18 @@ from steadyrl.evaluate import out_of_patience
 from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.train import Session
 
-_PACKAGES = ("steadyrl", "numpy", "scipy", "torch", "transformers", "tokenizers", "peft", "safetensors", "mlx")
+_PACKAGES = (
+    "steadyrl",
+    "numpy",
+    "scipy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "safetensors",
+    "mlx",
+    "mlx-lm",
+)
 
 
 def begin(config: Config, text: str) -> RunDir:

@@ -120,8 +120,12 @@ class ModelSection(Section):
 class BackendSection(Section):
     """Where and how the model is computed."""
 
-    name: str = Field("torch", description="'torch', 'toy' (NumPy with exact gradients), or an import path.")
-    device: str = Field("auto", description="A torch device, or 'auto' for the first available of cuda, mps and cpu.")
+    name: str = Field("torch", description="'torch', 'mlx', 'toy' (NumPy with exact gradients), or an import path.")
+    device: str = Field(
+        "auto",
+        description="A torch device, or 'auto' for the first available of cuda, mps and cpu. MLX has 'auto', 'cpu' and "
+        "'gpu'.",
+    )
     threads: int = Field(0, ge=0, le=1024, description="Number of CPU threads. 0 uses the library's default.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
@@ -147,6 +151,9 @@ class BackendSection(Section):
         256,
         ge=1,
         description="Maximum number of completions sampled at the same time. It is halved when memory runs out.",
+    )
+    args: Any = Field(
+        default_factory=dict, description="The backend's own settings, if it has some. See the backend's page."
     )
 
 

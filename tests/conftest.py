@@ -15,6 +15,7 @@ from steadyrl.train import Watch, open_session, train
 from tests import needs
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # it would call g++ for every new kernel
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")

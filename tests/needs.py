@@ -95,7 +95,7 @@ def _gpu() -> str:
 
 
 def _mlx() -> str:
-    return "" if importlib.util.find_spec("mlx") else "pip install mlx"
+    return "" if importlib.util.find_spec("mlx") else "pip install 'steadyrl[mlx]'"
 
 
 def _openssl() -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from steadyrl import plugins
+from steadyrl.backends.limits import require_room
 from steadyrl.backends.torch import memory, state
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
@@ -33,7 +34,6 @@ from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
-from steadyrl.errors import ModelError
 from steadyrl.protocols import Algorithm, LossFn
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
@@ -116,7 +116,7 @@ class TorchBackend:
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
-        self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
+        require_room(self._context, max(map(len, prompts), default=0), sampling.max_new_tokens)
         if self._engine is not None:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
@@ -336,6 +336,7 @@ class TorchBackend:
     def save_policy(self, folder: Path) -> None:
         """Write the weights (or the adapter) and the tokenizer in Hugging Face layout."""
         self.model.save_pretrained(folder)
+        state.finish_policy(folder, self.model, self._lora)
         self.tokenizer.hf.save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
@@ -346,15 +347,6 @@ class TorchBackend:
         state.load_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
         self._masters.load(folder)
         self._changed()
-
-    def _require_room(self, prompt: int, new: int) -> None:
-        """Refuse a text that would go beyond the model's positions: some fail there, others write nonsense."""
-        if self._context is not None and prompt + new > self._context:
-            raise ModelError(
-                f"a prompt of {prompt} tokens and sampling.max_new_tokens = {new} go beyond the {self._context} tokens "
-                "that the model's positions reach; shorten the prompt or set sampling.max_new_tokens = "
-                f"{max(1, self._context - prompt)} or less"
-            )
 
     def _inner(self) -> Any:
         """Return the transformers model, without an adapter's wrapper."""

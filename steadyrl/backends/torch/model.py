@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.folder import READING_ERRORS, open_folder, reading
 from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.errors import ConfigError, ModelError
@@ -57,6 +59,7 @@ def load_model(
         )
     rows = model.get_input_embeddings().weight.shape[0]
     model = model.to(device).eval()
+    probe.check(Path(path), model)
     if section.lora_rank:
         model = add_lora(model, section)
     return model, HFTokenizer(tokenizer, section, ends, rows)

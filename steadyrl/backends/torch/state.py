@@ -12,6 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from steadyrl.backends import portable
+from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.folder import reading
 from steadyrl.errors import CheckpointError, ModelError
 
@@ -74,8 +76,24 @@ def load_into(module: nn.Module, path: Path) -> None:
         raise CheckpointError(f"'{path}' does not fit the model: {error}") from error
 
 
+def finish_policy(folder: Path, model: Any, lora: bool) -> None:
+    """Add to a saved policy what other programs need to read it right, and what tells that one did not."""
+    if not lora:
+        portable.spell_twice(folder)
+    probe.write(folder, model)
+
+
 def load_policy(folder: Path, model: Any, lora: bool) -> None:
-    """Copy a saved policy (whole weights, or a LoRA adapter) into the model."""
+    """Copy a saved policy (whole weights, or a LoRA adapter) into the model.
+
+    Raises:
+        CheckpointError: It is damaged, of another model, or computes something else than when it was saved.
+    """
+    _copy_policy(folder, model, lora)
+    probe.check(folder, model)
+
+
+def _copy_policy(folder: Path, model: Any, lora: bool) -> None:
     if lora:
         from peft import get_peft_model_state_dict, set_peft_model_state_dict
 

@@ -19,8 +19,10 @@ def check(config: Config, settings: VllmSettings) -> list[str]:
     sampling, found = config.sampling, []
     if not settings.url.startswith(("http://", "https://")):
         found.append(f"sampler.args.url: got '{settings.url}'; expected an address such as http://localhost:8000")
-    if config.backend.name == "toy":
-        found.append("sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got 'toy'")
+    if config.backend.name != "torch":
+        found.append(
+            f"sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got '{config.backend.name}'"
+        )
     if sampling.top_p < 1 or sampling.top_k > 0:
         found.append(
             f"sampling.top_p = {sampling.top_p:g}, top_k = {sampling.top_k}: vLLM does not report which tokens "

@@ -1,0 +1,47 @@
+"""What backends do at the limits of a model and of a machine: refuse a text too long, and take less at once."""
+
+from __future__ import annotations
+
+import logging
+
+from steadyrl.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+
+def require_room(context: int | None, prompt: int, new: int) -> None:
+    """Refuse a text that would go beyond a model's positions: some fail there, others write nonsense.
+
+    Args:
+        context: Tokens that the positions reach; None for no limit.
+        prompt: Tokens of the longest prompt.
+        new: Tokens that may be sampled.
+
+    Raises:
+        ModelError: The two together are more.
+    """
+    if context is not None and prompt + new > context:
+        raise ModelError(
+            f"a prompt of {prompt} tokens and sampling.max_new_tokens = {new} go beyond the {context} tokens that the "
+            "model's positions reach; shorten the prompt or set sampling.max_new_tokens = "
+            f"{max(1, context - prompt)} or less"
+        )
+
+
+def halved(error: BaseException, size: int, setting: str) -> int:
+    """Return half the size after an error that says that memory ran out, and log it.
+
+    Args:
+        error: What was raised.
+        size: What was tried at once.
+        setting: The setting that bounds it, for the message.
+
+    Raises:
+        ModelError: Not even one at a time fits.
+    """
+    if size <= 1:
+        raise ModelError(
+            f"memory ran out with {setting} at 1 already; take a smaller model, or shorter prompts and completions"
+        ) from error
+    log.warning("memory ran out with %s = %d; going on with %d, which changes no result", setting, size, size // 2)
+    return size // 2

@@ -1,0 +1,307 @@
+"""The MLX backend: a model of mlx-lm on Apple silicon, or on the CPU of a Linux machine.
+
+The same losses, log-probs and files as those of the PyTorch backend. What differs follows from MLX: arrays never
+change, so that a frozen reference costs nothing until the policy has moved away from it, and gradients are those of a
+function of all parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import mlx.optimizers as optim
+import numpy as np
+from mlx.utils import tree_flatten
+
+from steadyrl.backends import portable
+from steadyrl.backends.limits import require_room
+from steadyrl.backends.mlx import lora, memory, state
+from steadyrl.backends.mlx.kernels import fused_or_plain
+from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
+from steadyrl.backends.mlx.network import Network, has_values, values
+from steadyrl.backends.mlx.sampler import sample
+from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
+from steadyrl.config import Config
+from steadyrl.protocols import Algorithm, LossFn
+from steadyrl.types import Batch, Completion, Sampling, TokenScores
+
+ADAM_BETAS, ADAM_EPS = [0.9, 0.95], 1e-8  # of the PyTorch backend
+_NORM_EPS = 1e-6  # that PyTorch adds to a norm before it divides by it
+
+Result = TypeVar("Result")
+
+
+class MlxBackend:
+    """See Backend."""
+
+    def __init__(self, config: Config, algorithm: Algorithm):
+        if config.backend.device != "auto":
+            mx.set_default_device(mx.Device(mx.cpu if config.backend.device == "cpu" else mx.gpu))
+        memory.limit(config.backend.args.memory_gib)
+        fused_or_plain()
+        self._section, self._micro_batch_tokens = config.model, config.backend.micro_batch_tokens
+        self._generate_rows = config.backend.generate_rows
+        self._halved_weights = config.backend.weights == "bf16" and not config.model.lora_rank
+        lower = mx.bfloat16 if "bf16" in {config.backend.weights, config.backend.precision} else None
+        self._net = Network(
+            config.model, config.run.seed, lower, "values" in algorithm.needs, config.backend.gradient_checkpointing
+        )
+        self._loaded, self.tokenizer = self._net.loaded, self._net.loaded.tokenizer
+        self._vocabulary = self._loaded.head.weight.shape[0]
+        portable.check_probe(self._loaded.source, self._net.measure, self._precision)
+        self.optimizer = optim.AdamW(
+            0.0, ADAM_BETAS, ADAM_EPS, weight_decay=config.update.weight_decay, bias_correction=True
+        )
+        self.optimizer.init(self._net.params)
+
+    @property
+    def _precision(self) -> str:
+        return "fp32" if self._net.lower is None else "bf16"
+
+    def describe(self) -> dict[str, object]:
+        """Return what run.json records of the model."""
+        sizes = [array.size for _, array in tree_flatten(self._loaded.net.parameters())]
+        return {
+            "type": self._loaded.config.model_type,
+            "decoder": f"mlx-lm {version('mlx-lm')}",
+            "context": self._loaded.context,
+            "precision": self._precision,
+            "parameters": sum(sizes),
+            "trained": sum(array.size for array in self._net.params.values()),
+            "device": str(mx.default_device()),
+        }
+
+    def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """See Backend."""
+        require_room(self._loaded.context, max(map(len, prompts), default=0), sampling.max_new_tokens)
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        done: dict[int, Completion] = {}
+        while len(done) < len(order):
+            rows = order[len(done) : len(done) + self._generate_rows]
+            try:
+                drawn = self._sample([prompts[i] for i in rows], sampling, [seeds[i] for i in rows])
+            except (RuntimeError, MemoryError) as error:
+                self._generate_rows = memory.halved(error, len(rows), "backend.generate_rows")
+                continue
+            done.update(zip(rows, drawn, strict=True))
+        return [done[i] for i in range(len(prompts))]
+
+    def _sample(self, prompts: list[np.ndarray], sampling: Sampling, seeds: list[int]) -> list[Completion]:
+        end_ids, pad_id = self.tokenizer.end_ids, self.tokenizer.pad_id
+        return sample(self._loaded.net, self._loaded.logits, prompts, sampling, seeds, end_ids, pad_id)
+
+    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+        """See Backend. All rows are measured, whatever update.old_logprobs says: that saves nothing here."""
+        return TokenScores(
+            **self._fitting(lambda size: self._measured(micro_batches(batch, size), batch, sampling, needs))
+        )
+
+    def _measured(
+        self, parts: list[np.ndarray], batch: Batch, sampling: Sampling, needs: frozenset[str]
+    ) -> dict[str, np.ndarray]:
+        """Return all measurements [B, T], taken a part of the rows at a time."""
+        found: dict[str, np.ndarray] = {}
+        for rows in parts:
+            part = take_rows(batch, rows)
+            for name, flat in self._measure(part, sampling, needs).items():
+                full = np.zeros(part.tokens.shape)
+                full[part.completion_mask] = flat
+                found.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
+        return found
+
+    def _measure(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> dict[str, np.ndarray]:
+        """Return the measurements of a micro-batch, [N] each, completion tokens in row-major order."""
+        hidden, reference = self._net.hidden(part), None
+        chosen, kept, scale = part.tokens[part.completion_mask], self._kept_mask(part, sampling), _scale(sampling)
+        found: dict[str, list[np.ndarray]] = {}
+
+        def keep(name: str, array: mx.array) -> None:
+            found.setdefault(name, []).append(np.array(array).astype(np.float64))
+
+        if "values" in needs:
+            keep("values", values(self._net.params, hidden))
+        if "ref_logprobs" in needs:
+            with self._net.as_reference():
+                reference = self._net.hidden(part)
+                mx.eval(reference)
+        for rows in chunks(len(chosen), self._vocabulary):
+            cut, tokens = None if kept is None else mx.array(kept[rows]), mx.array(chosen[rows])
+            logp = log_softmax(self._loaded.logits(hidden[rows].astype(mx.float32)), scale, cut)
+            keep("logprobs", at_chosen(logp, tokens))
+            keep("entropy", entropy_of(logp))
+            if reference is not None:
+                with self._net.as_reference():
+                    ref = log_softmax(self._loaded.logits(reference[rows].astype(mx.float32)), scale, cut)
+                p = mx.exp(logp)
+                keep("ref_logprobs", at_chosen(ref, tokens))
+                keep("kl_ref_exact", total(mx.where(p > 0, p * (logp - ref), 0.0)))
+        return {name: np.concatenate(pieces) for name, pieces in found.items()}
+
+    def step(
+        self,
+        batch: Batch,
+        loss: LossFn,
+        sampling: Sampling,
+        needs: frozenset[str],
+        learning_rate: float,
+        max_grad_norm: float,
+    ) -> dict[str, tuple[float, float]]:
+        """See Backend."""
+        count = float(batch.completion_mask.sum())
+        try:
+            gradients, totals = self._fitting(
+                lambda size: self._accumulate(micro_batches(batch, size), batch, loss, sampling, needs)
+            )
+        finally:
+            self._net.use(self._net.params)  # what was differentiated must not stay in the model
+        norm = math.sqrt(sum(_square(gradient) for gradient in gradients.values()))
+        if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
+            factor = min(1.0, max_grad_norm / (norm + _NORM_EPS))
+            self.optimizer.learning_rate = learning_rate
+            clipped = {name: gradient * factor for name, gradient in gradients.items()}
+            self._net.adopt(self.optimizer.apply_gradients(clipped, self._net.params))
+            mx.eval(self.optimizer.state)
+        stats = {name: (measured, count) for name, measured in totals.items()}
+        return stats | {"loss/total": (totals["loss/total"], 1.0), "grad_norm": (norm, 1.0)}
+
+    def _accumulate(
+        self, parts: list[np.ndarray], batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
+    ) -> tuple[dict[str, mx.array], dict[str, float]]:
+        """Return the sum of the gradients of all micro-batches, and the sums of what the loss measured."""
+        totals: dict[str, float] = {"loss/total": 0.0}
+        gradients: dict[str, mx.array] = {}
+        for rows in parts:
+            part = take_rows(batch, rows)
+            arrays = _arrays(part)
+
+            def objective(params: dict[str, mx.array], part: Batch = part, arrays: Any = arrays) -> Any:
+                self._net.use(params)
+                return loss(mx, self._new_scores(params, part, sampling, needs), arrays, loss_count(batch))
+
+            (value, sums), found = mx.value_and_grad(objective)(self._net.params)
+            gradients = {name: gradient + gradients.get(name, 0.0) for name, gradient in found.items()}
+            mx.eval(value, sums, gradients)
+            totals["loss/total"] += value.item()
+            for name, found_sum in sums.items():
+                totals[name] = totals.get(name, 0.0) + found_sum.item()
+        return gradients, totals
+
+    def _new_scores(
+        self, params: Mapping[str, mx.array], part: Batch, sampling: Sampling, needs: frozenset[str]
+    ) -> TokenScores:
+        hidden, mask = self._net.hidden(part), part.completion_mask
+        logprobs, entropy = chosen_logprobs(
+            hidden,
+            self._loaded.head,
+            self._loaded.logits,
+            part.tokens[mask],
+            _scale(sampling),
+            self._kept_mask(part, sampling),
+            "entropy" in needs,
+        )
+        place = mx.array(np.where(mask, np.cumsum(mask).reshape(mask.shape) - 1, 0))
+
+        def spread(flat: mx.array) -> mx.array:
+            return mx.where(mx.array(mask), flat[place], 0.0)
+
+        return TokenScores(
+            logprobs=spread(logprobs),
+            entropy=None if entropy is None else spread(entropy),
+            values=spread(values(params, hidden)) if has_values(params) else None,
+        )
+
+    def _fitting(self, work: Callable[[int], Result]) -> Result:
+        """Do the work with micro-batches of so many tokens that it fits into memory; its result is always the same."""
+        while True:
+            size = self._micro_batch_tokens
+            try:
+                return work(size)
+            except (RuntimeError, MemoryError) as error:
+                self._micro_batch_tokens = memory.halved(error, size, "backend.micro_batch_tokens")
+
+    def _kept_mask(self, part: Batch, sampling: Sampling) -> np.ndarray | None:
+        """Return [N, V] bool, True for the ids that truncation left, or None where nothing was cut."""
+        if part.kept is None or sampling.logprobs == "raw":
+            return None
+        lengths = part.kept.lengths[part.completion_mask]
+        keep = np.zeros((len(lengths), self._vocabulary), bool)
+        keep[np.repeat(np.arange(len(lengths)), lengths), part.kept.ids] = True
+        keep[lengths == 0] = True
+        return keep
+
+    def save(self, folder: Path) -> None:
+        """See Backend."""
+        own, head = state.split_value_head(self._net.params)
+        with state.writing():
+            self.save_policy(folder / state.POLICY)
+            state.save_value_head(folder, head)
+            state.save_optimizer(folder / state.OPTIMIZER, self.optimizer.state, self._net.params)
+            if self._halved_weights:
+                state.write_arrays(folder / state.MASTERS, own)
+
+    def save_policy(self, folder: Path) -> None:
+        """Write the weights (or the adapter, as PEFT has it) and the tokenizer in Hugging Face layout."""
+        folder.mkdir(parents=True, exist_ok=True)
+        own, _ = state.split_value_head(self._net.params)
+        if self._section.lora_rank:
+            arrays = {lora.peft_name(name): state.torch_form(name, array) for name, array in own.items()}
+            state.write_arrays(folder / lora.WEIGHTS, arrays)
+            lora.write_config(folder, self._section, self._loaded.source, list(own))
+        else:
+            kept_in = mx.bfloat16 if self._halved_weights else mx.float32
+            arrays = {name: array.astype(kept_in) for name, array in own.items()}
+            state.write_arrays(folder / "model.safetensors", arrays)
+            self._loaded.config.save_pretrained(folder)
+            portable.spell_twice(folder)
+            if (self._loaded.source / "generation_config.json").is_file():
+                shutil.copy(self._loaded.source / "generation_config.json", folder)
+        self.tokenizer.hf.save_pretrained(folder)
+        context = self._loaded.context
+        portable.write_probe(folder, self._vocabulary, context, self._net.measure, self._precision)
+
+    def load(self, folder: Path) -> None:
+        """See Backend."""
+        own, head = state.split_value_head(self._net.params)
+        params = self._saved_policy(folder, own) | state.load_value_head(folder, head)
+        steps, moments = state.load_optimizer(folder / state.OPTIMIZER, self._net.params)
+        self._net.adopt(params)
+        portable.check_probe(folder / state.POLICY, self._net.measure, self._precision)
+        self.optimizer.state = {"step": mx.array(steps, mx.uint64), "learning_rate": mx.array(0.0)}
+        self.optimizer.init(params)
+        self.optimizer.state.update(moments)
+        mx.eval(self.optimizer.state)
+
+    def _saved_policy(self, folder: Path, own: Mapping[str, mx.array]) -> dict[str, mx.array]:
+        if self._halved_weights:
+            path = folder / state.MASTERS
+            return state.fitting(path, state.read_arrays(path), own, {name: name for name in own})
+        policy = folder / state.POLICY
+        if self._section.lora_rank:
+            path = policy / lora.WEIGHTS
+            return state.fitting(path, state.read_arrays(path), own, {name: lora.peft_name(name) for name in own})
+        files = sorted(policy.glob("model*.safetensors")) or [policy / "model.safetensors"]
+        saved = {name: array for file in files for name, array in state.read_arrays(file).items()}
+        return state.fitting(policy, self._loaded.net.sanitize(saved), own, {name: name for name in own})
+
+
+def _square(array: mx.array) -> float:
+    """Return the sum of squares; millions of them added one after the other in float32 would lose their tail."""
+    return float(np.array(mx.square(array).sum(axis=-1)).sum(dtype=np.float64))
+
+
+def _arrays(part: Batch) -> dict[str, mx.array]:
+    return {
+        name: mx.array(array if array.dtype == bool else array.astype(np.float32))
+        for name, array in loss_arrays(part).items()
+    }
+
+
+def _scale(sampling: Sampling) -> float:
+    """Return what logits are multiplied by before log-probs are taken."""
+    return 1.0 if sampling.logprobs == "raw" else 1.0 / sampling.temperature

@@ -1,0 +1,26 @@
+"""How much memory MLX may use, and what to do when it runs out: half as much at once, the same result."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from steadyrl.backends import limits
+
+GIB = 2**30
+# What MLX says when an array does not fit. Where Metal itself runs out, the process is aborted and nothing can be done.
+_LACKING = ("Unable to allocate", "Attempting to allocate", "Insufficient Memory")
+
+
+def limit(memory_gib: float) -> None:
+    """Bound what MLX uses; 0 leaves its own limit."""
+    if memory_gib:
+        mx.set_memory_limit(int(memory_gib * GIB))
+        mx.set_cache_limit(int(memory_gib * GIB) // 4)  # freed buffers that are kept for reuse
+
+
+def halved(error: BaseException, size: int, setting: str) -> int:
+    """Return half the size, see ``limits.halved``; anything but a lack of memory is raised again."""
+    if not isinstance(error, MemoryError) and not any(words in str(error) for words in _LACKING):
+        raise error
+    mx.clear_cache()
+    return limits.halved(error, size, setting)

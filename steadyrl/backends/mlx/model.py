@@ -1,0 +1,153 @@
+"""Loading a Hugging Face folder, or one quantised by MLX, into mlx-lm's model of its family.
+
+Only families whose log-probs and gradients are tested against transformers are read: mlx-lm reads many more, and some
+of them silently wrong (see backends/mlx.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+
+from steadyrl import plugins
+from steadyrl.backends.portable import older_spelling
+from steadyrl.backends.torch.folder import context_length, open_folder, reading
+from steadyrl.backends.torch.tokenizer import HFTokenizer
+from steadyrl.errors import ModelError
+from steadyrl.sections import ModelSection
+
+# Model types of transformers with a parity test in tests/backends/mlx/test_model.py.
+FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
+_ROPES = ("default", "linear", "llama3", "yarn")  # kinds of positions with such a test
+_READ = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")  # of a model on the hub
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model and what is known of it.
+
+    Attributes:
+        net: Of mlx-lm; ``net.model`` ends in hidden states.
+        head: Hidden states to logits: a module of ``net``, called through ``logits``.
+        logits: Hidden states [N, H] to logits [N, V], in the type of the hidden states.
+        config: Of transformers.
+        tokenizer: See Tokenizer.
+        context: Tokens that positions and attention reach.
+        width: H.
+        source: The folder that it was read from.
+        quantised: Whether its matrices hold a few bits per number.
+    """
+
+    net: nn.Module
+    head: nn.Module
+    logits: Callable[[mx.array], mx.array]
+    config: Any
+    tokenizer: HFTokenizer
+    context: int | None
+    width: int
+    source: Path
+    quantised: bool
+
+
+def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
+    """Load a model and its tokenizer.
+
+    Args:
+        section: Which model.
+        dtype: Type that its weights are kept in; what is quantised stays so.
+
+    Raises:
+        ModelError: The folder is missing or damaged, or its family is not one that is proved equal to transformers.
+    """
+    transformers = plugins.require("transformers")
+    # MLX's quantised folders say so twice: "quantization" and, for transformers, "quantization_config".
+    name, config = open_folder(section)
+    _check_family(config, section.path)
+    with reading(section.path):
+        source = _fetched(name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        tokenizer("?")
+        net = _read(source, config)
+        ends = _stated_ends(source, config)
+    net.update(tree_map(lambda array: _as(array, dtype), net.parameters()))
+    mx.eval(net.parameters())
+    tied = "lm_head" not in net
+    head = net.model.embed_tokens if tied else net.lm_head
+    return Loaded(
+        net=net,
+        head=head,
+        logits=head.as_linear if tied else head,
+        config=config,
+        tokenizer=HFTokenizer(tokenizer, section.chat_template, ends, net.model.embed_tokens.weight.shape[0]),
+        context=_reach(config),
+        width=config.hidden_size,
+        source=source,
+        quantised=any(name.endswith(".scales") for name, _ in tree_flatten(net.parameters())),
+    )
+
+
+def _as(array: mx.array, dtype: mx.Dtype) -> mx.array:
+    return array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array
+
+
+def _check_family(config: Any, path: str) -> None:
+    """Refuse what mlx-lm does not know, and what it would silently compute in another way than transformers."""
+    kind, rope = config.model_type, getattr(config, "rope_parameters", None) or {}
+    if kind not in FAMILIES:
+        raise ModelError(
+            f"model.path = '{path}' is of the type '{kind}', which is not proved equal in MLX and PyTorch; expected "
+            f"one of {', '.join(FAMILIES)}, or set backend.name = 'torch'"
+        )
+    lacking = []
+    if config.hidden_act != "silu":
+        lacking.append(f"hidden_act = '{config.hidden_act}', expected 'silu'")
+    if rope.get("rope_type", "default") not in _ROPES:
+        lacking.append(f"rope_type = '{rope.get('rope_type')}', expected one of {', '.join(_ROPES)}")
+    if (factor := rope.get("attention_factor")) is not None:
+        lacking.append(f"attention_factor = {factor} of the positions, expected none")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        lacking.append(f"partial_rotary_factor = {rope['partial_rotary_factor']}, expected 1")
+    if lacking:
+        raise ModelError(
+            f"model.path = '{path}': MLX would compute '{kind}' in another way than PyTorch with "
+            f"{'; '.join(lacking)}; set backend.name = 'torch'"
+        )
+
+
+def _fetched(name: str) -> Path:
+    """Return the folder of a model; one on the hub is downloaded."""
+    if Path(name).is_dir():
+        return Path(name)
+    return Path(plugins.require("huggingface_hub").snapshot_download(name, allow_patterns=list(_READ)))
+
+
+def _read(source: Path, config: Any) -> nn.Module:
+    from mlx_lm.utils import load_model as load_weights
+
+    net, _ = load_weights(source, model_config=older_spelling(getattr(config, "rope_parameters", None)))
+    return net
+
+
+def _stated_ends(source: Path, config: Any) -> list[int]:
+    """Return the end tokens that the generation config states, or where there is none the model's config."""
+    file = source / "generation_config.json"
+    stated = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+    stated = getattr(config, "eos_token_id", None) if stated is None else stated
+    if stated is None:
+        return []
+    return [int(id) for id in (stated if isinstance(stated, list) else [stated])]
+
+
+def _reach(config: Any) -> int | None:
+    """Return how long a text may be: up to the window of attention, where mlx-lm has no window of its own."""
+    context, window = context_length(config), getattr(config, "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return context
+    return min(context or window, int(window))

@@ -1,0 +1,53 @@
+"""The backend ``mlx``: what a config must hold for it, and the one place that begins with MLX."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from steadyrl import plugins
+from steadyrl.backends.mlx.blas import faster_products
+from steadyrl.backends.mlx.settings import MlxSettings
+from steadyrl.config import Config
+from steadyrl.protocols import Algorithm
+
+if TYPE_CHECKING:
+    from steadyrl.backends.mlx.backend import MlxBackend
+
+Settings = MlxSettings
+
+
+def check(config: Config, settings: MlxSettings) -> list[str]:
+    """Return what is wrong with a config that trains in MLX."""
+    found = []
+    if config.backend.device not in {"auto", "cpu", "gpu"}:
+        found.append(
+            f"backend.device: got '{config.backend.device}'; expected 'auto', 'cpu' or 'gpu' with backend.name = 'mlx'"
+        )
+    if config.backend.threads:
+        found.append(
+            f"backend.threads = {config.backend.threads} has no effect with backend.name = 'mlx'; set it to 0, and "
+            "OMP_NUM_THREADS in the environment"
+        )
+    if config.model.trust_remote_code:
+        found.append(
+            "model.trust_remote_code = true has no effect with backend.name = 'mlx', which runs no code of a model "
+            "folder; set it to false"
+        )
+    return found
+
+
+def create(config: Config, algorithm: Algorithm) -> MlxBackend:
+    """Build the backend of a run.
+
+    Raises:
+        MissingExtraError: MLX is not installed.
+        ModelError: The model cannot be trained with it.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would advise to install PyTorch
+    faster_products()
+    plugins.require("mlx.core")
+    plugins.require("mlx_lm")
+    from steadyrl.backends.mlx.backend import MlxBackend  # needs mlx, which reading a config does not
+
+    return MlxBackend(config, algorithm)

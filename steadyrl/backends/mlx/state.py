@@ -1,0 +1,146 @@
+"""Weights and optimizer state on disk, in the layout of the PyTorch backend: a run can change the framework.
+
+Names and shapes are PyTorch's: Adam's ``m`` and ``v`` are ``exp_avg`` and ``exp_avg_sq``, and an adapter's matrices are
+transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from safetensors import SafetensorError, safe_open
+
+from steadyrl.backends.mlx.lora import is_adapter, peft_name
+from steadyrl.errors import CheckpointError
+
+POLICY, VALUE_HEAD, OPTIMIZER = "policy", "value_head.safetensors", "optimizer.safetensors"
+MASTERS = "masters.safetensors"
+_HEAD = "value_head."
+_MOMENTS = {"exp_avg": "m", "exp_avg_sq": "v"}
+
+Arrays = Mapping[str, mx.array]
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Raise MLX's error in writing, such as a full disk, as the OSError that it stands for."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
+
+
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Write named arrays; transformers wants to be told the format."""
+    mx.save_safetensors(str(path), dict(arrays), metadata={"format": "pt"})
+
+
+def read_arrays(path: Path) -> dict[str, mx.array]:
+    """Read named arrays, all of them now: MLX would read each when it is used, and the file may be gone by then.
+
+    Raises:
+        CheckpointError: The file is missing, cut short or damaged.
+    """
+    try:
+        with safe_open(path, "np"):  # it checks the table of arrays, which MLX trusts
+            pass
+        found: dict[str, mx.array] = mx.load(str(path))
+        mx.eval(found)
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise CheckpointError(
+            f"'{path}' is missing or damaged ({error}); delete that checkpoint's folder to resume from an earlier one"
+        ) from error
+    return found
+
+
+def torch_form(name: str, array: mx.array) -> mx.array:
+    """Return a parameter, or a moment of it, as PyTorch shapes it; the way back is the same."""
+    return mx.contiguous(array.T) if is_adapter(name) else array
+
+
+def fitting(path: Path, saved: Arrays, expected: Arrays, named: Mapping[str, str]) -> dict[str, mx.array]:
+    """Return saved arrays in float32 by this model's own names.
+
+    Args:
+        path: Where they come from, for the message.
+        saved: By the names of the file.
+        expected: What this model has, by its own names.
+        named: Its own name to the file's name.
+
+    Raises:
+        CheckpointError: A name or a shape is another.
+    """
+    other = set(saved) ^ {named[name] for name in expected}
+    found = {name: torch_form(name, saved[named[name]]) for name in expected} if not other else {}
+    other |= {name for name, array in found.items() if array.shape != expected[name].shape}
+    if other:
+        raise CheckpointError(
+            f"'{path}' does not fit the model: {len(other)} weights are missing, unknown or of another shape, such as "
+            f"{min(other)}; resume with the model that the run was started with"
+        )
+    return {name: array.astype(mx.float32) for name, array in found.items()}
+
+
+def split_value_head(arrays: Arrays) -> tuple[dict[str, mx.array], dict[str, mx.array]]:
+    """Return (the model's, the value head's) arrays."""
+    head = {name: array for name, array in arrays.items() if name.startswith(_HEAD)}
+    return {name: array for name, array in arrays.items() if name not in head}, head
+
+
+def save_value_head(folder: Path, head: Arrays) -> None:
+    """Write the value head, if there is one."""
+    if head:
+        write_arrays(folder / VALUE_HEAD, {name.removeprefix(_HEAD): array for name, array in head.items()})
+
+
+def load_value_head(folder: Path, head: Arrays) -> dict[str, mx.array]:
+    """Read the value head, if there is one."""
+    if not head:
+        return {}
+    path = folder / VALUE_HEAD
+    return fitting(path, read_arrays(path), head, {name: name.removeprefix(_HEAD) for name in head})
+
+
+def save_optimizer(path: Path, state: Mapping[str, Any], trained: Arrays) -> None:
+    """Write Adam's moments and step counts by parameter name; before the first step there are none.
+
+    Args:
+        path: The file.
+        state: Of MLX's optimizer.
+        trained: What it updates.
+    """
+    arrays = {}
+    for name in trained if int(state["step"]) else ():
+        for kind, own in _MOMENTS.items():
+            arrays[f"{kind}|{_in_optimizer(name)}"] = torch_form(name, state[name][own])
+        arrays[f"step|{_in_optimizer(name)}"] = state["step"].astype(mx.float32)
+    write_arrays(path, arrays)
+
+
+def load_optimizer(path: Path, trained: Arrays) -> tuple[int, dict[str, dict[str, mx.array]]]:
+    """Return (steps, moments by parameter) that ``save_optimizer`` or PyTorch wrote; no moments before the first step.
+
+    Raises:
+        CheckpointError: It is damaged or of another model.
+    """
+    saved = read_arrays(path)
+    if not saved:
+        return 0, {}
+    steps = {float(array) for key, array in saved.items() if key.startswith("step|")}
+    moments: dict[str, dict[str, mx.array]] = {name: {} for name in trained}
+    for kind, own in _MOMENTS.items():
+        of_kind = {key.partition("|")[2]: array for key, array in saved.items() if key.startswith(f"{kind}|")}
+        for name, array in fitting(path, of_kind, trained, {name: _in_optimizer(name) for name in trained}).items():
+            moments[name][own] = array
+    if len(steps) != 1:
+        raise CheckpointError(f"'{path}' counts {len(steps)} different numbers of optimizer steps; expected one")
+    return int(steps.pop()), moments
+
+
+def _in_optimizer(name: str) -> str:
+    """Return the name that PyTorch's optimizer state has for a parameter."""
+    return peft_name(name).replace(".weight", ".default.weight") if is_adapter(name) else name

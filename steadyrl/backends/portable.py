@@ -1,0 +1,93 @@
+"""What a model folder holds so that it means the same in PyTorch and in MLX: its positions spelled twice, and a probe.
+
+transformers 5 writes the base of the rotary positions into ``rope_parameters`` alone. mlx-lm and older programs look
+for ``rope_theta`` and ``rope_scaling``, and take a default where they are missing: the model loads, and is another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.errors import CheckpointError
+
+PROBE = "probe.json"
+_PROBED = 32  # tokens: enough for a wrong base of the positions to show, and read in no time
+# Nats. Two correct programs are 1e-5 apart in float32; a wrong base of the positions, more than 0.1.
+FP32_GAP = 1e-3
+# The mean over the tokens where layers are computed in bfloat16: correct ones reach 0.1 on random tokens.
+BF16_GAP = 0.3
+
+Measure = Callable[[np.ndarray], np.ndarray]  # token ids [P] -> log-probs [P - 1] of all but the first
+
+
+def older_spelling(rope: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return ``rope_theta`` and ``rope_scaling`` as ``rope_parameters`` say; nothing where they say nothing.
+
+    Args:
+        rope: One set for all layers. What has one for each kind of layer has no older spelling.
+    """
+    if not rope or "rope_theta" not in rope:
+        return {}
+    scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
+    plain = scaling.get("rope_type", "default") == "default"
+    return {"rope_theta": rope["rope_theta"], "rope_scaling": None if plain else scaling}
+
+
+def spell_twice(folder: Path) -> None:
+    """Add the older spelling to a folder's config.json; transformers reads it as before."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config |= older_spelling(config.get("rope_parameters"))
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def write_probe(folder: Path, vocabulary: int, context: int | None, measure: Measure, precision: str) -> None:
+    """Write what the model makes of a few tokens beside its weights.
+
+    Args:
+        folder: A model folder or an adapter.
+        vocabulary: Rows of the embedding.
+        context: Tokens that the model's positions reach, or None.
+        measure: Reads tokens with the model as it is now.
+        precision: "fp32" or "bf16", in which its layers are computed.
+    """
+    tokens = (np.arange(min(_PROBED, context or _PROBED)) * 7919 + 3) % vocabulary
+    found = {"tokens": tokens.tolist(), "logprobs": measure(tokens.astype(np.int32)).tolist(), "precision": precision}
+    (folder / PROBE).write_text(json.dumps(found), encoding="utf-8")
+
+
+def check_probe(folder: Path, measure: Measure, precision: str) -> None:
+    """Refuse a model that does not compute what the program that saved it computed; a folder without a probe passes.
+
+    Args:
+        folder: What was loaded.
+        measure: Reads tokens with the model as it was loaded.
+        precision: See ``write_probe``.
+
+    Raises:
+        CheckpointError: The log-probs differ by more than rounding explains, or the probe is damaged.
+    """
+    file = folder / PROBE
+    if not file.is_file():
+        return
+    try:
+        probe = json.loads(file.read_text(encoding="utf-8"))
+        tokens, expected = np.array(probe["tokens"], np.int32), np.array(probe["logprobs"], np.float64)
+        exact = probe["precision"] == precision == "fp32"
+        if tokens.ndim != 1 or expected.shape != (len(tokens) - 1,) or not np.isfinite(expected).all():
+            raise ValueError("it does not hold one log-prob for each token but the first")
+        far = np.abs(measure(tokens) - expected)
+    except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"'{file}' is damaged ({error}); delete it to load the model unchecked") from error
+    gap, most = (far.max(), FP32_GAP) if exact else (far.mean(), BF16_GAP)
+    if not gap <= most:
+        raise CheckpointError(
+            f"'{folder}' was loaded, but its log-probs are {gap:.2g} nats from those that were saved with it in "
+            f"{PROBE} (expected at most {most:g}): the weights or config.json were changed, or are read in another way "
+            f"here; restore the folder, or delete {PROBE} if you changed the weights on purpose"
+        )

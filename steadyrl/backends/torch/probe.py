@@ -1,0 +1,42 @@
+"""The probe of a model folder, measured by transformers' own forward: see ``portable.check_probe``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from steadyrl.backends import portable
+from steadyrl.backends.torch.folder import context_length
+
+
+def write(folder: Path, model: Any) -> None:
+    """Write what the model makes of a few tokens beside its weights."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    portable.write_probe(
+        folder, vocabulary, context_length(model.config), lambda ids: _measure(model, ids), _precision(model)
+    )
+
+
+def check(folder: Path, model: Any) -> None:
+    """Refuse a model that computes something else than when it was saved; a folder without a probe passes.
+
+    Raises:
+        CheckpointError: It does.
+    """
+    portable.check_probe(folder, lambda ids: _measure(model, ids), _precision(model))
+
+
+@torch.inference_mode()
+def _measure(model: Any, ids: np.ndarray) -> np.ndarray:
+    tokens = torch.from_numpy(ids.astype(np.int64)).to(model.device)[None]
+    logp = model(input_ids=tokens, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+    found: np.ndarray = logp.gather(1, tokens[0, 1:, None])[:, 0].double().cpu().numpy()
+    return found
+
+
+def _precision(model: Any) -> str:
+    rounded = model.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
+    return "fp32" if model.dtype == torch.float32 and not rounded else "bf16"

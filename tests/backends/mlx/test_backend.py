@@ -1,0 +1,377 @@
+"""The MLX backend beside the torch backend: the same numbers, the same files, and what holds of every backend."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steadyrl import checkpoint, config
+from steadyrl.algorithms import ppo
+from steadyrl.batch import make_batch
+from steadyrl.checkpoint import State
+from steadyrl.errors import CheckpointError, ConfigError, ModelError
+from steadyrl.rollout.collect import collect
+from steadyrl.rundir import RunDir
+from steadyrl.types import Problem, Sampling
+from tests import needs
+
+torch = needs.package("torch")
+transformers = needs.package("transformers")
+needs.package("mlx", extra="mlx")
+needs.package("mlx_lm", extra="mlx")
+
+import mlx.core as mx  # noqa: E402
+import mlx.optimizers as optim  # noqa: E402
+
+from steadyrl.backends.mlx import memory  # noqa: E402
+from steadyrl.backends.mlx.backend import MlxBackend  # noqa: E402
+from steadyrl.backends.mlx.sampler import draw, warp  # noqa: E402
+from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
+TEXTS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
+PROBLEMS = [Problem(str(i), text) for i, text in enumerate(TEXTS)]
+PLAIN = Sampling(max_new_tokens=10)
+NARROW = Sampling(max_new_tokens=10, temperature=0.7, top_p=0.9, top_k=20)
+CLASSES = {"mlx": MlxBackend, "torch": TorchBackend}
+
+
+def opened(name, folder, *overrides):
+    settings = {
+        "model": {"path": str(folder)},
+        "backend": {"name": name, "device": "cpu"},
+        "rewards": {"length": 1.0},
+        "update": {"old_logprobs": "recompute"},
+    }
+    return CLASSES[name](config.resolve(settings, overrides), ALGORITHM)
+
+
+def scored_batch(backend, sampling, seed=0):
+    """A prepared batch of the backend's own completions, with rewards of all sizes."""
+    groups = collect(backend, PROBLEMS, 1, sampling, (seed, 0))
+    rewards = iter(np.random.default_rng(seed).normal(size=len(PROBLEMS)))
+    groups = [replace(g, rollouts=tuple(replace(r, reward=next(rewards)) for r in g.rollouts)) for g in groups]
+    batch = make_batch(groups, backend.tokenizer.pad_id)
+    return ALGORITHM.prepare(replace(batch, old=backend.score(batch, sampling, ALGORITHM.needs)), ALGORITHM.state)
+
+
+def step(backend, batch, sampling=NARROW, rate=1e-2, max_grad_norm=1e9):
+    return backend.step(batch, ALGORITHM.loss, sampling, ALGORITHM.needs, rate, max_grad_norm)
+
+
+def train(backend, seeds):
+    for seed in seeds:
+        step(backend, scored_batch(backend, NARROW, seed))
+
+
+def weights(backend):
+    """What is trained, by PyTorch's names."""
+    if isinstance(backend, TorchBackend):
+        return {name: p.detach().numpy().copy() for name, p in backend._trainable().items()}
+    return {name: np.array(array) for name, array in backend._net.params.items()}
+
+
+def prompts_of(backend):
+    return [backend.tokenizer.encode_prompt(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, NARROW], ids=["plain", "narrow"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_both_frameworks_agree(tiny_models, tmp_path, family, sampling):
+    """Completions, log-probs, entropies, losses and gradients, of a policy that has left its reference."""
+    one, other = (opened(name, tiny_models[family]) for name in ("torch", "mlx"))
+    drawn = [backend.generate(prompts_of(backend), sampling, range(6)) for backend in (one, other)]
+    for a, b in zip(*drawn, strict=True):
+        assert a.ids.tolist() == b.ids.tolist() and a.stop_reason == b.stop_reason
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=5e-5)
+        if sampling.truncates:
+            assert [ids.tolist() for ids in a.kept_ids] == [ids.tolist() for ids in b.kept_ids]
+    train(one, [0])  # away from the reference
+    one.save(tmp_path)
+    other.load(tmp_path)
+    batch = scored_batch(one, sampling, seed=1)
+    scores = [backend.score(batch, sampling, ALGORITHM.needs) for backend in (one, other)]
+    for name in ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact"):
+        np.testing.assert_allclose(getattr(scores[1], name), getattr(scores[0], name), atol=5e-5, err_msg=name)
+    assert scores[0].kl_ref_exact.max() > 1e-3
+    one.optimizer = torch.optim.SGD(list(one._trainable().values()))
+    other.optimizer = optim.SGD(0.0)
+    start = weights(other)
+    found = [step(backend, batch, sampling, rate=1.0) for backend in (one, other)]
+    assert found[0].keys() == found[1].keys()
+    for name, (total, count) in found[0].items():
+        assert found[1][name] == (pytest.approx(total, rel=1e-4, abs=1e-4), count), name
+    assert found[1]["loss/total"][0] == pytest.approx(found[0]["loss/total"][0], abs=1e-6)
+    for (name, a), (same, b) in zip(sorted(weights(one).items()), sorted(weights(other).items()), strict=True):
+        gradient = a - start[name]
+        assert name == same and np.abs(gradient).max() > 1e-6
+        np.testing.assert_allclose(b - start[name], gradient, rtol=0, atol=1e-4 * np.abs(gradient).max(), err_msg=name)
+
+
+def test_adam_takes_the_same_steps(tiny_models):
+    """Its first step is the learning rate in each direction; without the correction of its bias it is 0.2 of that."""
+    one, other = (opened(name, tiny_models["qwen3"], "update.weight_decay=0.1") for name in ("torch", "mlx"))
+    batch, start = scored_batch(one, NARROW), weights(other)
+    for backend in (one, other):
+        step(backend, batch, rate=1e-3, max_grad_norm=0.5)
+    after, expected = weights(other), weights(one)
+    for name in ("model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight"):
+        np.testing.assert_allclose(after[name], expected[name], atol=2e-5)
+        shrunk = start[name] * (1 - 1e-3 * 0.1)
+        assert np.median(np.abs(after[name] - shrunk)) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_warping_by_hand():
+    """Probabilities 1/2, 1/4, 1/8, 1/8: squared and renormalised at temperature 1/2 they are 8, 2, 1/2, 1/2 of 11."""
+    logits = mx.log(mx.array([[0.125, 0.5, 0.125, 0.25]]))
+
+    def warped(**settings):
+        return mx.softmax(warp(logits, Sampling(1, **settings)), axis=-1)[0].tolist()
+
+    assert warped() == pytest.approx([1 / 8, 1 / 2, 1 / 8, 1 / 4])
+    assert warped(temperature=0.5) == pytest.approx([1 / 22, 8 / 11, 1 / 22, 2 / 11])
+    assert warped(top_k=2) == pytest.approx([0, 2 / 3, 0, 1 / 3])
+    assert warped(top_p=0.51) == pytest.approx([0, 2 / 3, 0, 1 / 3])
+    assert warped(top_k=2, top_p=0.6) == pytest.approx([0, 1, 0, 0])
+    # Temperature first: untempered, the likeliest has 1/2, and two tokens would be kept.
+    assert warped(temperature=0.5, top_p=0.7) == pytest.approx([0, 1, 0, 0])
+
+
+def test_draws_follow_the_cumulative_distribution():
+    """Over more tokens than one block of sums holds, most of them without probability."""
+    logits = np.full((6, 300), -np.inf, np.float32)
+    logits[:, [1, 3, 299]] = np.log([0.25, 0.5, 0.25])
+    tokens, logprobs = draw(mx.array(logits), mx.array([0.0, 0.249, 0.251, 0.749, 0.751, 1 - 2.0**-24]))
+    assert tokens.tolist() == [1, 1, 3, 3, 299, 299]
+    assert np.exp(np.array(logprobs)).tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.25])
+
+
+def test_sampled_tokens_have_the_exact_distribution(tiny_models):
+    """Chi-square of 4,000 first tokens against the warped softmax of transformers in float64."""
+    from scipy import stats
+
+    backend, sampling, count = opened("mlx", tiny_models["llama"]), Sampling(1, temperature=0.7, top_p=0.9), 4000
+    prompt = backend.tokenizer.encode_prompt("a red cat")
+    drawn = backend.generate([prompt] * count, sampling, range(count))
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_models["llama"], dtype=torch.float64).eval()
+    with torch.no_grad():
+        p = (model(torch.from_numpy(prompt.astype(np.int64))[None]).logits[0, -1] / 0.7).softmax(-1).numpy()
+    order = np.argsort(-p)
+    kept = order[: int(np.searchsorted(np.cumsum(p[order]), 0.9)) + 1]
+    counts = np.bincount([int(c.ids[0]) for c in drawn], minlength=len(p))
+    assert len(kept) >= 3 and counts.sum() == counts[kept].sum() == count
+    assert all(sorted(kept) == c.kept_ids[0].tolist() for c in drawn)
+    assert stats.chisquare(counts[kept], count * p[kept] / p[kept].sum()).pvalue > 1e-3
+    assert drawn[0].logprobs[0] == pytest.approx(math.log(p[drawn[0].ids[0]] / p[kept].sum()), abs=5e-5)
+
+
+def test_rows_that_finish_leave_the_others_as_they_would_be_alone(tiny_models):
+    backend, sampling = opened("mlx", tiny_models["llama"], "backend.generate_rows=5"), Sampling(24, temperature=1.5)
+    prompts = [p for p in prompts_of(backend)[:3] for _ in range(4)]
+    together = backend.generate(prompts, sampling, range(12))
+    lengths = [len(c.ids) for c in together]
+    assert min(lengths) <= 12 and max(lengths) == 24
+    for i, completion in enumerate(together):
+        alone = backend.generate([prompts[i]], sampling, [i])[0]
+        assert completion.ids.tolist() == alone.ids.tolist()
+        np.testing.assert_allclose(completion.logprobs, alone.logprobs, atol=5e-5)
+        assert (completion.stop_reason == "stop") == (completion.ids[-1] in backend.tokenizer.end_ids)
+        assert not np.isin(completion.ids[:-1], backend.tokenizer.end_ids).any()
+
+
+@pytest.mark.parametrize("overrides", [("backend.micro_batch_tokens=1",), ("backend.gradient_checkpointing=true",)])
+def test_neither_micro_batches_nor_recomputing_change_the_update(tiny_models, overrides):
+    whole, other = (opened("mlx", tiny_models["qwen3"], *some) for some in ((), overrides))
+    batch, found = scored_batch(whole, NARROW), []
+    for backend in (whole, other):
+        backend.optimizer = optim.SGD(0.0)
+        found.append(step(backend, batch, rate=0.1))
+    for name, (total, count) in found[0].items():
+        assert found[1][name] == (pytest.approx(total, rel=1e-4, abs=1e-4), count)
+    for name, array in weights(whole).items():
+        np.testing.assert_allclose(weights(other)[name], array, atol=1e-5)
+
+
+def test_memory_that_runs_out_halves_the_micro_batches(tiny_models, caplog):
+    backend = opened("mlx", tiny_models["llama"])
+    batch, sizes = scored_batch(backend, PLAIN), []
+
+    def too_large(size):
+        sizes.append(size)
+        if size > 2048:
+            raise RuntimeError("[malloc] Unable to allocate 99 bytes.")
+        return backend._measured([np.arange(len(TEXTS))], batch, PLAIN, frozenset())
+
+    assert backend._fitting(too_large)["logprobs"].shape == batch.tokens.shape
+    assert sizes == [8192, 4096, 2048] and "going on with 2048" in caplog.text
+    with pytest.raises(ValueError, match="else"):
+        memory.halved(ValueError("something else"), 8, "x")
+    with pytest.raises(ModelError, match="memory ran out with x at 1 already"):
+        memory.halved(MemoryError(), 1, "x")
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights(tiny_models):
+    backend = opened("mlx", tiny_models["llama"])
+    batch, before = scored_batch(backend, NARROW), weights(backend)
+
+    def broken(xp, new, arrays, count):
+        return (new.logprobs * arrays["mask"]).sum() * float("inf"), {}
+
+    norm, _ = backend.step(batch, broken, NARROW, ALGORITHM.needs, 1e-2, 1.0)["grad_norm"]
+    assert not math.isfinite(norm)
+    assert all(np.array_equal(array, before[name]) for name, array in weights(backend).items())
+    np.testing.assert_array_equal(backend.score(batch, NARROW, ALGORITHM.needs).logprobs, batch.old.logprobs)
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_training_moves_the_policy_and_leaves_the_reference(tiny_models, rank):
+    backend = opened("mlx", tiny_models["llama"], f"model.lora_rank={rank}")
+    batch = scored_batch(backend, NARROW)
+    np.testing.assert_allclose(batch.old.kl_ref_exact, 0, atol=1e-6)
+    train(backend, range(2))
+    after = backend.score(batch, NARROW, ALGORITHM.needs)
+    np.testing.assert_array_equal(after.ref_logprobs, batch.old.ref_logprobs)
+    assert np.abs(after.logprobs - batch.old.logprobs).max() > 0.01
+
+
+@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.weights=bf16",)])
+def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, overrides):
+    unbroken, stopped, resumed = (
+        opened("mlx", tiny_models["qwen3"], *overrides, f"run.seed={seed}") for seed in (0, 0, 1)
+    )
+    train(unbroken, range(4))
+    train(stopped, range(2))
+    stopped.save(tmp_path)
+    resumed.load(tmp_path)
+    for file in tmp_path.rglob("*.safetensors"):
+        file.unlink()  # nothing may be read when it is first used
+    train(resumed, range(2, 4))
+    expected, got = weights(unbroken), weights(resumed)
+    assert expected.keys() == got.keys() and "value_head.linear.weight" in got
+    assert all(np.array_equal(got[name], expected[name]) for name in expected)
+    one, other = (scored_batch(backend, NARROW, seed=9).old for backend in (unbroken, resumed))
+    np.testing.assert_array_equal(one.logprobs, other.logprobs)
+
+
+@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",)], ids=["whole", "adapter"])
+@pytest.mark.parametrize("names", [("torch", "mlx"), ("mlx", "torch")], ids=["torch to mlx", "mlx to torch"])
+def test_a_run_changes_the_framework(tiny_models, tmp_path, names, overrides):
+    """Weights, value head and Adam's moments: the next steps are those that the first framework would have taken."""
+    first, second = (opened(name, tiny_models["llama"], *overrides) for name in names)
+    train(first, range(2))
+    run = RunDir(tmp_path)
+    checkpoint.save(run, first, State(step=2), 1)
+    assert checkpoint.load(run, second).step == 2
+    batch = scored_batch(first, NARROW, seed=5)
+    moved = second.score(batch, NARROW, ALGORITHM.needs)
+    np.testing.assert_allclose(moved.logprobs, batch.old.logprobs, atol=5e-5)
+    np.testing.assert_allclose(moved.values, batch.old.values, atol=5e-5)
+    before = np.concatenate([array.ravel() for _, array in sorted(weights(first).items())])
+    for backend in (first, second):
+        step(backend, batch, rate=1e-3)
+    found = [backend.score(batch, NARROW, ALGORITHM.needs) for backend in (first, second)]
+    assert np.abs(found[0].logprobs - batch.old.logprobs).max() > 1e-2
+    np.testing.assert_allclose(found[1].logprobs, found[0].logprobs, atol=2e-3)
+    assert before.size == sum(array.size for array in weights(second).values())
+
+
+@pytest.mark.parametrize("names", [("torch", "mlx"), ("mlx", "torch")])
+def test_a_checkpoint_that_is_read_in_another_way_is_refused(tiny_models, tmp_path, names):
+    first, second = (opened(name, tiny_models["llama"]) for name in names)
+    first.save(tmp_path)
+    probe = tmp_path / "policy" / "probe.json"
+    second.load(tmp_path)
+    text = probe.read_text()
+    probe.write_text(text.replace('"logprobs": [-', '"logprobs": [-1'))
+    with pytest.raises(CheckpointError, match=r"log-probs are .* nats from those that were saved with it"):
+        second.load(tmp_path)
+    probe.write_text(text[:40])
+    with pytest.raises(CheckpointError, match=r"is damaged .*; delete it to load the model unchecked"):
+        second.load(tmp_path)
+    probe.unlink()
+    second.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["policy/model.safetensors", "value_head.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "cut short", "no table"])
+def test_a_damaged_checkpoint_is_refused(tiny_models, tmp_path, name, damage):
+    backend = opened("mlx", tiny_models["llama"])
+    train(backend, [0])
+    backend.save(tmp_path)
+    file = tmp_path / name
+    content = file.read_bytes()
+    file.unlink()
+    if damage != "missing":
+        file.write_bytes(content[: len(content) // 2] if damage == "cut short" else b"\xff" * 64)
+    with pytest.raises(CheckpointError, match=r"safetensors.*earlier one"):
+        opened("mlx", tiny_models["llama"]).load(tmp_path)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tiny_models, tmp_path):
+    opened("mlx", tiny_models["qwen2"]).save(tmp_path)
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        opened("mlx", tiny_models["llama"]).load(tmp_path)
+
+
+def test_lora_targets_are_checked(tiny_models):
+    backend = opened("mlx", tiny_models["llama"], "model.lora_rank=2", "model.lora_targets=q_proj, v_proj")
+    assert {name.split(".")[-2] for name in weights(backend) if "lora" in name} == {"q_proj", "v_proj"}
+    with pytest.raises(ConfigError, match=r"no linear layer 'qproj'; expected 'all-linear', or some of .*q_proj"):
+        opened("mlx", tiny_models["llama"], "model.lora_rank=2", "model.lora_targets=qproj")
+
+
+def test_bfloat16_stays_near_float32_and_trains_float32_weights(tiny_models):
+    exact, rounded = (opened("mlx", tiny_models["llama"], f"backend.precision={p}") for p in ("fp32", "bf16"))
+    batch = scored_batch(exact, PLAIN)
+    found = rounded.score(batch, PLAIN, ALGORITHM.needs)
+    assert 0 < np.abs(found.logprobs - batch.old.logprobs)[batch.completion_mask].mean() < 0.1
+    before = weights(rounded)
+    step(rounded, batch, PLAIN, rate=1e-6)
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert 0 < np.abs(weights(rounded)[name] - before[name]).max() < 1e-5
+    assert rounded.describe()["precision"] == "bf16"
+
+
+def test_an_adapter_trains_on_quantised_weights(tiny_models, tmp_path):
+    from mlx_lm.utils import load_model, quantize_model, save_model
+
+    net, settings = load_model(tiny_models["llama"])
+    net, settings = quantize_model(net, settings, group_size=32, bits=4)
+    save_model(tmp_path, net)
+    from shutil import copy
+
+    for file in tiny_models["llama"].glob("*"):
+        if not file.name.startswith(("model", "config")):
+            copy(file, tmp_path)
+    from mlx_lm.utils import save_config
+
+    save_config(settings, tmp_path / "config.json")
+    with pytest.raises(ModelError, match=r"quantised weights, which cannot be trained; set model\.lora_rank = 16"):
+        opened("mlx", tmp_path)
+    backend = opened("mlx", tmp_path, "model.lora_rank=4")
+    batch = scored_batch(backend, NARROW)
+    train(backend, range(2))
+    after = backend.score(batch, NARROW, ALGORITHM.needs)
+    np.testing.assert_array_equal(after.ref_logprobs, batch.old.ref_logprobs)
+    assert np.abs(after.logprobs - batch.old.logprobs).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["backend.device=cuda"], "expected 'auto', 'cpu' or 'gpu' with backend.name = 'mlx'"),
+        (["backend.threads=2"], "backend.threads = 2 has no effect"),
+        (["model.trust_remote_code=true"], "runs no code of a model folder"),
+        (["sampler.engine=vllm"], "serves the weights of backend.name = 'torch'; got 'mlx'"),
+        (["backend.args.memory_gib=-1"], r"backend\.args\.memory_gib: got -1; expected a number greater than or"),
+        (["backend.name=torch", "backend.args.memory_gib=1"], "has no effect with backend.name = 'torch'"),
+    ],
+)
+def test_what_mlx_has_not_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        config.resolve({"backend": {"name": "mlx"}, "rewards": {"length": 1.0}}, overrides)
