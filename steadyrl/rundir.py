@@ -6,6 +6,7 @@
     actions.jsonl               what the autopilot did or advised, with its evidence, one line each
     curriculum.jsonl            which problems each step took, why, and what came of it; not for passes in order
     rollouts/000012.jsonl       prompts, completions, reward parts, stop reason, policy version
+    rollouts/tokens/000050.jsonl  what was measured at single tokens of some of them
     evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
     checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  state.json  DONE
     report/
@@ -169,6 +170,10 @@ class RunDir:
     def rollouts_file(self, step: int) -> Path:
         """Return the file of a step's recorded rollouts."""
         return self.path / "rollouts" / f"{step:06d}.jsonl"
+
+    def tokens_file(self, step: int) -> Path:
+        """Return the file of what was measured at single tokens of some rollouts of a step."""
+        return self.path / "rollouts" / "tokens" / f"{step:06d}.jsonl"
 
     def evaluation_file(self, name: str) -> Path:
         """Return the file of a held-out evaluation ("before", "after", "baselines")."""

@@ -40,7 +40,9 @@ class Section(BaseModel):
 class RunSection(Section):
     """Settings of the run as a whole."""
 
-    free_on_resume = frozenset({"steps", "epochs", "checkpoint_every", "keep_checkpoints", "rollouts_every"})
+    free_on_resume = frozenset(
+        {"steps", "epochs", "checkpoint_every", "keep_checkpoints", "rollouts_every", "token_details_every"}
+    )
 
     steps: int = Field(100, ge=1, description="Number of training steps.")
     epochs: int = Field(
@@ -52,6 +54,12 @@ class RunSection(Section):
     keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
     rollouts_every: int = Field(
         10, ge=1, description="Number of steps between recordings of the rollouts (prompts and completions)."
+    )
+    token_details_every: int = Field(
+        50,
+        ge=0,
+        description="Number of steps between recordings of single tokens (log-prob, entropy, ratio, advantage, KL) of "
+        "16 rollouts, for `steadyrl web`. 0 disables them.",
     )
     preflight: Literal["stop", "warn", "off"] = Field(
         "stop",

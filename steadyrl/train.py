@@ -43,6 +43,7 @@ from steadyrl.rollout.collect import collect, demonstrate
 from steadyrl.rollout.episode import Environment, context_of, environment_of, require_tokens
 from steadyrl.rollout.prompts import fit_splits
 from steadyrl.rollout.records import choice_records, rollout_records
+from steadyrl.rollout.token_records import TokenLook
 from steadyrl.rundir import RunDir, append_line, write_lines, write_text
 from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
@@ -176,15 +177,18 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
         try:
             # What an outside engine fails at comes before the step's first update.
             with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints):
-                groups, found = one_step(session, state)
+                look = _token_look(session, state)
+                groups, found = one_step(session, state, look)
         except DivergedError as error:
             state = pilot.recover(state, error)
             continue
         record: dict[str, Any] = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **found}
         with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints, record):
             record |= _evaluate_now(session, run, state, watch)
-        if record["step"] % config.run.rollouts_every == 0:
+        if look or record["step"] % config.run.rollouts_every == 0:
             write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
+        if look:
+            write_lines(run.tokens_file(record["step"]), look.records)
         if any(group.why for group in groups):
             append_line(
                 run.curriculum_file, {"step": record["step"], "attempt": attempt, "choices": choice_records(groups)}
@@ -206,8 +210,10 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
     return True
 
 
-def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, float | None]]:
-    """Make one step: collect, score, train, measure; ``state`` moves on.
+def one_step(
+    session: Session, state: State, look: TokenLook | None = None
+) -> tuple[list[Group], dict[str, float | None]]:
+    """Make one step: collect, score, train, measure; ``state`` moves on. ``look`` measures single tokens beside it.
 
     Returns:
         All groups of the step, and its metrics.
@@ -230,11 +236,15 @@ def one_step(session: Session, state: State) -> tuple[list[Group], dict[str, flo
     batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
     batch = algorithm.prepare(batch, state.algorithm)
     clock.lap("score")
+    if look:
+        look.before(batch)
 
     rate = config.update.rate(step, config.run.steps)
     updates = update(session, batch, rate, np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step]), step)
     moved = pilot_metrics(backend, batch, session.sampling, config, state)
     clock.lap("update")
+    if look:
+        look.after(training, groups)
 
     found = metrics.summarise(groups, batch, updates) | {"learning_rate": rate}
     found |= {f"algorithm/{name}": value for name, value in state.algorithm.items()} | clock.times()
@@ -385,6 +395,14 @@ def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -
         return
     watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
     write_lines(run.evaluation_file("after"), _evaluate(session))
+
+
+def _token_look(session: Session, state: State) -> TokenLook | None:
+    """Return what measures single tokens of the next step, or None where none are recorded in it."""
+    every = session.config.run.token_details_every
+    if not every or state.step % every:
+        return None
+    return TokenLook(session.backend, with_knobs(session, state).sampling, session.algorithm.needs)
 
 
 def _doctor(session: Session, run: RunDir) -> LiveDoctor | None:
