@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -23,7 +24,9 @@ from steadyrl.web.events import LOOK_ALL_S, LOOK_S, Followers
 from steadyrl.web.folder import Folder, Place
 from steadyrl.web.overview import rows
 from steadyrl.web.render import page
-from steadyrl.web.run_page import curves_json, head_view, run_view, stamp, what_happened
+from steadyrl.web.rollout_page import list_view, problem_view, rollout_view
+from steadyrl.web.rollouts import Rollouts
+from steadyrl.web.run_page import curves_json, head_view, recorded_steps, run_view, stamp, what_happened
 from steadyrl.web.runs_page import runs_view
 
 STATIC = Path(__file__).parent / "static"
@@ -53,6 +56,7 @@ class Pages:
         self.shelf = Shelf()
         self.followers = Followers()
         self.diagnoses = Diagnoses()
+        self.rollouts = Rollouts(self.folder)
 
     def runs(self, request: Request) -> Response:
         """Answer with the table of all runs, or with that alone for a page that is open."""
@@ -88,6 +92,21 @@ class Pages:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
 
+    def rollout_list(self, request: Request) -> Response:
+        """Answer with a step's rollouts."""
+        return page("rollouts.html.j2", list_view(self._own_run(request), self.rollouts, request.query_params))
+
+    def rollout(self, request: Request) -> Response:
+        """Answer with one rollout."""
+        step, number = (min(request.path_params[name], 10**12) for name in ("step", "number"))
+        colour = request.query_params.get("colour", "")
+        return page("rollout.html.j2", rollout_view(self._own_run(request), self.rollouts, step, number, colour))
+
+    def problem(self, request: Request) -> Response:
+        """Answer with the rollouts of one problem over the steps."""
+        problem = request.query_params.get("problem", "")
+        return page("problem.html.j2", problem_view(self._own_run(request), self.rollouts, problem))
+
     def doctor(self, request: Request) -> Response:
         """Answer with the empty form for a log."""
         return page("doctor.html.j2", {"section": "doctor", "pasted": "", "problem": "", "diagnoses": []})
@@ -114,7 +133,8 @@ class Pages:
     def live(self, request: Request) -> Response:
         """Answer with the part of a run's page that changes while it goes on."""
         place = self._run(request)
-        return page("_live.html.j2", {**head_view(place), **what_happened(RunDir(place.path))})
+        run = RunDir(place.path)
+        return page("_live.html.j2", {**head_view(place), **what_happened(run), "recorded": recorded_steps(run)})
 
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON."""
@@ -152,6 +172,14 @@ class Pages:
         several = self.diagnoses.of(place)
         return several, min(_step(request.query_params.get("n"), 0), len(several) - 1)
 
+    def _own_run(self, request: Request) -> Place:
+        place = self._run(request)
+        if place.kind == "log":
+            raise RunError(
+                f"'{place.name}' is another trainer's log, which keeps no rollouts as a run of steadyrl does"
+            )
+        return place
+
     def _run(self, request: Request) -> Place:
         return self.folder.find(request.path_params["run_id"])
 
@@ -183,6 +211,9 @@ def create(root: Path) -> Starlette:
         Route("/run/{run_id}/pins", pages.pins),
         Route("/run/{run_id}/events", pages.run_events),
         Route("/run/{run_id}/doctor", pages.run_doctor),
+        Route("/run/{run_id}/rollouts", pages.rollout_list),
+        Route("/run/{run_id}/rollouts/{step:int}/{number:int}", pages.rollout),
+        Route("/run/{run_id}/problem", pages.problem),
         Route("/doctor", pages.doctor),
         Route("/doctor", pages.diagnose, methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),
@@ -197,6 +228,6 @@ def _refused(request: Request, error: SteadyError) -> Response:
     return page("error.html.j2", {"section": "", "title": "This cannot be shown", "message": str(error)}, status=404)
 
 
-def _missing(request: Request, error: Exception) -> Response:
+def _missing(request: Request, error: HTTPException) -> Response:
     view = {"section": "", "title": "There is no such page", "message": request.url.path}
-    return page("error.html.j2", view, status=404)
+    return page("error.html.j2", view, status=error.status_code)

@@ -17,8 +17,8 @@ from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose, span
 from steadyrl.errors import RunError
 from steadyrl.types import Finding
 from steadyrl.web.columns import Curves, thin
+from steadyrl.web.findings import finding_view
 from steadyrl.web.folder import Place
-from steadyrl.web.run_page import shown
 from steadyrl.web.topics import Panel, topic_of
 
 MOST_PASTED = 32 << 20  # bytes
@@ -93,17 +93,17 @@ def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
         "last": last,
         "verdict": diagnosis.verdict,
         "missing": diagnosis.missing,
-        "findings": [{**_shown(placed.finding), "depth": min(placed.depth, 3)} for placed in tree(diagnosis.findings)],
+        "findings": [
+            {**view, "depth": min(placed.depth, 3)}
+            for placed in tree(diagnosis.findings)
+            if (view := finding_view(as_record(placed.finding)))
+        ],
         "fine": _by_topic(diagnosis.fine),
         "unknown": _by_topic(diagnosis.unknown),
         "notes": run.notes,
         "settings": sorted((name, str(value)) for name, value in run.settings.items()),
         "unplaced": run.unknown,
     }
-
-
-def _shown(finding: Finding) -> dict[str, Any]:
-    return shown({**as_record(finding), "step": finding.since_step})
 
 
 def _by_topic(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.causes import SEVERITIES
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir, parse_json, read_json
+from steadyrl.web.findings import finding_views, standing
 from steadyrl.web.folder import Folder, Place
 
 TAIL_BYTES = 1 << 16
@@ -45,7 +45,7 @@ class Row:
         status: "running", "finished", "interrupted", "failed", "killed", or "log" for another trainer's.
         steps: Planned.
         seconds_left: At the pace of the last steps.
-        finding: The worst finding that holds: "severity", "check", "since_step", "message".
+        finding: The worst finding that holds, see ``findings.finding_view``.
         time: When the last step was written, seconds since 1970.
         problem: Why the run cannot be read.
     """
@@ -115,7 +115,7 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
         seconds_left=_left(records, steps),
         reward=known(last.get("reward/mean")),
         held=_held(run, info, last),
-        finding=worst(standing(run.findings())),
+        finding=next((one for one in standing(finding_views(run.findings())) if one["severity"] != "info"), None),
         time=known(last.get("time")) or known(info.get("started")),
     )
 
@@ -186,24 +186,6 @@ def _held(run: RunDir, info: Mapping[str, Any], last: Mapping[str, Any]) -> Held
             return Held(metric, score, known(summary.get("difference")), sure)  # type: ignore[arg-type] # None is out
     score = known(last.get(f"heldout/{metric}"))
     return None if score is None else Held(metric, score)
-
-
-def standing(lines: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the findings of findings.jsonl that were raised and not cleared since, oldest first."""
-    held: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for line in lines:
-        key = (str(line.get("check")), str(line.get("cause")))
-        if line.get("state") == "cleared":
-            held.pop(key, None)
-        elif line.get("severity") in SEVERITIES:
-            held[key] = line
-    return list(held.values())
-
-
-def worst(findings: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the most severe finding, the first of these; None if there is none that harms."""
-    harmful = [finding for finding in findings if finding["severity"] != "info"]
-    return min(harmful, key=lambda finding: SEVERITIES.index(finding["severity"]), default=None)
 
 
 def short_name(name: Any) -> str:

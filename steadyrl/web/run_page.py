@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.doctor.causes import SEVERITIES
 from steadyrl.report.actions import describe_action
 from steadyrl.rundir import RunDir
 from steadyrl.web.columns import Curves, Shelf
+from steadyrl.web.findings import finding_views, standing
 from steadyrl.web.folder import Place
-from steadyrl.web.overview import row, standing
+from steadyrl.web.overview import row
 from steadyrl.web.topics import panels, topic_of
 
 MOST_EVENTS = 300  # of findings and actions on one page, the newest
@@ -59,11 +59,11 @@ def run_view(place: Place, shelf: Shelf) -> dict[str, Any]:
 
 def what_happened(run: RunDir) -> dict[str, Any]:
     """Return the findings that hold, and everything that happened in a run with its step, the newest first."""
-    lines = [line for line in run.findings() if isinstance(line.get("step"), int)]
-    events = [_raised(line) for line in lines] + [_acted(line) for line in run.actions()]
+    findings = finding_views(run.findings())
+    events = [_raised(finding) for finding in findings] + [_acted(line) for line in run.actions()]
     events.sort(key=lambda event: event["step"])
     return {
-        "standing": sorted((shown(line) for line in standing(lines)), key=_by_severity),
+        "standing": standing(findings),
         "events": events[::-1][:MOST_EVENTS],
         "left_out": max(0, len(events) - MOST_EVENTS),
         "pins": [
@@ -72,42 +72,14 @@ def what_happened(run: RunDir) -> dict[str, Any]:
     }
 
 
-def shown(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a finding with what a page needs; a file that somebody else wrote may lack any of it."""
-    since = line.get("since_step")
+def _raised(finding: Mapping[str, Any]) -> dict[str, Any]:
+    cleared, check, since = finding["cleared"], finding["check"], finding["since"]
     return {
-        "check": str(line.get("check") or ""),
-        "severity": str(line.get("severity") or ""),
-        "cause": str(line.get("cause") or ""),
-        "message": str(line.get("message") or ""),
-        "remedy": str(line.get("remedy") or ""),
-        "evidence": _texts(line.get("evidence")),
-        "overrides": _texts(line.get("overrides")),
-        "source": str(line.get("source") or ""),
-        "follows": str(line.get("follows") or ""),
-        "since": since if isinstance(since, int) else None,
-        "step": line.get("step"),
-    }
-
-
-def _by_severity(finding: Mapping[str, Any]) -> int:
-    return SEVERITIES.index(finding["severity"])
-
-
-def _texts(value: Any) -> list[str]:
-    return [str(text) for text in value] if isinstance(value, list | tuple) else []
-
-
-def _raised(line: Mapping[str, Any]) -> dict[str, Any]:
-    found = shown(line)
-    cleared = line.get("state") == "cleared"
-    begun = found["step"] if cleared or found["since"] is None else found["since"]
-    return {
-        "step": begun,
-        "kind": "cleared" if cleared else found["severity"],
-        "title": f"{found['check']} cleared" if cleared else f"{found['check']}: {found['message']}",
-        "check": found["check"],
-        "text": "no longer holds" if cleared else found["message"],
+        "step": finding["step"] if cleared or since is None else since,
+        "kind": "cleared" if cleared else finding["severity"],
+        "title": f"{check} cleared" if cleared else f"{check}: {finding['message']}",
+        "check": check,
+        "text": "no longer holds" if cleared else finding["message"],
     }
 
 

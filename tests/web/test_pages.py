@@ -1,0 +1,183 @@
+import json
+
+import pytest
+
+from steadyrl.rundir import append_line, write_lines
+from tests import needs
+from tests.web.ask import ask, ask_json
+from tests.web.made import FINDING, make_run, metrics, rollout
+
+needs.skip_without_packages("starlette", extra="web")
+
+from steadyrl.web.app import create  # noqa: E402 # it needs the packages
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b[31m\u202e"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_run(tmp_path / "ppo-one", rate=0.001)
+    make_run(tmp_path / "grpo-two", algorithm="grpo", status="failed", steps=12, rate=0.01)
+    return tmp_path
+
+
+def test_the_table_is_filtered_and_sorted_by_its_address(folder):
+    app = create(folder)
+    both = ask(app, "/?sort=step").text
+    assert both.index("grpo-two") < both.index("ppo-one")  # 12 steps, 20 steps
+    other = ask(app, "/?sort=-step").text
+    assert other.index("ppo-one") < other.index("grpo-two")
+    assert "ppo-one" not in ask(app, "/?algorithm=grpo").text
+    assert "ppo-one" not in ask(app, "/?q=two").text
+    assert "kl_runaway" in both
+    assert "No run fits" in ask(app, "/?q=nothing").text
+
+
+def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(folder):
+    (folder / "ppo-one" / "run.json").write_text("{")
+    text = ask(create(folder), "/").text
+    assert "cannot read" in text
+    assert "grpo-two" in text
+    assert "cannot read" in ask(create(folder), "/run/ppo-one").text
+
+
+def test_a_run_shows_its_finding_with_what_to_do_and_its_numbers(folder):
+    text = ask(create(folder), "/run/ppo-one").text
+    for said in ("the KL to the reference runs away", "lower the learning rate", "update.learning_rate=0.0001"):
+        assert said in text
+    assert "since step 8" in text
+    assert "<code>reward/mean</code>" in text
+
+
+def test_curves_are_those_of_the_file_and_of_the_steps_asked_for(folder):
+    app = create(folder)
+    found = ask_json(app, "/run/ppo-one/curves")
+    assert found["steps"] == list(range(20))
+    assert found["lines"]["entropy"] == [[pytest.approx(2.0 - 0.01 * step) for step in range(20)]]
+    part = ask_json(app, "/run/ppo-one/curves?from=5&to=7&name=entropy")
+    assert (part["steps"], list(part["lines"])) == ([5, 6, 7], ["entropy"])
+    assert ask_json(app, "/run/ppo-one/curves?from=x&to=-1&name=none")["lines"] == {}
+    (pin,) = ask_json(app, "/run/ppo-one/pins")
+    assert (pin["step"], pin["kind"]) == (8, "critical")
+
+
+def test_a_finding_that_was_cleared_is_shown_as_cleared(folder):
+    run = folder / "ppo-one" / "findings.jsonl"
+    append_line(run, {**FINDING, "step": 40, "state": "cleared"})
+    text = ask(create(folder), "/run/ppo-one/live").text
+    assert "no longer holds" in text
+    assert "lower the learning rate" not in text
+
+
+def test_rollouts_are_ordered_filtered_and_searched(folder):
+    app = create(folder)
+    worst = ask(app, "/run/ppo-one/rollouts").text
+    assert worst.index("at 10") < worst.index("red at 10")
+    assert ask(app, "/run/ppo-one/rollouts?order=best").text.index("red at 10") < worst.index("green at 10")
+    assert "red at 0" in ask(app, "/run/ppo-one/rollouts?step=0").text
+    assert "red" not in ask(app, "/run/ppo-one/rollouts?most=0.5").text
+    assert "red" not in ask(app, "/run/ppo-one/rollouts?q=green").text
+    found = ask(app, "/run/ppo-one/rollouts/10/0")
+    assert "red at 10" in found.text
+    assert "this problem over the steps" in found.text
+    over = ask(app, "/run/ppo-one/problem?problem=apple").text
+    assert over.index("red at 0") < over.index("red at 10")
+    assert ask(app, "/run/ppo-one/rollouts?step=7").status == 404
+    assert ask(app, "/run/ppo-one/rollouts/10/99").status == 404
+
+
+def test_tokens_are_coloured_by_what_was_measured(folder, tmp_path):
+    from steadyrl.rundir import RunDir
+
+    run = RunDir(folder / "ppo-one")
+    record = {
+        "rollout": 0, "problem": "apple", "tokens": ["red", " at", "<b>"], "policy": [True, True, False],
+        "left_out": 4, "logprob": [-0.1, -4.0, None], "ratio": [1.0, 2.0, None], "entropy": [0.1, "x", None],
+    }  # fmt: skip
+    write_lines(run.tokens_file(10), [record])
+    app = create(folder)
+    text = ask(app, "/run/ppo-one/rollouts/10/0").text
+    assert '<span class="t p0" title="log-prob -0.1, entropy 0.1, ratio 1">red</span>' in text
+    assert '<span class="t p5" title="log-prob -4, ratio 2"> at</span>' in text
+    assert '<span class="t env" title="">&lt;b&gt;</span>' in text
+    assert "4 more tokens" in text
+    assert (
+        '<span class="t p5" title="log-prob -4, ratio 2"> at</span>'
+        in ask(app, "/run/ppo-one/rollouts/10/0?colour=ratio").text
+    )
+    assert "not recorded" in ask(app, "/run/ppo-one/rollouts/10/1").text
+
+
+def test_whatever_a_run_says_is_text(tmp_path):
+    run = make_run(tmp_path / "a")
+    append_line(run.metrics_file, metrics(20, **{HOSTILE: 1.0}))
+    hostile = dict.fromkeys(("check", "message", "remedy", "source", "cause"), HOSTILE)
+    append_line(run.findings_file, {**FINDING, **hostile, "evidence": [HOSTILE], "step": 20, "state": "raised"})
+    turns = {"turns": [HOSTILE], "outcome": {HOSTILE: HOSTILE}}
+    write_lines(run.rollouts_file(20), [rollout(HOSTILE, 0.1, HOSTILE, note=HOSTILE, unscored=HOSTILE, **turns)])
+    tokens = {"rollout": 0, "tokens": [HOSTILE], "policy": [True], "logprob": [-1.0]}
+    write_lines(run.tokens_file(20), [tokens])
+    info = json.loads(run.info_file.read_text())
+    run.info_file.write_text(json.dumps({**info, "error": HOSTILE, "model": HOSTILE, "task": HOSTILE}))
+    app = create(tmp_path)
+    for address in ("/", "/run/a", "/run/a/live", "/run/a/rollouts", "/run/a/rollouts/20/0", "/run/a/doctor"):
+        answer = ask(app, address)
+        assert answer.status == 200, address
+        for markup in ("<script>alert", "<img src=x", "\x1b", "\x00"):
+            assert markup not in answer.text, address
+    assert ask(app, "/run/a/problem?problem=%3Cscript%3Ealert").text.count("<script>alert") == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"step": "x"},
+        {"step": 3, "state": "raised", "check": None, "severity": "critical", "since_step": "3", "evidence": 7},
+        {"step": 3, "state": "raised", "check": {"a": 1}, "severity": ["critical"], "message": [1]},
+        {"step": 10**400, "state": "raised", "severity": "warning"},
+    ],
+)
+def test_findings_that_no_doctor_wrote_break_no_page(tmp_path, bad):
+    run = make_run(tmp_path / "a")
+    run.findings_file.write_text(json.dumps(bad) + "\n[1]\n{\n")
+    app = create(tmp_path)
+    assert ask(app, "/").status == 200
+    assert ask(app, "/run/a").status == 200
+    assert ask(app, "/run/a/pins").status == 200
+
+
+def test_a_log_of_another_trainer_is_shown_and_diagnosed(tmp_path):
+    rows = [{"step": i, "loss": 0.1, "reward": 0.2 + i / 100, "kl": 0.01 * i} for i in range(40)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    app = create(tmp_path)
+    assert "log.jsonl" in ask(app, "/").text
+    assert ask(app, "/run/log.jsonl").status == 200
+    assert ask_json(app, "/run/log.jsonl/curves")["steps"] == list(range(40))
+    assert ask(app, "/run/log.jsonl/rollouts").status == 404
+
+
+def test_a_pasted_log_is_diagnosed_and_not_kept(tmp_path):
+    app = create(tmp_path)
+    log = "".join(json.dumps({"step": i, "reward": 0.5, "kl": -0.2 * i, "loss": 0.1}) + "\n" for i in range(60))
+    answer = ask(app, "/doctor?part=1", "POST", log.encode())
+    assert "sick" in answer.text
+    assert "negative_kl" in answer.text
+    form = ask(app, "/doctor", "POST", b"log=hello", content_type="application/x-www-form-urlencoded")
+    assert "is no log that steadyrl can read" in form.text
+    assert "hello</textarea>" in form.text
+    assert "/tmp" not in form.text.replace(str(tmp_path), "")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_log_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("steadyrl.web.app.MOST_PASTED", 1000)
+    assert "use `steadyrl doctor`" in ask(create(tmp_path), "/doctor?part=1", "POST", b"x" * 1001).text
+
+
+def test_what_is_not_there_is_said(folder):
+    app = create(folder)
+    assert ask(app, "/run/none").status == 404
+    assert ask(app, "/nowhere").status == 404
+    assert ask(app, "/static/../app.py").status == 404
+    assert ask(app, "/static/..%2fapp.py").status == 404
+    assert ask(app, "/run/ppo-one", "POST").status == 405
