@@ -19,6 +19,7 @@ from steadyrl.doctor.examine import Diagnosis
 from steadyrl.errors import RunError, SteadyError
 from steadyrl.rundir import RunDir
 from steadyrl.web.columns import Shelf
+from steadyrl.web.compare_page import compare_view
 from steadyrl.web.diagnosis import MOST_PASTED, Diagnoses, diagnosis_view, log_curves, log_panels, log_pins
 from steadyrl.web.events import LOOK_ALL_S, LOOK_S, Followers
 from steadyrl.web.folder import Folder, Place
@@ -106,6 +107,11 @@ class Pages:
         """Answer with the rollouts of one problem over the steps."""
         problem = request.query_params.get("problem", "")
         return page("problem.html.j2", problem_view(self._own_run(request), self.rollouts, problem))
+
+    def compare(self, request: Request) -> Response:
+        """Answer with the comparison of the runs in the address."""
+        ids = request.query_params.getlist("run")
+        return page("compare.html.j2", compare_view(self.folder, self.shelf, self.diagnoses, ids))
 
     def doctor(self, request: Request) -> Response:
         """Answer with the empty form for a log."""
@@ -214,6 +220,7 @@ def create(root: Path) -> Starlette:
         Route("/run/{run_id}/rollouts", pages.rollout_list),
         Route("/run/{run_id}/rollouts/{step:int}/{number:int}", pages.rollout),
         Route("/run/{run_id}/problem", pages.problem),
+        Route("/compare", pages.compare),
         Route("/doctor", pages.doctor),
         Route("/doctor", pages.diagnose, methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),

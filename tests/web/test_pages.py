@@ -174,6 +174,33 @@ def test_a_log_that_is_too_large_is_refused(tmp_path, monkeypatch):
     assert "use `steadyrl doctor`" in ask(create(tmp_path), "/doctor?part=1", "POST", b"x" * 1001).text
 
 
+def test_a_comparison_shows_what_differs_and_which_problems_moved(folder):
+    answers = {"ppo-one": [0.1, 0.9, 0.5, 0.4], "grpo-two": [0.6, 0.2, 0.5, 0.5]}
+    for name, values in answers.items():
+        lines = [
+            {"problem": f"p{i}", "prompt": "x", "answers": {"sampled": {"text": f"{name} {i}", "metric": value}}}
+            for i, value in enumerate(values)
+        ]
+        write_lines(folder / name / "evaluations" / "after.jsonl", lines)
+    text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    differing = text[text.index("Settings that differ") : text.index("Why they differ")]
+    assert "<code>update.learning_rate</code>" in differing
+    assert "<code>0.001</code></td><td><code>0.01</code>" in differing
+    assert "run.seed" not in differing
+    assert "2 gained, 1 lost, 1 equal" in text
+    gained, lost = text.index("Gained ("), text.index("Lost (")
+    assert gained < text.index("<strong>p0</strong>") < lost < text.index("<strong>p1</strong>")
+    assert "undecided" in text
+
+
+def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):
+    app = create(folder)
+    assert "Choose two runs" in ask(app, "/compare").text
+    assert "Choose two runs" in ask(app, "/compare?run=ppo-one").text
+    assert ask(app, "/compare?run=ppo-one&run=../x").status == 404
+    assert "at most 7" in ask(app, "/compare?" + "&".join(f"run={i}" for i in range(8))).text
+
+
 def test_what_is_not_there_is_said(folder):
     app = create(folder)
     assert ask(app, "/run/none").status == 404

@@ -98,6 +98,7 @@
         series.push({ stroke: faint(line.colour, 0.38), width: 1, spanGaps: true, points: { show: false } });
       }
     }
+    const ends = extent();
     const positive = lines.every((line) => line.strong.every((value) => value === null || value > 0));
     const axis = {
       stroke: css("--soft"), font: "11px system-ui, sans-serif", size: 54, gap: 4,
@@ -111,7 +112,7 @@
       padding: [10, 8, 0, 0],
       cursor: { drag: { x: true, y: false, dist: 6 }, sync: { key: "steps", scales: ["x", null] }, points: { size: 7 } },
       scales: {
-        x: { time: false, range: (u, min, max) => [view.from ?? min, Math.max(view.to ?? max, (view.from ?? min) + 1)] },
+        x: { time: false, range: () => [view.from ?? ends[0], Math.max(view.to ?? ends[1], (view.from ?? ends[0]) + 1)] },
         y: view.log && positive ? { distr: 3 } : { range: (u, min, max) => {
           if (min === null) return [0, 1];
           if (max - min > 1e-9 * Math.max(Math.abs(min), Math.abs(max))) return uPlot.rangeNum(min, max, 0.08, true);
