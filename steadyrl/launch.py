@@ -22,6 +22,7 @@ from steadyrl.evaluate import greedy_sampling
 from steadyrl.preflight.run import finding_lines, preflight, summary_line
 from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
+from steadyrl.trackers.tracked import require_trackers, tracked
 from steadyrl.train import Session, Watch, open_session, train
 from steadyrl.types import Problem
 
@@ -75,6 +76,7 @@ def run(
     if config is None:
         raise ConfigError("give a config file (such as examples/search.toml), or a run directory to resume")
     settings, text = _read(config, overrides)
+    require_trackers(settings.run.trackers)
     session = open_session(settings)
     checked = _check_before(session, watch)
     directory = record.begin(session.config, text)
@@ -138,7 +140,9 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
     with directory.writing():
         before = configs.resolve(directory.resolved())
         _require_free(before, overrides)
-        session = open_session(configs.resolve(directory.resolved(), overrides))
+        settings = configs.resolve(directory.resolved(), overrides)
+        require_trackers(settings.run.trackers)
+        session = open_session(settings)
         _require_unfinished(directory, session.config)
         if not accept_changed_data:
             _require_same_data(directory, session)
@@ -147,7 +151,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
 
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
-    with record.outcome(directory):
+    with tracked(directory, session.config.run.trackers, watch.note), record.outcome(directory):
         record.add_model(directory, session)
         record.close(directory, train(session, directory, attempt, watch), session.config)
     return directory

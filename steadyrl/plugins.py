@@ -52,6 +52,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "sampler": {
         "vllm": "steadyrl.backends.vllm.plugin",
     },
+    "tracker": {
+        "wandb": "steadyrl.trackers.wandb:WandbTracker",
+        "tensorboard": "steadyrl.trackers.tensorboard:TensorBoardTracker",
+        "trackio": "steadyrl.trackers.trackio:TrackioTracker",
+        "mlflow": "steadyrl.trackers.mlflow:MLflowTracker",
+    },
     "backend": {
         "toy": "steadyrl.backends.toy:ToyBackend",
         "torch": "steadyrl.backends.torch.backend:TorchBackend",
@@ -71,6 +77,8 @@ _EXTRA_OF = {
     "playwright": "browse",
     "miniwob": "miniwob",
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
+    "pyarrow": "parquet",
+    **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
 }
 
 

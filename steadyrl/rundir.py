@@ -5,11 +5,10 @@
     findings.jsonl              what the doctor raised and cleared meanwhile, one line each
     actions.jsonl               what the autopilot did or advised, with its evidence, one line each
     curriculum.jsonl            which problems each step took, why, and what came of it; not for passes in order
-    rollouts/000012.jsonl       prompts, completions, reward parts, stop reason, policy version
-    rollouts/tokens/000050.jsonl  what was measured at single tokens of some of them
+    rollouts/000012.jsonl       prompts, completions, reward parts, stop reason; tokens/000050.jsonl: single tokens
     evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
     checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  state.json  DONE
-    report/
+    trackers/  report/
 
 Files are appended line by line or written whole and renamed. A torn last line is ignored by readers; a resumed run
 appends with ``attempt`` + 1, and readers keep the highest attempt of each step.
@@ -167,6 +166,11 @@ class RunDir:
         """Where ``steadyrl report`` writes."""
         return self.path / "report"
 
+    @property
+    def trackers_folder(self) -> Path:
+        """What the trackers of the run keep: how far each was sent, and the files of those that write here."""
+        return self.path / "trackers"
+
     def rollouts_file(self, step: int) -> Path:
         """Return the file of a step's recorded rollouts."""
         return self.path / "rollouts" / f"{step:06d}.jsonl"
@@ -215,8 +219,7 @@ class RunDir:
 
     def evaluations(self) -> dict[str, list[dict[str, Any]]]:
         """Return the held-out evaluations by name ("before", "after", "baselines"), one record per problem."""
-        files = sorted((self.path / "evaluations").glob("*.jsonl"))
-        return {file.stem: list(read_lines(file)) for file in files}
+        return {file.stem: list(read_lines(file)) for file in sorted((self.path / "evaluations").glob("*.jsonl"))}
 
     @property
     def status(self) -> str:

@@ -61,6 +61,11 @@ class RunSection(Section):
         description="Number of steps between recordings of single tokens (log-prob, entropy, ratio, advantage, KL) of "
         "16 rollouts, for `steadyrl web`. 0 disables them.",
     )
+    trackers: list[str] = Field(
+        default_factory=list,
+        description="Trackers that the run is sent to while it goes on: 'wandb', 'tensorboard', 'trackio', 'mlflow', "
+        "or import paths. See trackers.md.",
+    )
     preflight: Literal["stop", "warn", "off"] = Field(
         "stop",
         description="What `steadyrl train` does if a preflight check fails: 'stop' ends the command, 'warn' "

@@ -27,7 +27,7 @@ FLOORS = (
         "browser",
     },
     {"rewards", "backends", "doctor"},  # services
-    {"tasks", "algorithms", "rollout", "checkpoint", "autopilot"},  # composition
+    {"tasks", "algorithms", "rollout", "checkpoint", "autopilot", "trackers"},  # composition
     {"train", "evaluate", "record", "preflight"},  # the loop
     {"launch", "studies", "review"},  # the front door, science
     {"report"},  # writing

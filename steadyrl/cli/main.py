@@ -31,6 +31,7 @@ COMMANDS = {
     "web": "web:web_command",
     "export": "export:export_command",
     "serve": "export:serve_command",
+    "metrics": "metrics:metrics_command",
     "task": "task:app",
 }
 

@@ -33,7 +33,7 @@ PASSED_OVER = {"node_modules", "__pycache__", "site-packages"}  # large, and not
 # W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
 W_AND_B_WORDS = {"debug-internal.log", "debug.log", "debug-core.log"}
 # What a run keeps in folders of its own; no log of another run is in there.
-KEPT = {"checkpoints", "rollouts", "evaluations", "report"}
+KEPT = {"checkpoints", "rollouts", "evaluations", "report", "trackers"}
 KEPT_BY_TRACKERS = {"files", "logs", "tmp", "metrics", "params", "tags", "artifacts"}
 COMPARED = 50  # of the logs found before, the nearest, that a log may show again
 MAX_PASTED = 64 << 20  # bytes

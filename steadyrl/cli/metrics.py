@@ -1,0 +1,41 @@
+"""`steadyrl metrics`: the metrics of a run as a table, or sent to a tracker afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steadyrl.cli.terminal import printable
+from steadyrl.errors import ConfigError
+from steadyrl.rundir import RunDir
+from steadyrl.trackers.follow import Follower, sent_until
+from steadyrl.trackers.table import write_csv, write_parquet
+from steadyrl.trackers.tracked import require_trackers
+
+TABLES = {"csv": write_csv, "parquet": write_parquet}
+
+
+def metrics_command(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    to: Annotated[str, typer.Option(help="csv, parquet, wandb, tensorboard, trackio, mlflow, or an import path")],
+    out: Annotated[
+        Path | None, typer.Option(help="the file of a table; metrics.csv or metrics.parquet in the run's report/")
+    ] = None,
+) -> None:
+    """Write a run's metrics as a table, or send what a tracker does not have yet."""
+    directory = RunDir.open(run)
+    if to in TABLES:
+        path = out or directory.report_folder / f"metrics.{to}"
+        TABLES[to](directory, path)
+        print(printable(f"{len(directory.metrics())} steps: {path}"))
+        return
+    if out is not None:
+        raise ConfigError(f"--out names a file, and '{to}' is no table; expected csv or parquet, or leave --out away")
+    require_trackers([to])
+    with directory.writing():  # two writers would send everything twice
+        before = sent_until(directory, to)
+        follower = Follower(directory, to)
+        follower.close(directory.status)
+    print(printable(f"sent to {to}: steps {before + 1} to {sent_until(directory, to)}"))
