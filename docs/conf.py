@@ -33,7 +33,7 @@ NAVIGATION = {
             "docs/vllm",
         ],
         "Tasks & rewards": ["docs/tasks/*", "docs/rewards/*", "docs/sandbox"],
-        "Staying steady": ["docs/preflight", "docs/doctor/README", "docs/autopilot", "docs/compare"],
+        "Staying steady": ["docs/preflight", "docs/doctor/README", "docs/autopilot", "docs/compare", "docs/studies"],
         "Reference": ["docs/config", "docs/metrics", "docs/security"],
         "Project": [
             "docs/architecture",

@@ -26,6 +26,7 @@ COMMANDS = {
     "report": "report:report_command",
     "doctor": "doctor:doctor_command",
     "compare": "compare:compare_command",
+    "study": "study:app",
     "judge": "judge:judge_command",
     "sample": "run:sample_command",
     "web": "web:web_command",

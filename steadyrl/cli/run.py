@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +11,11 @@ from typing import Annotated
 import typer
 
 from steadyrl import launch
+from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.progress import Progress
 from steadyrl.cli.terminal import note, printable
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch
-
-# What asks a run to end: Ctrl-C, a scheduler's or an init system's request, a closed terminal.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def train_command(
@@ -38,7 +35,7 @@ def train_command(
             note(f"'{resume}' is finished, but its report is not written; writing it")
             _report(RunDir.open(resume))
             return
-    with Progress() as progress, _interruptible() as interrupts:
+    with Progress() as progress, interruptible() as interrupts:
 
         @contextmanager
         def steps(total: int) -> Iterator[None]:
@@ -79,41 +76,6 @@ def sample_command(
 def _lacks_report(path: Path) -> bool:
     run = RunDir(path)
     return run.info_file.is_file() and run.status == "finished" and not (run.report_folder / "report.html").is_file()
-
-
-class _Interrupts:
-    """What was asked by signals: during the steps to stop after the present one, outside them to end at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._inside = False
-
-    @contextmanager
-    def within_steps(self) -> Iterator[None]:
-        """Make the first signal a request to stop after the step, the second an interrupt at once."""
-        self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
-
-    def handle(self, number: int, frame: object) -> None:
-        """Answer a signal."""
-        if self.asked or not self._inside:
-            raise KeyboardInterrupt
-        self.asked = True
-        note("stopping after this step and saving; press Ctrl-C again to stop at once")
-
-
-@contextmanager
-def _interruptible() -> Iterator[_Interrupts]:
-    interrupts = _Interrupts()
-    before = {number: signal.signal(number, interrupts.handle) for number in _SIGNALS}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _report(run: RunDir) -> None:

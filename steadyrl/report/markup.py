@@ -71,6 +71,25 @@ def fence(text: str) -> Markup:
     return Markup(f"{marks}text\n{cleaned}\n{marks}")
 
 
+def anchor(heading: str) -> str:
+    """Return the anchor that pages of Markdown give to a heading."""
+    return re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
+
+
+def paragraphs(text: str) -> Markup:
+    """Return a user's own text for a page of Markdown: each paragraph escaped, on one line."""
+    return Markup("\n\n".join(str(markdown(part)) for part in _parts(text)))
+
+
+def html_paragraphs(text: str) -> Markup:
+    """Return a user's own text for an HTML page: each paragraph escaped, in an element of its own."""
+    return Markup("\n").join(Markup("<p>{}</p>").format(clean(part)) for part in _parts(text))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
 def inline_svg(svg: str, name: str) -> Markup:
     """Make a drawn SVG part of an HTML page: no prolog, no name spaces, unique ids, as wide as the page allows."""
     body = svg[svg.index("<svg") :]

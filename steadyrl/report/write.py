@@ -141,6 +141,9 @@ def page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any])
         "signed": markup.signed,
         "interval": markup.interval,
         "fence": markup.fence,
+        "anchor": markup.anchor,
+        "paragraphs": markup.paragraphs,
+        "html_paragraphs": markup.html_paragraphs,
     }
     return environment.get_template(template).render(view)
 

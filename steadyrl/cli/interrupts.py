@@ -1,0 +1,48 @@
+"""Ctrl-C and its like: the first one ends a run after its step, with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from steadyrl.cli.terminal import note
+
+# What asks a run to end: Ctrl-C, a scheduler's or an init system's request, a closed terminal.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """What was asked by signals: during the steps to stop after the present one, outside them to end at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._inside = False
+
+    @contextmanager
+    def within_steps(self) -> Iterator[None]:
+        """Make the first signal a request to stop after the step, the second an interrupt at once."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+
+    def handle(self, number: int, frame: object) -> None:
+        """Answer a signal."""
+        if self.asked or not self._inside:
+            raise KeyboardInterrupt
+        self.asked = True
+        note("stopping after this step and saving; press Ctrl-C again to stop at once")
+
+
+@contextmanager
+def interruptible() -> Iterator[Interrupts]:
+    """Answer the signals that ask a run to end, as long as the context lasts."""
+    interrupts = Interrupts()
+    before = {number: signal.signal(number, interrupts.handle) for number in _SIGNALS}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

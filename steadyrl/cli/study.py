@@ -1,0 +1,130 @@
+"""`steadyrl study`: runs the experiments of a study file, and writes what they answer."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from steadyrl.cli.interrupts import interruptible
+from steadyrl.cli.terminal import note, printable
+from steadyrl.studies.plan import Job, read_study
+from steadyrl.studies.study import Event, Follow, run_study
+
+app = typer.Typer(help="Run a study: experiments that change one thing each, and what they answer.")
+_FILE = typer.Argument(help="a study file; see studies/", metavar="STUDY.toml")
+_QUICK = typer.Option("--quick", help="the study's quick version: fewer seeds and steps")
+_FOLDER = typer.Option(help="where the runs of all studies are")
+_RUNS = Path("runs/studies")
+
+
+@app.command("run")
+def run_command(
+    study: Annotated[Path, _FILE],
+    processes: Annotated[int, typer.Option("--jobs", min=1, help="runs at the same time")] = 1,
+    quick: Annotated[bool, _QUICK] = False,
+    folder: Annotated[Path, _FOLDER] = _RUNS,
+) -> None:
+    """Make every run that is missing, go on with those that were cut, and write the report."""
+    read = read_study(study, quick)
+    with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
+        follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.asked)
+        failed = run_study(read, folder, processes, follow)
+    for key, error in failed.items():
+        note(f"{key} failed: {error}")
+    if interrupts.asked:
+        note("stopped and saved; go on with the same command")
+        raise typer.Exit(130)
+    report_command(study, quick, folder)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("report")
+def report_command(
+    study: Annotated[Path, _FILE],
+    quick: Annotated[bool, _QUICK] = False,
+    folder: Annotated[Path, _FOLDER] = _RUNS,
+    to: Annotated[Path | None, typer.Option(help="where to write it; the study's folder by default")] = None,
+) -> None:
+    """Write report.md, its pictures and one page of curves, from the runs that are there; print the verdicts."""
+    from steadyrl.report.study import write_study  # matplotlib takes a second to load
+
+    written, rows = write_study(read_study(study, quick), folder, to)
+    for row in rows:
+        print(printable(f"{row.word:10}  {row.name}: {row.finding}"))
+    print(f"report: {written}")
+
+
+class _Shown:
+    """One display over all runs of a study: bars in a terminal, lines elsewhere, and the time left."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[more]}"),
+        )
+        self._terminal = sys.stderr.isatty()
+        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self._terminal)
+        self._tasks: dict[str, TaskID] = {}
+        self._total: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._made = 0  # steps of this command
+        self._started = time.monotonic()
+        self._all: TaskID | None = None
+
+    def __enter__(self) -> _Shown:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def begin(self, every: Sequence[Job], now: Sequence[Job]) -> None:
+        """Show how many runs there are to make."""
+        note(f"{len(every)} runs; {len(every) - len(now)} are done, {len(now)} to make")
+        self._total = {job.key: job.config.run.steps for job in now}
+        self._done = dict.fromkeys(self._total, 0)
+        self._all = self._bars.add_task("all runs", total=sum(self._total.values()), more="")
+
+    def event(self, event: Event) -> None:
+        """Show what a run says."""
+        key, what, value = event
+        if what == "begin":
+            done, total = value
+            self._total[key], self._done[key] = total, done
+            self._tasks[key] = self._bars.add_task(key, total=total, completed=done, more="")
+            if not self._terminal:
+                note(f"{key}: {total} steps{f', {done} of them done' if done else ''}{self._left()}")
+        elif what == "step":
+            self._made += 1
+            self._done[key] = value
+            self._bars.update(self._tasks[key], completed=value)
+        else:
+            if key in self._tasks:
+                self._bars.remove_task(self._tasks.pop(key))
+            self._total[key] = self._done.get(key, 0)
+            note(f"{key}: {value}{self._left()}")
+        self._move()
+
+    def _move(self) -> None:
+        assert self._all is not None, "the study has begun"
+        self._bars.update(
+            self._all, total=sum(self._total.values()), completed=sum(self._done.values()), more=self._left()
+        )
+
+    def _left(self) -> str:
+        """Return the time left, from the speed of this command so far."""
+        steps = sum(self._total.values()) - sum(self._done.values())
+        if not self._made or not steps:
+            return ""
+        minutes = steps * (time.monotonic() - self._started) / self._made / 60
+        return f"; about {minutes:.0f} min left" if minutes >= 1 else "; less than a minute left"

@@ -1,0 +1,296 @@
+"""Writes the report of a study: report.md, a picture per experiment, and one page with curves that can be explored.
+
+Every number in the text comes from the run directories. The same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl.metrics import describe
+from steadyrl.report import markup
+from steadyrl.report.curves import Records, curves, script, style
+from steadyrl.report.study_pictures import overlay
+from steadyrl.report.write import page
+from steadyrl.rundir import write_json, write_text
+from steadyrl.studies.outcome import Judged, Made, Outcome, Verdict, middle, outcomes, values_of
+from steadyrl.studies.plan import ABSOLUTE, Study, Take, jobs
+from steadyrl.studies.seeds import interval
+from steadyrl.studies.study import DONE, require_runs
+
+# The topics of the founding documents: what each is told by.
+TOPICS: Mapping[str, tuple[tuple[str, Take], ...]] = {
+    "Reward": (("reward/mean", "first"), ("reward/mean", "last"), ("completion/length", "last")),
+    "KL control": (
+        ("kl_ref_k1_seq", "last"),
+        ("kl_ref_k1_seq", "max"),
+        ("kl_ref_k1_seq", "below_zero"),
+        ("kl_ref_k1_seq", "lowest_z"),
+        ("algorithm/kl_coef", "ratio"),
+    ),
+    "Value function": (("loss/value", "last"), ("loss/value", "spike"), ("value/explained_variance", "last")),
+    "Policy behaviour": (
+        ("loss/policy", "last"),
+        ("loss/nll", "last"),
+        ("clip_fraction", "mean"),
+        ("kl_old_k3", "max"),
+        ("grad_norm", "max"),
+    ),
+    "Entropy": (("entropy", "first"), ("entropy", "last"), ("entropy", "ratio")),
+    "Advantages": (("advantage/mean", "mean"), ("advantage/std", "first"), ("advantage/std", "last")),
+}
+TAKES: Mapping[Take, str] = {
+    "last": "at the end",
+    "first": "at the start",
+    "mean": "mean",
+    "min": "lowest step",
+    "max": "highest step",
+    "gain": "end minus start",
+    "ratio": "end as a share of the start",
+    "spike": "highest step over the median",
+    "below_zero": "share of steps below 0",
+    "lowest_z": "lowest tenth of the run, in standard errors",
+}
+MOST_CAUSES = 3  # of the doctor's, in an experiment's section
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the summary."""
+
+    name: str
+    word: Verdict
+    finding: str
+
+
+def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path, list[Row]]:
+    """Write the report of a study into its folder, or into ``to``.
+
+    Args:
+        study: As it was run.
+        root: Where the folders of studies are.
+        to: Another folder for the report.
+
+    Returns:
+        The page, and the summary.
+
+    Raises:
+        ConfigError: No run of it is there.
+        AccessError: The folder cannot be written.
+    """
+    folder = require_runs(study, root)
+    found = outcomes(study, folder)
+    to = to or folder / "report"
+    records = {outcome.arm.name: [made.run.metrics() for made in outcome.runs] for outcome in found}
+    sections = [_section(study, outcome, found, records) for outcome in found]
+    for section in sections:
+        if section["svg"] is not None:
+            write_text(to / section["picture"], section["svg"])
+    rows = [
+        Row(outcome.arm.name, outcome.word, section["finding"])
+        for outcome, section in zip(found, sections, strict=True)
+    ]
+    view = {
+        "study": study.file,
+        "file": study.path.name,
+        "command": f"steadyrl study run {study.path.name}{' --quick' if study.quick else ''}",
+        "quick": study.quick,
+        "seeds": list(study.seeds),
+        "sections": sections,
+        "rows": rows,
+        "claims": [claim for section in sections for claim in section["claims"]],
+        "open": _open(study, found),
+        "confidence": round(100 * study.file.rule.confidence),
+        "share": round(100 * study.file.rule.share),
+    }
+    write_json(to / "summary.json", _summary(found, rows))
+    write_text(to / "report.md", page("study.md.j2", view, markup.markdown))
+    shown = [name for name, runs in records.items() if runs][:4]
+    more = {"data": curves(records, shown), "script": script(), "style": style()}
+    inline = {
+        section["name"]: markup.inline_svg(section["svg"], section["name"])
+        for section in sections
+        if section["svg"] is not None
+    }
+    write_text(to / "report.html", page("study.html.j2", {**view, **more, "inline": inline}, markup.clean))
+    return to / "report.html", rows
+
+
+def _section(
+    study: Study, outcome: Outcome, every: Sequence[Outcome], records: Mapping[str, Sequence[Records]]
+) -> dict[str, Any]:
+    """Return what the report says of one experiment."""
+    experiment = outcome.arm.experiment
+    base = next((other for other in every if other.arm.name == experiment.base), None)
+    groups = {base.arm.name: records[base.arm.name]} if base else {}
+    groups |= {experiment.name: records[experiment.name]}
+    judged = [_judged(one) for one in outcome.judged]
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "base": experiment.base,
+        "why": experiment.why,
+        "hypothesis": experiment.hypothesis,
+        "concluded": experiment.concluded,
+        "changed": [(key, _value(a), _value(b)) for key, (a, b) in outcome.arm.changed.items()],
+        "word": outcome.word,
+        "judged": judged,
+        "finding": _finding(study, outcome, judged),
+        "topics": _topics(study, outcome, base),
+        "causes": [_cause(cause.finding, cause.seeds, len(outcome.runs)) for cause in outcome.causes[:MOST_CAUSES]],
+        "status": _status(study, outcome),
+        "next": experiment.next or _next(outcome),
+        "picture": f"{experiment.name}.svg",
+        "svg": overlay(groups) if records[experiment.name] else None,
+        "claims": _claims(outcome, judged),
+    }
+
+
+def _claims(outcome: Outcome, judged: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what an earlier study concluded beside what was measured."""
+    concluded = outcome.arm.experiment.concluded
+    if not concluded:
+        return []
+    return [{"name": outcome.arm.name, "concluded": concluded, "word": outcome.word, "judged": judged}]
+
+
+def _judged(judged: Judged) -> dict[str, Any]:
+    return {"says": judged.expect.says, "word": judged.word, "numbers": numbers(judged)}
+
+
+def numbers(judged: Judged) -> str:
+    """Return the numbers that decide an expectation, as one sentence."""
+    expect = judged.expect
+    what = f"{judged.metric}, {TAKES[expect.take]}"
+    if expect.be in ABSOLUTE:
+        assert expect.value is not None, "the file was checked"
+        if not judged.values:
+            return f"{what}: not measured."
+        met = sum(v >= expect.value if expect.be == "at least" else v <= expect.value for v in judged.values)
+        shown = ", ".join(markup.number(value) for value in judged.values)
+        seeds = "seed" if len(judged.values) == 1 else "seeds"
+        return f"{what}: {shown}; {expect.be} {expect.value:g} in {met} of {len(judged.values)} {seeds}."
+    if judged.change is None:
+        return f"{what}: not measured in both."
+    change = judged.change
+    text = (
+        f"{what}: {markup.number(change.second)} against {markup.number(change.first)} of {judged.than}, "
+        f"difference {markup.signed(change.change)}"
+    )
+    if change.low is None or change.high is None or change.smallest is None:
+        return f"{text}; one seed, so there is no interval."
+    bounds = markup.interval([change.low, change.high])
+    return (
+        f"{text} {bounds} over {change.seeds[1]} and {change.seeds[0]} seeds; so few seeds show a true difference of "
+        f"{markup.number(change.smallest)} in 4 of 5 studies."
+    )
+
+
+def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]) -> str:
+    if not outcome.runs:
+        return "not run yet"
+    if judged:
+        return str(judged[0]["numbers"])
+    values = values_of(outcome.runs, study.file.metric, "last", study.file.rule.share)
+    level = middle(values)
+    if level is None:
+        return f"{study.file.metric} was not measured"
+    bounds = interval(values, study.file.rule.confidence)
+    shown = f" {markup.interval(list(bounds))}" if bounds else ""
+    return f"{study.file.metric}, at the end: {markup.number(level)}{shown}, {len(values)} of {len(study.seeds)} seeds."
+
+
+def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[dict[str, Any]]:
+    share = study.file.rule.share
+    found = []
+    for topic, measures in TOPICS.items():
+        rows = []
+        for metric, take in measures:
+            own = middle(values_of(outcome.runs, metric, take, share))
+            other = middle(values_of(base.runs, metric, take, share)) if base else None
+            if own is None and other is None:
+                continue
+            known = describe(metric)
+            unit = known.unit if known and take not in ("ratio", "spike", "below_zero", "lowest_z") else ""
+            rows.append({"what": f"{metric}, {TAKES[take]}", "unit": unit, "base": other, "own": own})
+        if rows:
+            found.append({"name": topic, "rows": rows})
+    return found
+
+
+def _cause(finding: Any, seeds: int, runs: int) -> str:
+    since = "" if finding.since_step is None else f" from step {finding.since_step}"
+    of = "" if runs == 1 else f" in {seeds} of {runs} runs"
+    return f"{finding.severity} {finding.check}{of}{since}: {finding.message}"
+
+
+def _status(study: Study, outcome: Outcome) -> str:
+    if not outcome.runs:
+        return f"not run; {len(study.seeds)} runs are missing"
+    done = [made for made in outcome.runs if made.state in DONE]
+    text = f"{len(done)} of {len(study.seeds)} runs are done, with {_steps(outcome.runs)} steps"
+    for made in outcome.runs:
+        if made.ended:
+            text += f"; seed {made.seed} was ended by the rule {made.ended}"
+        elif made.state == "failed":
+            text += f"; seed {made.seed} failed after {made.steps} steps: {made.error}"
+        elif made.state not in DONE:
+            text += f"; seed {made.seed} is unfinished, {made.steps} steps so far"
+    return text
+
+
+def _steps(runs: Sequence[Made]) -> str:
+    least, most = min(made.steps for made in runs), max(made.steps for made in runs)
+    return f"{most}" if least == most else f"{least} to {most}"
+
+
+def _next(outcome: Outcome) -> str:
+    """Return the next step where the file names none: what the verdict itself asks for."""
+    if not outcome.runs:
+        return "Run it."
+    if outcome.word == "undecided":
+        if all(judged.change and judged.change.low is None for judged in outcome.judged if judged.than):
+            return "Run more seeds: one seed has no interval."
+        return "Run more seeds, or take a margin of what would matter."
+    if outcome.causes and outcome.causes[0].finding.remedy:
+        return outcome.causes[0].finding.remedy
+    return "Nothing further."
+
+
+def _open(study: Study, found: Sequence[Outcome]) -> list[str]:
+    """Return what the study does not answer: what the file says, and what was not run or not measured."""
+    missing = len(jobs(study)) - sum(made.state in DONE for outcome in found for made in outcome.runs)
+    lines = [f"{missing} of {len(jobs(study))} runs are not done."] if missing else []
+    if len(study.seeds) == 1:
+        lines.append(
+            "There is one seed: differences have no interval, and all comparisons of experiments are undecided."
+        )
+    lines += [
+        f"{outcome.arm.name}: {judged.metric} was not measured."
+        for outcome in found
+        for judged in outcome.judged
+        if outcome.runs and not judged.values
+    ]
+    return [*lines, *study.file.not_tested]
+
+
+def _summary(found: Sequence[Outcome], rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        row.name: {
+            "verdict": row.word,
+            "finding": row.finding,
+            "expectations": [
+                {"says": j.expect.says, "verdict": j.word, "values": list(j.values), "others": list(j.others)}
+                for j in outcome.judged
+            ],
+            "runs": [{"seed": m.seed, "state": m.state, "steps": m.steps} for m in outcome.runs],
+        }
+        for row, outcome in zip(rows, found, strict=True)
+    }
+
+
+def _value(value: object) -> str:
+    return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

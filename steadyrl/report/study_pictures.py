@@ -1,0 +1,131 @@
+"""The pictures of a study: the topics of an experiment laid over those of what it changes, and all verdicts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from steadyrl.metrics import describe
+from steadyrl.report import plots
+from steadyrl.report.curves import Records, thinned
+from steadyrl.report.evidence import series
+
+MOST_POINTS = 150  # of a curve in a picture
+ROW_INCHES = 2.25
+COLOURS = (plots.VERMILLION, plots.BLUE, plots.GREEN, plots.PURPLE, plots.ORANGE, plots.SKY)
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic of the founding documents, and the metric that shows it best: the first one that was measured."""
+
+    name: str
+    metrics: tuple[str, ...]
+    spikes: bool = False
+    zero: bool = False
+
+
+TOPICS = (
+    Topic("Reward", ("reward/mean",)),
+    Topic("KL to the reference", ("kl_ref_k1_seq",), zero=True),
+    Topic("Value loss", ("loss/value", "loss/nll"), spikes=True),
+    Topic("Policy: clip fraction", ("clip_fraction", "kl_old_k3")),
+    Topic("Entropy", ("entropy",)),
+    Topic("Spread of the advantage", ("advantage/std",)),
+)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw with the project's own style, whatever a reader's matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(plots.STYLE):
+            yield
+
+
+def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = TOPICS) -> str | None:
+    """Draw each topic that was measured, all groups over one another, as SVG text; None where nothing was.
+
+    Args:
+        groups: The metrics of each run, by the name that the runs of a group share.
+        topics: A panel each.
+    """
+    panels = [(topic, metric) for topic in topics if (metric := _measured(groups, topic)) is not None]
+    if not panels:
+        return None
+    with drawing():
+        columns = min(3, len(panels))
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(plots.WIDTH_INCHES, ROW_INCHES * rows + 0.35))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, (topic, metric) in zip(grid.flat, panels, strict=False):
+            _draw_topic(axes, topic, metric, groups)
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.set_axis_off()
+        handles, labels = grid.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 4), frameon=False)
+        return plots.as_svg(figure)
+
+
+def middle_and_range(runs: Sequence[Records], metric: str) -> tuple[np.ndarray, ...] | None:
+    """Return steps, mean, lowest and highest over the runs, smoothed each; None where nothing was measured.
+
+    A step that only some of the runs reached is averaged over those.
+    """
+    at: dict[float, list[float]] = {}
+    for records in runs:
+        values = series(records, metric)
+        known = np.isfinite(values)
+        if not known.any():
+            continue
+        steps = np.array([record["step"] for record in records], np.float64)[known]
+        smooth = plots.rolling_median(values[known], plots.window(int(known.sum())))
+        for step, value in zip(steps, smooth, strict=True):
+            at.setdefault(float(step), []).append(float(value))
+    if not at:
+        return None
+    steps = np.array(sorted(at))
+    found = [np.array([f(at[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
+    shorter = [thinned(steps, values, MOST_POINTS) for values in found]
+    return shorter[0][0], *(values for _, values in shorter)
+
+
+def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | None:
+    for metric in topic.metrics:
+        for runs in groups.values():
+            if any(np.isfinite(series(records, metric)).any() for records in runs):
+                return metric
+    return None
+
+
+def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequence[Records]]) -> None:
+    known = describe(metric)
+    axes.set_title(topic.name if metric == topic.metrics[0] else metric)
+    axes.set_xlabel("step")
+    axes.set_ylabel((known.unit if known else "") or "no unit")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    highest, lowest = 0.0, np.inf
+    for number, (name, runs) in enumerate(groups.items()):
+        found = middle_and_range(runs, metric)
+        colour = COLOURS[number % len(COLOURS)]
+        if found is None:
+            axes.plot([], [], color=colour, label=name)
+            continue
+        steps, mean, low, high = found
+        axes.plot(steps, mean, color=colour, label=name, linewidth=1.6, zorder=3 + number)
+        if len(runs) > 1:
+            axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
+        highest, lowest = max(highest, float(np.nanmax(high))), min(lowest, float(np.nanmin(low)))
+    if topic.spikes and lowest > 0 and highest > plots.MAX_LINEAR_RANGE * lowest:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    if topic.zero:
+        axes.axhline(0, color=plots.GREY, linewidth=0.8, zorder=1.5)

@@ -1,0 +1,118 @@
+"""Makes one number of a run's curve, and says where a rule would have ended the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from steadyrl.rundir import RunDir
+from steadyrl.studies.plan import Stop, Take
+
+WINDOWS = 10  # a run is cut into so many windows, each pooled
+_HELDOUT = ("before/", "after/")
+_ERROR = "_se"  # the name of a metric's standard error
+
+
+def measure(run: RunDir, metric: str, take: Take, share: float) -> float | None:
+    """Return the number of a run, or None where it has none.
+
+    Args:
+        run: Finished or not.
+        metric: Of metrics.jsonl; or "after/PART" (or "before/PART"), the mean of the held-out evaluation, where
+            "after/metric" is the task's own.
+        take: What is made of the curve; of an evaluation only "last" and "gain" (after - before).
+        share: Of the steps that "last" and "first" average.
+    """
+    if metric.startswith(_HELDOUT):
+        when, _, part = metric.partition("/")
+        now = heldout_mean(run, when, part)
+        if take != "gain":
+            return now
+        before = heldout_mean(run, "before", part)
+        return None if now is None or before is None else now - before
+    records = run.metrics()
+    values = curve(records, metric)
+    if take == "lowest_z":
+        return lowest_z(values, curve(records, metric + _ERROR))
+    return summary(values, take, share)
+
+
+def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
+    """Return the mean of a part over a held-out evaluation's sampled answers; None if nothing was measured."""
+    values = []
+    for line in run.evaluations().get(when, []):
+        answer = line.get("answers", {}).get("sampled", {})
+        value = answer.get("metric") if part == "metric" else answer.get("parts", {}).get(part)
+        if part == "reward":
+            value = answer.get("reward")
+        if isinstance(value, int | float) and math.isfinite(value):
+            values.append(float(value))
+    return float(np.mean(values)) if values else None
+
+
+def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
+    """Return a metric over the steps, [S]; NaN where it was not measured."""
+    found = (record.get(metric) for record in records)
+    return np.array([v if isinstance(v, int | float) else math.nan for v in found], np.float64)
+
+
+def summary(values: np.ndarray, take: Take, share: float) -> float | None:
+    """Return one number of a curve [S]; steps that were not measured are left out."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return None
+    size = max(1, round(share * len(known)))
+    first, last = float(known[:size].mean()), float(known[-size:].mean())
+    middle = float(np.median(known))
+    found: dict[Take, float | None] = {
+        "last": last,
+        "first": first,
+        "mean": float(known.mean()),
+        "min": float(known.min()),
+        "max": float(known.max()),
+        "gain": last - first,
+        "ratio": last / first if first else None,
+        "spike": float(known.max()) / middle if middle > 0 else None,
+        "below_zero": float((known < 0).mean()),
+    }
+    return found[take]
+
+
+def lowest_z(values: np.ndarray, errors: np.ndarray) -> float | None:
+    """Return the lowest mean of a window of the run, in units of its standard error.
+
+    Single steps are noisy: a true KL of 0 is estimated below -2 standard errors in 2 % of the steps. A mean over a
+    window has a smaller error, so a bias shows in it that no single step shows.
+
+    Args:
+        values: [S], estimates of the steps.
+        errors: [S], their standard errors.
+    """
+    known = np.flatnonzero(np.isfinite(values) & np.isfinite(errors) & (errors > 0))
+    if not known.size:
+        return None
+    windows = np.array_split(known, min(WINDOWS, known.size))
+    return min(float(values[w].sum() / math.sqrt(float((errors[w] ** 2).sum()))) for w in windows)
+
+
+def ended_by(rules: Sequence[Stop], records: Sequence[Mapping[str, Any]]) -> tuple[int, Stop] | None:
+    """Return the step after which a rule ends the run, and the rule; None where none does."""
+    found: tuple[int, Stop] | None = None
+    for rule in rules:
+        count = 0
+        for record in records:
+            count = count + 1 if _meets(rule, record.get(rule.metric)) else 0
+            if count == rule.steps:
+                if found is None or record["step"] < found[0]:
+                    found = int(record["step"]), rule
+                break
+    return found
+
+
+def _meets(rule: Stop, value: object) -> bool:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return False
+    return (rule.below is not None and value < rule.below) or (rule.above is not None and value > rule.above)

@@ -1,0 +1,192 @@
+"""What the runs of a study answer: each expectation judged, each arm with a verdict, the doctor's causes and a status.
+
+Everything is computed from the run directories, so the same runs give the same answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from steadyrl.doctor.causes import tree
+from steadyrl.doctor.examine import diagnose
+from steadyrl.rundir import RunDir
+from steadyrl.studies.measure import ended_by, measure
+from steadyrl.studies.plan import ABSOLUTE, Arm, Expect, Job, Study, Take, with_seed
+from steadyrl.studies.seeds import (
+    Difference,
+    Word,
+    difference,
+    interquartile_mean,
+    judge_higher,
+    judge_lower,
+    judge_same,
+)
+from steadyrl.studies.study import DONE, find_run, state_of
+from steadyrl.types import Finding
+
+Verdict = Word | Literal["not asked"]
+JUDGES: Mapping[str, Callable[[Difference, float], Word]] = {
+    "higher": judge_higher,
+    "lower": judge_lower,
+    "same": judge_same,
+}
+LEAST_RUN = 6  # steps that a doctor can examine
+
+
+@dataclass(frozen=True)
+class Made:
+    """One run of an arm.
+
+    Attributes:
+        seed: Its seed.
+        run: Its directory.
+        state: See ``state_of``.
+        steps: Made so far.
+        ended: Why a rule ended it; "" where none did.
+        error: What ended it; "" where nothing did.
+    """
+
+    seed: int
+    run: RunDir
+    state: str
+    steps: int
+    ended: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An expectation and its answer.
+
+    Attributes:
+        expect: As in the file.
+        than: The experiment that it was compared with; "" for a number.
+        word: The verdict.
+        values: One number per run, in the order of the runs.
+        others: Of the other arm, likewise.
+        change: The difference; None for a comparison with a number, or where nothing was measured.
+    """
+
+    expect: Expect
+    metric: str
+    than: str
+    word: Word
+    values: tuple[float, ...]
+    others: tuple[float, ...]
+    change: Difference | None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A root cause that the doctor names.
+
+    Attributes:
+        finding: Of the first run that has it.
+        seeds: How many runs have it.
+    """
+
+    finding: Finding
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an arm."""
+
+    arm: Arm
+    runs: tuple[Made, ...]
+    judged: tuple[Judged, ...]
+    causes: tuple[Cause, ...]
+
+    @property
+    def word(self) -> Verdict:
+        """Return the verdict: refuted if an expectation is, supported if all are."""
+        words = {judged.word for judged in self.judged}
+        if not words:
+            return "not asked"
+        if "refuted" in words:
+            return "refuted"
+        return "supported" if words == {"supported"} else "undecided"
+
+
+def outcomes(study: Study, folder: Path) -> list[Outcome]:
+    """Return what became of every arm, in the order of the file."""
+    runs = {arm.name: _made(study, folder, arm) for arm in study.arms}
+    return [
+        Outcome(
+            arm,
+            runs[arm.name],
+            tuple(_judge(study, arm, expect, runs) for expect in arm.experiment.expect),
+            _causes(runs[arm.name]),
+        )
+        for arm in study.arms
+    ]
+
+
+def values_of(runs: Sequence[Made], metric: str, take: Take, share: float) -> tuple[float, ...]:
+    """Return the number of each run that has one."""
+    found = (measure(made.run, metric, take, share) for made in runs)
+    return tuple(value for value in found if value is not None)
+
+
+def middle(values: Sequence[float]) -> float | None:
+    """Return the interquartile mean over seeds, or None without any."""
+    return float(interquartile_mean(values)) if values else None
+
+
+def _made(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
+    found = []
+    for seed in study.seeds:
+        run = find_run(folder, Job(arm.name, with_seed(arm.config, seed)))
+        if run is None:
+            continue
+        records = run.metrics()
+        ended = ended_by(study.file.stop, records)
+        found.append(
+            Made(
+                seed=seed,
+                run=run,
+                state=state_of(run, study.file.stop),
+                steps=len(records),
+                ended=f"after step {ended[0]}: {ended[1].why}" if ended else "",
+                error=str(run.info().get("error") or ""),
+            )
+        )
+    return tuple(found)
+
+
+def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[Made]]) -> Judged:
+    """Judge an expectation on the runs that are done; one that is cut has no end yet."""
+    share, metric = study.file.rule.share, expect.metric or study.file.metric
+    own = [made for made in runs[arm.name] if made.state in (*DONE, "failed")]
+    values = values_of(own, metric, expect.take, share)
+    if expect.be in ABSOLUTE:
+        assert expect.value is not None, "the file was checked"
+        met = [v >= expect.value if expect.be == "at least" else v <= expect.value for v in values]
+        word: Word = "undecided" if not met else "supported" if all(met) else "refuted"
+        return Judged(expect, metric, "", word, values, (), None)
+    than = expect.than or arm.experiment.base
+    others = values_of([made for made in runs[than] if made.state in (*DONE, "failed")], metric, expect.take, share)
+    change = difference(others, values, study.file.rule.confidence)
+    judged = "undecided" if change is None else JUDGES[expect.be](change, expect.margin)
+    return Judged(expect, metric, than, judged, values, others, change)
+
+
+def _causes(runs: Sequence[Made]) -> tuple[Cause, ...]:
+    """Return the doctor's root causes over all runs of an arm, the most frequent first."""
+    first: dict[str, Finding] = {}
+    count: Counter[str] = Counter()
+    for made in runs:
+        if made.steps < LEAST_RUN:
+            continue
+        for diagnosis in diagnose(made.run.path):
+            roots = [placed.finding for placed in tree(diagnosis.findings) if placed.depth == 0]
+            for finding in roots:
+                if finding.harms:
+                    first.setdefault(finding.check, finding)
+                    count[finding.check] += 1
+    return tuple(Cause(first[name], seeds) for name, seeds in count.most_common())

@@ -1,0 +1,318 @@
+"""What a study is: a file that says before the runs what is changed, what is measured and what would decide it.
+
+An experiment changes one setting of a named earlier experiment. A study is refused if the resolved settings of the two
+differ in more than the keys that it names, or in none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from steadyrl import config as configs
+from steadyrl.config import Config
+from steadyrl.errors import ConfigError
+from steadyrl.sections import Section
+
+Take = Literal["last", "first", "mean", "min", "max", "gain", "ratio", "spike", "below_zero", "lowest_z"]
+Relation = Literal["higher", "lower", "same", "at least", "at most"]
+ABSOLUTE: tuple[Relation, ...] = ("at least", "at most")  # compared with a number, each run on its own
+# Settings that do not make another experiment of a run.
+_NOT_COMPARED = ("run.seed", "run.folder")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
+
+
+class Rule(Section):
+    """How the experiments are judged."""
+
+    share: float = Field(0.2, gt=0, le=0.5, description="Share of the steps that 'last' and 'first' average.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Confidence of the intervals over seeds.")
+
+
+class Budget(Section):
+    """What a study may cost."""
+
+    hours: float = Field(
+        0.0, ge=0, description="After this time `study run` saves its runs and ends. 0 means no limit."
+    )
+
+
+class Stop(Section):
+    """A reason to end a run early."""
+
+    metric: str = Field(description="A metric of metrics.jsonl.")
+    below: float | None = Field(None, description="It has to stay below this number ...")
+    above: float | None = Field(None, description="... or above this one.")
+    steps: int = Field(20, ge=1, description="For so many steps in a row.")
+    why: str = Field(description="Why nothing is to be learned after that.")
+
+
+class Quick(Section):
+    """A smaller version of the study."""
+
+    seeds: list[int] = Field([0], min_length=1, description="Seeds of the quick version.")
+    settings: list[str] = Field([], description="Overrides for every run of the quick version.")
+
+
+class Expect(Section):
+    """One expectation: the sentence, and the measurement that decides it."""
+
+    says: str = Field(description="What is expected, as a sentence.")
+    metric: str = Field(
+        "", description="A metric of metrics.jsonl, or 'after/PART' of the held-out evaluation. Empty: the study's."
+    )
+    take: Take = Field("last", description="The number that is made of a run's curve.")
+    be: Relation = Field("higher", description="How it compares.")
+    than: str = Field("", description="The experiment that it is compared with. Empty: the one that it changes.")
+    value: float | None = Field(None, description="For 'at least' and 'at most': the number, for every seed.")
+    margin: float = Field(0.0, ge=0, description="Differences smaller than this do not matter.")
+
+
+class Experiment(Section):
+    """One arm of a study."""
+
+    name: str = Field(description="Short name: lower-case letters, digits, '.', '_' and '-'.")
+    title: str = Field(description="What is tried, in a few words.")
+    base: str = Field("", alias="from", description="The earlier experiment that it changes. Empty: the config.")
+    change: str = Field("", description="The one override that it makes.")
+    bundle: list[str] = Field([], description="Several overrides together, where no single one is asked about.")
+    quick: str = Field("", description="The override instead of `change` in the quick version.")
+    why: str = Field("", description="Why it is tried.")
+    hypothesis: str = Field("", description="What was expected before.")
+    concluded: str = Field("", description="What an earlier study concluded.")
+    expect: list[Expect] = Field([], description="What decides it.")
+    next: str = Field("", description="What to do next.")
+
+    def overrides(self, quick: bool) -> list[str]:
+        """Return what it changes of its base."""
+        change = (self.quick or self.change) if quick else self.change
+        return [change] if change else list(self.bundle)
+
+
+class StudyFile(Section):
+    """A study file."""
+
+    title: str = Field(description="Title of the report.")
+    question: str = Field(description="What the study asks.")
+    background: str = Field("", description="What a reader has to know; paragraphs of Markdown.")
+    metric: str = Field("reward/mean", description="What the expectations compare unless they say otherwise.")
+    config: str | dict[str, Any] = Field(description="A config file beside this one, or its sections.")
+    seeds: list[int] = Field([0, 1, 2], min_length=1, description="Seeds; every experiment runs with each.")
+    rule: Rule = Field(Rule(), description="How it is judged.")
+    budget: Budget = Field(Budget(), description="What it may cost.")
+    quick: Quick = Field(Quick(), description="The quick version.")
+    stop: list[Stop] = Field([], description="Reasons to end a run early.")
+    experiments: list[Experiment] = Field(min_length=1, description="The arms.")
+    not_tested: list[str] = Field([], description="What the study leaves open.")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An experiment and its resolved settings.
+
+    Attributes:
+        experiment: As in the file.
+        config: Its settings with the study's first seed.
+        changed: The settings in which it differs from its base, by dotted key: before and after.
+    """
+
+    experiment: Experiment
+    config: Config
+    changed: Mapping[str, tuple[Any, Any]]
+
+    @property
+    def name(self) -> str:
+        """Return its short name."""
+        return self.experiment.name
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study that may be run.
+
+    Attributes:
+        path: Of the file.
+        file: What it says.
+        arms: In the order of the file.
+        seeds: Of this version, quick or whole.
+        quick: Whether this is the quick version.
+    """
+
+    path: Path
+    file: StudyFile
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    quick: bool
+
+    def arm(self, name: str) -> Arm:
+        """Return an arm by its name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def judged_by(self) -> dict[str, Any]:
+        """Return what decides the study as plain data: it must not change once there are runs."""
+        return {
+            "metric": self.file.metric,
+            "rule": self.file.rule.model_dump(),
+            "stop": [rule.model_dump() for rule in self.file.stop],
+            "expect": {arm.name: [e.model_dump() for e in arm.experiment.expect] for arm in self.arms},
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study."""
+
+    arm: str
+    config: Config
+
+    @property
+    def key(self) -> str:
+        """Return the name of its folder: the arm, the seed, and a digest of every setting that matters."""
+        plain = flat({**configs.dump(self.config)})
+        kept = {key: value for key, value in plain.items() if key not in _NOT_COMPARED}
+        digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.arm}-s{self.config.run.seed}-{digest}"
+
+
+def read_study(path: Path | str, quick: bool = False) -> Study:
+    """Read a study file and refuse what could not be answered.
+
+    Args:
+        path: A TOML file.
+        quick: The quick version.
+
+    Raises:
+        ConfigError: It cannot be read, or two arms differ in more or less than they name.
+    """
+    path = Path(path)
+    file = configs.validate(StudyFile, _read(path), "")
+    seeds, more = (file.quick.seeds, file.quick.settings) if quick else (file.seeds, [])
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"{path}: seeds are {seeds}; expected different numbers of 0 or more")
+    arms: dict[str, Arm] = {}
+    for number, experiment in enumerate(file.experiments, 1):
+        where = f"{path}, experiment {number} '{experiment.name}'"
+        _check_names(where, experiment, arms)
+        before, overrides = arms[experiment.base].config if experiment.base else None, experiment.overrides(quick)
+        try:
+            config = _resolve(path, file, before, overrides, [*more, f"run.seed={seeds[0]}"])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        changed = differences(before, config) if before is not None else {}
+        if before is not None:
+            _require_named(where, experiment, quick, changed)
+        arms[experiment.name] = Arm(experiment, config, changed)
+        _check_expectations(where, experiment, arms)
+    return Study(path, file, tuple(arms.values()), tuple(seeds), quick)
+
+
+def jobs(study: Study) -> list[Job]:
+    """Return every run of a study, one seed of all arms after the other, so that a part of it is of use."""
+    return [Job(arm.name, with_seed(arm.config, seed)) for seed in study.seeds for arm in study.arms]
+
+
+def with_seed(config: Config, seed: int) -> Config:
+    """Return the settings with another seed."""
+    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found
+
+
+def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, by dotted key; the seed and the folder do not count."""
+    first, second = flat(configs.dump(before)), flat(configs.dump(after))
+    return {
+        key: (first.get(key), second.get(key))
+        for key in {**first, **second}
+        if key not in _NOT_COMPARED and first.get(key) != second.get(key)
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no study file '{path}'; expected a TOML file (see studies/)") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the study file '{path}': {error}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _resolve(path: Path, file: StudyFile, before: Config | None, change: Sequence[str], more: Sequence[str]) -> Config:
+    if before is not None:
+        return configs.resolve(configs.dump(before), change)
+    if isinstance(file.config, str):
+        return configs.load(path.parent / file.config, [*change, *more])
+    return configs.resolve(file.config, [*change, *more])
+
+
+def _check_names(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:
+    known = ", ".join(arms) or "none yet"
+    if not _NAME.fullmatch(experiment.name):
+        raise ConfigError(f"{where}: expected a name of lower-case letters, digits, '.', '_' and '-', up to 41")
+    if experiment.name in arms:
+        raise ConfigError(f"{where}: the name is taken; give every experiment its own")
+    if experiment.base and experiment.base not in arms:
+        raise ConfigError(f"{where}: from = '{experiment.base}' names no earlier experiment; there are: {known}")
+    if experiment.change and experiment.bundle:
+        raise ConfigError(f"{where}: got change and bundle; expected one of them")
+    if experiment.quick and not experiment.change:
+        raise ConfigError(f"{where}: quick stands for change, and there is none")
+    if experiment.base and not experiment.overrides(quick=False):
+        raise ConfigError(f"{where}: expected a change, as in change = 'update.learning_rate=1e-4'")
+
+
+def _require_named(where: str, experiment: Experiment, quick: bool, changed: Mapping[str, Any]) -> None:
+    """Refuse an arm that differs from its base in more than the named keys, or not in all of them."""
+    named = [override.partition("=")[0].strip() for override in experiment.overrides(quick)]
+
+    def covers(name: str, key: str) -> bool:
+        return key == name or key.startswith(f"{name}.")
+
+    more = [key for key in changed if not any(covers(name, key) for name in named)]
+    if more:
+        raise ConfigError(
+            f"{where}: it also changes {', '.join(more)}; expected a change of {', '.join(named)} alone. Name them in "
+            "'bundle', or make an experiment of each"
+        )
+    idle = [name for name in named if not any(covers(name, key) for key in changed)]
+    if idle:
+        raise ConfigError(f"{where}: {', '.join(idle)} has that value already; remove it or give another")
+    if experiment.change and len(changed) > 1:
+        raise ConfigError(
+            f"{where}: {named[0]} stands for several settings ({', '.join(changed)}); use 'bundle' for that"
+        )
+
+
+def _check_expectations(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:
+    for number, expect in enumerate(experiment.expect, 1):
+        place = f"{where}, expectation {number}"
+        if expect.be in ABSOLUTE:
+            if expect.value is None or expect.than:
+                raise ConfigError(f"{place}: '{expect.be}' compares with a number; give 'value', and no 'than'")
+            continue
+        if expect.value is not None:
+            raise ConfigError(f"{place}: '{expect.be}' compares with an experiment; remove 'value'")
+        other = expect.than or experiment.base
+        if other not in arms or other == experiment.name:
+            raise ConfigError(f"{place}: compared with '{other}', which is no earlier experiment; set 'than'")
+        if expect.be == "same" and not expect.margin:
+            raise ConfigError(f"{place}: 'same' needs a margin, the difference that would matter")

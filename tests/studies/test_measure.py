@@ -1,0 +1,54 @@
+"""One number of a curve, by hand; and where a rule ends a run."""
+
+import math
+
+import numpy as np
+import pytest
+
+from steadyrl.studies.measure import ended_by, lowest_z, summary
+from steadyrl.studies.plan import Stop
+
+CURVE = np.array([1.0, 1.0, math.nan, 2.0, 2.0, 2.0, 2.0, 20.0, 3.0, 4.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("take", "expected"),
+    [
+        ("first", 1.0),
+        ("last", 5.0),
+        ("gain", 4.0),
+        ("ratio", 5.0),
+        ("mean", 4.3),
+        ("min", 1.0),
+        ("max", 20.0),
+        ("spike", 10.0),
+        ("below_zero", 0.0),
+    ],
+)
+def test_a_number_of_a_curve(take, expected):
+    assert summary(CURVE, take, 0.2) == pytest.approx(expected)
+
+
+def test_a_curve_that_was_never_measured_has_no_number():
+    assert summary(np.full(4, math.nan), "last", 0.2) is None
+    assert summary(np.array([0.0, 1.0]), "ratio", 0.5) is None
+    assert summary(np.array([-1.0, 0.0, 3.0]), "spike", 0.5) is None
+    assert summary(np.array([-1.0, 0.0, 3.0]), "below_zero", 0.5) == pytest.approx(1 / 3)
+
+
+def test_a_bias_that_no_single_step_shows_shows_in_a_window():
+    # ten windows of four steps; the last is at -1 error each, so its mean is at -4 / sqrt(4) errors
+    values = np.array([0.5] * 36 + [-1.0] * 4)
+    assert lowest_z(values, np.ones(40)) == pytest.approx(-2.0)
+    assert lowest_z(values, np.full(40, math.nan)) is None
+
+
+def test_a_rule_ends_a_run_after_so_many_steps_in_a_row():
+    rule = Stop(metric="entropy", below=0.1, steps=3, why="it collapsed")
+    low = [0.05, 0.05, 0.5, 0.05, 0.05, 0.05, 0.05]
+    records = [{"step": step, "entropy": value} for step, value in enumerate(low)]
+    assert ended_by([rule], records) == (5, rule)
+    assert ended_by([rule], records[:5]) is None
+    assert ended_by([rule], [{"step": 0}, {"step": 1, "entropy": math.nan}]) is None
+    above = Stop(metric="entropy", above=0.4, steps=1, why="it rose")
+    assert ended_by([rule, above], records) == (2, above)

@@ -1,0 +1,110 @@
+"""A study file: what it may say, and what is refused before anything runs."""
+
+import json
+
+import pytest
+
+from steadyrl.errors import ConfigError
+from steadyrl.studies.plan import jobs, read_study
+
+HEAD = """
+title = "Rates"
+question = "Which rate?"
+seeds = [0, 1]
+[config]
+task = {{name = "prompts", args = {{path = "{prompts}"}}}}
+backend = {{name = "toy"}}
+rewards = {{length = 1.0}}
+[quick]
+settings = ["run.steps=3"]
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": letter}) + "\n" for letter in "abcdef"))
+
+    def read(body, quick=False):
+        path = tmp_path / "study.toml"
+        path.write_text(HEAD.format(prompts=prompts) + body)
+        return read_study(path, quick)
+
+    return read
+
+
+ONE = '[[experiments]]\nname = "one"\ntitle = "t"\n'
+
+
+def test_an_experiment_changes_its_base_in_the_named_key_alone(study):
+    read = study(
+        ONE
+        + '[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "update.epochs=5"\n'
+        + '[[experiments]]\nname = "three"\ntitle = "t"\nfrom = "two"\nchange = "run.steps=7"\n'
+    )
+    assert read.arm("two").changed == {"update.epochs": (2, 5)}
+    three = read.arm("three")
+    assert three.changed == {"run.steps": (100, 7)}
+    assert (three.config.update.epochs, three.config.run.steps) == (5, 7)
+    assert [(job.arm, job.config.run.seed) for job in jobs(read)] == [
+        *(("one", 0), ("two", 0), ("three", 0)),
+        *(("one", 1), ("two", 1), ("three", 1)),
+    ]
+
+
+def test_every_setting_but_seed_and_folder_tells_runs_apart(study):
+    read = study(ONE + '[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "update.epochs=5"\n')
+    keys = [job.key for job in jobs(read)]
+    digests = [key.rpartition("-")[2] for key in keys]
+    assert keys[0].startswith("one-s0-") and keys[3].startswith("two-s1-")
+    assert digests[0] == digests[2] != digests[1] == digests[3]
+
+
+def test_the_quick_version_has_its_own_seeds_settings_and_changes(study):
+    body = (
+        ONE
+        + '[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "run.steps=9"\nquick = "run.steps=4"\n'
+    )
+    quick, whole = study(body, quick=True), study(body)
+    assert (quick.seeds, whole.seeds) == ((0,), (0, 1))
+    assert [arm.config.run.steps for arm in quick.arms] == [3, 4]
+    assert [arm.config.run.steps for arm in whole.arms] == [100, 9]
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ('change = "task.args={}"\n', "task.args.path: is missing"),
+        ('change = "update={epochs=3, minibatches=1}"\n', "stands for several settings"),
+        ('change = "rewards={boolean_format=1.0}"\n', "stands for several settings"),
+        ('change = "update.epochs=2"\n', "has that value already"),
+        ('change = "run.seed=5"\n', "has that value already"),
+        ('bundle = ["update.epochs=3", "update.minibatches=2"]\n', "update.minibatches has that value already"),
+        ('change = "update.epochs=3"\nbundle = ["run.steps=2"]\n', "expected one of them"),
+        ("", "expected a change"),
+        ('change = "update.epohcs=3"\n', "did you mean 'epochs'"),
+        ('change = "update.epochs=3"\nexpect = [{says = "s", be = "same"}]\n', "needs a margin"),
+        ('change = "update.epochs=3"\nexpect = [{says = "s", be = "at least"}]\n', "give 'value'"),
+        ('change = "update.epochs=3"\nexpect = [{says = "s", than = "two"}]\n', "no earlier experiment"),
+        ('change = "update.epochs=3"\nexpect = [{says = "s", value = 1.0}]\n', "remove 'value'"),
+    ],
+)
+def test_what_could_not_be_answered_is_refused(study, body, part):
+    with pytest.raises(ConfigError, match="experiment 2 'two'") as caught:
+        study(ONE + f'[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\n{body}')
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ('[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "run.steps=2"\n', "there are: none yet"),
+        (ONE + ONE, "the name is taken"),
+        ('[[experiments]]\nname = "../x"\ntitle = "t"\n', "lower-case letters"),
+        ('[[experiments]]\ntitle = "t"\n', "is missing"),
+    ],
+)
+def test_names_are_unique_and_lead_back(study, body, part):
+    with pytest.raises(ConfigError) as caught:
+        study(body)
+    assert part in str(caught.value)

@@ -1,0 +1,150 @@
+"""A study runs what is missing, goes on with what was cut, and writes what the runs answer."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from steadyrl.cli.study import app
+from steadyrl.errors import ConfigError, RunError
+from steadyrl.report.study import write_study
+from steadyrl.studies.outcome import outcomes
+from steadyrl.studies.plan import jobs, read_study
+from steadyrl.studies.study import Follow, find_run, folder_of, run_study, state_of
+
+FILE = """
+title = "Rates"
+question = "Which rate teaches most?"
+seeds = [0, 1]
+[config]
+run = {{steps = 16, checkpoint_every = 4, doctor_every = 0, preflight = "off"}}
+backend = {{name = "toy"}}
+task = {{name = "prompts", args = {{path = "{prompts}"}}}}
+rewards = {{"toy_rewards:share_of_a" = 1.0}}
+sampling = {{max_new_tokens = 4}}
+rollout = {{prompts_per_step = 4, samples_per_prompt = 4}}
+update = {{learning_rate = 0.0, warmup_steps = 0, kl_old_limit = 10.0}}
+[[experiments]]
+name = "none"
+title = "No rate"
+[[experiments]]
+name = "high"
+title = "A high rate"
+from = "none"
+change = "update.learning_rate=1.0"
+concluded = "A </script> rate teaches | everything."
+expect = [{{says = "It learns.", be = "higher"}}]
+{more}
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))  # of the processes of --jobs
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijkl"))
+
+    def write(more="", **replaced):
+        text = FILE.format(prompts=prompts, more=more)
+        for before, after in replaced.items():
+            text = text.replace(f"{before} = 0.0", f"{before} = {after}")
+        path = tmp_path / "rates.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def states(study, root):
+    folder = folder_of(study, root)
+    return [state_of(find_run(folder, job), study.file.stop) for job in jobs(study)]
+
+
+def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(file, tmp_path):
+    study = read_study(file())
+    steps = []
+    begun = []
+    follow = Follow(
+        begin=lambda every, now: begun.append((len(every), len(now))),
+        event=lambda event: steps.append(event) if event[1] == "step" else None,
+        stop=lambda: len(steps) >= 22,
+    )
+    assert run_study(study, tmp_path / "a", 1, follow) == {}
+    assert states(study, tmp_path / "a") == ["finished", "cut", "missing", "missing"]
+    assert (
+        run_study(study, tmp_path / "a", 1, Follow(begin=lambda every, now: begun.append((len(every), len(now))))) == {}
+    )
+    assert begun == [(4, 4), (4, 3)]
+    run_study(study, tmp_path / "b")
+
+    def rewards(root):
+        runs = [find_run(folder_of(study, root), job) for job in jobs(study)]
+        return [[record["reward/mean"] for record in run.metrics()] for run in runs]
+
+    assert rewards(tmp_path / "a") == rewards(tmp_path / "b")
+    assert [len(curve) for curve in rewards(tmp_path / "a")] == [16] * 4
+
+
+def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
+    study = read_study(file())
+    run_study(study, tmp_path / "a")
+    heard = set()
+    assert run_study(study, tmp_path / "b", 2, Follow(event=lambda event: heard.add(event[1]))) == {}
+    assert heard == {"begin", "step", "end"}
+    found = [[o.judged[0].values for o in outcomes(study, folder_of(study, tmp_path / x)) if o.judged] for x in "ab"]
+    assert found[0] == found[1]
+
+
+def test_a_rule_written_before_ends_an_arm_and_the_report_says_so(file, tmp_path):
+    rule = '[[stop]]\nmetric = "reward/mean"\nbelow = 2.0\nsteps = 3\nwhy = "nothing is to be learned"\n'
+    study = read_study(file(rule))
+    run_study(study, tmp_path)
+    assert states(study, tmp_path) == ["ended by a rule"] * 4
+    page, _ = write_study(study, tmp_path)
+    assert "seed 0 was ended by the rule after step 2: nothing is to be learned" in page.read_text()
+
+
+def test_what_decides_is_not_changed_after_the_first_run(file, tmp_path):
+    run_study(read_study(file()), tmp_path)
+    path = file()
+    path.write_text(path.read_text().replace('be = "higher"', 'be = "lower"'))
+    with pytest.raises(RunError, match=r"expect differ from .*plan\.json"):
+        run_study(read_study(path), tmp_path)
+
+
+def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):
+    broken = "bundle = [\"rewards={'toy_rewards:always_fails' = 1.0}\"]\n"
+    path = file(f'[[experiments]]\nname = "broken"\ntitle = "t"\nfrom = "none"\n{broken}')
+    result = CliRunner().invoke(app, ["run", str(path), "--folder", str(tmp_path / "s")])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert "2 of 2 runs are done" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
+    assert "seed 0 failed after 0 steps" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
+
+
+def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tmp_path):
+    study = read_study(file())
+    run_study(study, tmp_path)
+    page, rows = write_study(study, tmp_path)
+    first = {path.name: path.read_bytes() for path in page.parent.iterdir()}
+    write_study(study, tmp_path)
+    assert {path.name: path.read_bytes() for path in page.parent.iterdir()} == first
+    assert [row.word for row in rows] == ["not asked", "supported"]
+    values = [find_run(folder_of(study, tmp_path), job).metrics()[-3:] for job in jobs(study)]
+    ends = [sum(record["reward/mean"] for record in three) / 3 for three in values]
+    summary = json.loads((page.parent / "summary.json").read_text())
+    assert summary["high"]["expectations"][0]["values"] == pytest.approx([ends[1], ends[3]])
+    assert summary["high"]["expectations"][0]["others"] == pytest.approx([ends[0], ends[2]])
+    markdown = (page.parent / "report.md").read_text()
+    assert "| update.learning_rate | 0 | 1 |" in markdown
+    assert "teaches \\| everything" in markdown
+    assert "</script> rate" not in page.read_text()
+    assert not re.findall(r"(?:src|href)=\W?http|fetch\(|@import", page.read_text())  # the page works offline
+
+
+def test_a_study_without_runs_says_how_to_make_them(file, tmp_path):
+    with pytest.raises(ConfigError, match=r"steadyrl study run .* --quick"):
+        write_study(read_study(file(), quick=True), tmp_path)
