@@ -13,6 +13,7 @@ from steadyrl.studies.plan import Stop, Take
 
 WINDOWS = 10  # a run is cut into so many windows, each pooled
 _HELDOUT = ("before/", "after/")
+_MINUS = " - "
 _ERROR = "_se"  # the name of a metric's standard error
 
 
@@ -54,7 +55,10 @@ def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
 
 
 def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
-    """Return a metric over the steps, [S]; NaN where it was not measured."""
+    """Return a metric over the steps, [S], or the difference of two ("A - B"); NaN where it was not measured."""
+    if _MINUS in metric:
+        first, _, second = metric.partition(_MINUS)
+        return curve(records, first) - curve(records, second)
     found = (record.get(metric) for record in records)
     return np.array([v if isinstance(v, int | float) else math.nan for v in found], np.float64)
 

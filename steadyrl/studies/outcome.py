@@ -15,7 +15,7 @@ from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
 from steadyrl.rundir import RunDir
 from steadyrl.studies.measure import ended_by, measure
-from steadyrl.studies.plan import ABSOLUTE, Arm, Expect, Job, Study, Take, with_seed
+from steadyrl.studies.plan import ABSOLUTE, Arm, Expect, Study, Take, job_of
 from steadyrl.studies.seeds import (
     Difference,
     Word,
@@ -141,7 +141,7 @@ def middle(values: Sequence[float]) -> float | None:
 def _made(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
     found = []
     for seed in study.seeds:
-        run = find_run(folder, Job(arm.name, with_seed(arm.config, seed)))
+        run = find_run(folder, job_of(study, arm, seed))
         if run is None:
             continue
         records = run.metrics()

@@ -62,12 +62,22 @@ class Quick(Section):
     settings: list[str] = Field([], description="Overrides for every run of the quick version.")
 
 
+class Warm(Section):
+    """A run before all others, whose policy all experiments start from."""
+
+    config: str = Field(description="Its config file, beside the study.")
+    settings: list[str] = Field([], description="Overrides for it.")
+    quick: list[str] = Field([], description="Further overrides in the quick version.")
+
+
 class Expect(Section):
     """One expectation: the sentence, and the measurement that decides it."""
 
     says: str = Field(description="What is expected, as a sentence.")
     metric: str = Field(
-        "", description="A metric of metrics.jsonl, or 'after/PART' of the held-out evaluation. Empty: the study's."
+        "",
+        description="A metric of metrics.jsonl, 'A - B' of two, or 'after/PART' of the held-out evaluation. Empty: "
+        "the study's.",
     )
     take: Take = Field("last", description="The number that is made of a run's curve.")
     be: Relation = Field("higher", description="How it compares.")
@@ -84,7 +94,7 @@ class Experiment(Section):
     base: str = Field("", alias="from", description="The earlier experiment that it changes. Empty: the config.")
     change: str = Field("", description="The one override that it makes.")
     bundle: list[str] = Field([], description="Several overrides together, where no single one is asked about.")
-    quick: str = Field("", description="The override instead of `change` in the quick version.")
+    quick: list[str] = Field([], description="The overrides instead of these in the quick version.")
     why: str = Field("", description="Why it is tried.")
     hypothesis: str = Field("", description="What was expected before.")
     concluded: str = Field("", description="What an earlier study concluded.")
@@ -93,8 +103,9 @@ class Experiment(Section):
 
     def overrides(self, quick: bool) -> list[str]:
         """Return what it changes of its base."""
-        change = (self.quick or self.change) if quick else self.change
-        return [change] if change else list(self.bundle)
+        if quick and self.quick:
+            return list(self.quick)
+        return [self.change] if self.change else list(self.bundle)
 
 
 class StudyFile(Section):
@@ -106,6 +117,7 @@ class StudyFile(Section):
     metric: str = Field("reward/mean", description="What the expectations compare unless they say otherwise.")
     config: str | dict[str, Any] = Field(description="A config file beside this one, or its sections.")
     seeds: list[int] = Field([0, 1, 2], min_length=1, description="Seeds; every experiment runs with each.")
+    warm: Warm | None = Field(None, description="A run whose policy all experiments start from.")
     rule: Rule = Field(Rule(), description="How it is judged.")
     budget: Budget = Field(Budget(), description="What it may cost.")
     quick: Quick = Field(Quick(), description="The quick version.")
@@ -144,6 +156,7 @@ class Study:
         arms: In the order of the file.
         seeds: Of this version, quick or whole.
         quick: Whether this is the quick version.
+        warm: The run whose policy all start from, or None.
     """
 
     path: Path
@@ -151,6 +164,7 @@ class Study:
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     quick: bool
+    warm: Job | None = None
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""
@@ -168,16 +182,25 @@ class Study:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a study."""
+    """One run of a study.
+
+    Attributes:
+        arm: Its experiment.
+        config: Its settings.
+        start: The key of the run whose policy it starts from; "" for the config's own model.
+    """
 
     arm: str
     config: Config
+    start: str = ""
 
     @property
     def key(self) -> str:
         """Return the name of its folder: the arm, the seed, and a digest of every setting that matters."""
         plain = flat({**configs.dump(self.config)})
         kept = {key: value for key, value in plain.items() if key not in _NOT_COMPARED}
+        if self.start:
+            kept["start"] = self.start
         digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.arm}-s{self.config.run.seed}-{digest}"
 
@@ -211,12 +234,17 @@ def read_study(path: Path | str, quick: bool = False) -> Study:
             _require_named(where, experiment, quick, changed)
         arms[experiment.name] = Arm(experiment, config, changed)
         _check_expectations(where, experiment, arms)
-    return Study(path, file, tuple(arms.values()), tuple(seeds), quick)
+    return Study(path, file, tuple(arms.values()), tuple(seeds), quick, _warm(path, file, quick))
 
 
 def jobs(study: Study) -> list[Job]:
     """Return every run of a study, one seed of all arms after the other, so that a part of it is of use."""
-    return [Job(arm.name, with_seed(arm.config, seed)) for seed in study.seeds for arm in study.arms]
+    return [job_of(study, arm, seed) for seed in study.seeds for arm in study.arms]
+
+
+def job_of(study: Study, arm: Arm, seed: int) -> Job:
+    """Return one run of an arm."""
+    return Job(arm.name, with_seed(arm.config, seed), study.warm.key if study.warm else "")
 
 
 def with_seed(config: Config, seed: int) -> Config:
@@ -264,6 +292,13 @@ def _resolve(path: Path, file: StudyFile, before: Config | None, change: Sequenc
     return configs.resolve(file.config, [*change, *more])
 
 
+def _warm(path: Path, file: StudyFile, quick: bool) -> Job | None:
+    if file.warm is None:
+        return None
+    settings = [*file.warm.settings, *(file.warm.quick if quick else [])]
+    return Job("warm-start", configs.load(path.parent / file.warm.config, settings))
+
+
 def _check_names(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:
     known = ", ".join(arms) or "none yet"
     if not _NAME.fullmatch(experiment.name):
@@ -274,8 +309,6 @@ def _check_names(where: str, experiment: Experiment, arms: Mapping[str, Arm]) ->
         raise ConfigError(f"{where}: from = '{experiment.base}' names no earlier experiment; there are: {known}")
     if experiment.change and experiment.bundle:
         raise ConfigError(f"{where}: got change and bundle; expected one of them")
-    if experiment.quick and not experiment.change:
-        raise ConfigError(f"{where}: quick stands for change, and there is none")
     if experiment.base and not experiment.overrides(quick=False):
         raise ConfigError(f"{where}: expected a change, as in change = 'update.learning_rate=1e-4'")
 

@@ -57,7 +57,10 @@ def folder_of(study: Study, root: Path) -> Path:
 
 def find_run(folder: Path, job: Job) -> RunDir | None:
     """Return the newest run of a job, or None."""
-    place = folder / "runs" / job.key
+    return _newest(folder / "runs" / job.key)
+
+
+def _newest(place: Path) -> RunDir | None:
     found = sorted(path for path in place.iterdir() if (path / "run.json").is_file()) if place.is_dir() else []
     return RunDir(found[-1]) if found else None
 
@@ -91,7 +94,12 @@ def run_study(study: Study, root: Path, processes: int = 1, follow: Follow | Non
     every = jobs(study)
     _keep_plan(study, folder, every)
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
-    follow.begin(every, now)
+    first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
+    follow.begin(every, [*([first] if first else []), *now])
+    if first is not None:
+        error = make_run(first, folder, (), follow.event, follow.stop)
+        if error is not None or follow.stop():
+            return {first.key: error} if error else {}
     if processes == 1:
         return _in_turn(study, folder, now, follow)
     return _at_once(study, folder, now, processes, follow)
@@ -156,7 +164,16 @@ def make_run(
 
 
 def _placed(job: Job, folder: Path) -> Config:
-    return configs.resolve(configs.dump(job.config), [f"run.folder='{folder / 'runs' / job.key}'"])
+    """Return the settings of a run that is started: its folder, and the policy that it starts from."""
+    plain = configs.dump(job.config)
+    plain["run"]["folder"] = str(folder / "runs" / job.key)
+    if job.start:
+        warm = _newest(folder / "runs" / job.start)
+        done = warm.checkpoints() if warm else []
+        if warm is None or not done:
+            raise RunError(f"'{folder / 'runs' / job.start}' holds no finished warm start; run the study again")
+        plain["model"]["path"] = str(warm.checkpoint_folder(done[-1]) / "policy")
+    return configs.resolve(plain)
 
 
 def _enough(study: Study, follow: Follow) -> Callable[[], bool]:

@@ -63,7 +63,7 @@ def test_every_setting_but_seed_and_folder_tells_runs_apart(study):
 def test_the_quick_version_has_its_own_seeds_settings_and_changes(study):
     body = (
         ONE
-        + '[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "run.steps=9"\nquick = "run.steps=4"\n'
+        + '[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "run.steps=9"\nquick = ["run.steps=4"]\n'
     )
     quick, whole = study(body, quick=True), study(body)
     assert (quick.seeds, whole.seeds) == ((0,), (0, 1))
