@@ -162,6 +162,9 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric("grad_norm", "", "", "Global gradient norm before clipping, mean over the step's updates."),
     Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
+    Metric(
+        "trust_region/scale", "share", "", "Share of TRPO's full step that the line search took. 0 if no step helped."
+    ),
     Metric("learning_rate", "", "", "Adam's learning rate in this step."),
     Metric(
         "epochs", "", "", "Passes over the batch, fewer than update.epochs if update.kl_old_limit stopped the step."

@@ -23,6 +23,17 @@ def keep_numbers(numbers: Numbers, metrics: Numbers) -> dict[str, float]:
     return dict(numbers)
 
 
+Stats = dict[str, tuple[float, float]]  # (sum, count) by metric name, until the driver divides
+Gradient = tuple[np.ndarray, Stats]  # [P], and what the loss measured
+
+
+def optimizer_step(
+    backend: Backend, batch: Batch, algorithm: Algorithm, sampling: Sampling, rate: float, max_grad_norm: float
+) -> Stats:
+    """Make one step of the backend's own optimizer."""
+    return backend.step(batch, algorithm.loss, sampling, algorithm.needs, rate, max_grad_norm)
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm is a record of functions; the loop knows no names of algorithms.
@@ -36,6 +47,7 @@ class Algorithm:
         adapt: Numbers and the step's metrics to the next step's numbers (adaptive KL; identity by default).
         state: The numbers at the start; saved in every checkpoint.
         source: Who writes what trains: the policy, or the task, which knows good answers.
+        update: Makes one update: backend, minibatch, algorithm, sampling, rate, limit of the gradient norm -> stats.
     """
 
     needs: frozenset[str]
@@ -45,6 +57,7 @@ class Algorithm:
     adapt: Callable[[Numbers, Numbers], dict[str, float]] = keep_numbers
     state: Mapping[str, float] = field(default_factory=dict)
     source: Literal["policy", "demonstrations"] = "policy"
+    update: Callable[[Backend, Batch, Algorithm, Sampling, float, float], Stats] = optimizer_step
 
 
 class Tokenizer(Protocol):
@@ -109,6 +122,20 @@ class Backend(Protocol):
 
     def load(self, folder: Path) -> None:
         """Read what ``save`` wrote; afterwards training goes on as if it had never stopped."""
+
+
+@runtime_checkable
+class Differentiable(Protocol):
+    """A backend that also gives gradients and weights, for algorithms that make their updates themselves."""
+
+    def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
+        """Return the gradient [P] of a loss at the present weights, and what ``step`` would return; change nothing."""
+
+    def weights(self) -> np.ndarray:
+        """Return all trained weights, [P], in the order of ``gradient``."""
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """Put weights [P] in the place of all that are trained; the optimizer's state stays."""
 
 
 # What a user writes: one rollout in, a number out. None is "unscored"; in a mapping the entry named like the

@@ -328,8 +328,8 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
         parts = [rows for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few were scored
         for made, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
-            stats = session.backend.step(
-                part, session.algorithm.loss, session.sampling, session.algorithm.needs, rate, settings.max_grad_norm
+            stats = session.algorithm.update(
+                session.backend, part, session.algorithm, session.sampling, rate, settings.max_grad_norm
             )
             means_now = {name: total / count for name, (total, count) in stats.items()}
             if not math.isfinite(means_now["grad_norm"]):

@@ -218,7 +218,7 @@ def test_every_single_metric_of_the_catalogue_is_written_by_a_run(toy, tmp_path)
     """The judge's are the judge's tests' to see: they need an endpoint."""
     more = ("curriculum.name=learnability", "rollout.refill=1", "autopilot.mode=advise")
     written = set()
-    for name in ("ppo", "rlaif", "raft"):
+    for name in ("ppo", "rlaif", "raft", "trpo"):
         run = RunDir(tmp_path / name)
         session = toy("run.steps=1", f"algorithm.name={name}", *more)
         graded = [replace(problem, columns={"difficulty": 1}) for problem in session.problems]

@@ -132,6 +132,31 @@ class ToyBackend:
         max_grad_norm: float,
     ) -> dict[str, tuple[float, float]]:
         """See Backend."""
+        gradients, stats = self._gradients(batch, loss, sampling)
+        norm = self._adam(gradients, learning_rate, max_grad_norm)
+        return stats | {"grad_norm": (norm, 1.0)}
+
+    def gradient(
+        self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
+    ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
+        """See Differentiable."""
+        gradients, stats = self._gradients(batch, loss, sampling)
+        return np.concatenate([gradients[name].ravel() for name in self.parameters]), stats
+
+    def weights(self) -> np.ndarray:
+        """See Differentiable."""
+        return np.concatenate([array.ravel() for array in self.parameters.values()])
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """See Differentiable."""
+        ends = np.cumsum([array.size for array in self.parameters.values()])
+        parts = zip(self.parameters.items(), np.split(weights, ends[:-1]), strict=True)
+        self.parameters = {name: part.reshape(array.shape) for (name, array), part in parts}
+
+    def _gradients(
+        self, batch: Batch, loss: LossFn, sampling: Sampling
+    ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]]]:
+        """Return the gradient of each parameter, and what the loss measured."""
         previous, keep = self._contexts(batch, sampling)
         mask, chosen = batch.completion_mask, batch.tokens[batch.completion_mask]
         logp = self._logp(self.parameters["logits"], previous, sampling, keep)
@@ -156,9 +181,8 @@ class ToyBackend:
         gradients = {name: np.zeros_like(x) for name, x in self.parameters.items()}
         np.add.at(gradients["logits"], previous, by_choice)
         np.add.at(gradients["values"], previous, new_values.grad[mask])
-        norm = self._adam(gradients, learning_rate, max_grad_norm)
         totals = {name: (float(np.sum(x.data if isinstance(x, tape.Tensor) else x)), count) for name, x in sums.items()}
-        return totals | {"loss/total": (float(total.data), 1.0), "grad_norm": (norm, 1.0)}
+        return gradients, totals | {"loss/total": (float(total.data), 1.0)}
 
     def save(self, folder: Path) -> None:
         """See Backend."""

@@ -117,9 +117,8 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
 def _take(session: Session, rows: Batch, seen: Batch, rate: float) -> _Taken:
     """Make one optimizer step on some rows, and measure some afterwards."""
     algorithm, began = session.algorithm, time.perf_counter()
-    stats = session.backend.step(
-        rows, algorithm.loss, session.sampling, algorithm.needs, rate, session.config.update.max_grad_norm
-    )
+    limit = session.config.update.max_grad_norm
+    stats = algorithm.update(session.backend, rows, algorithm, session.sampling, rate, limit)
     seconds = time.perf_counter() - began
     return _Taken({name: total / count for name, (total, count) in stats.items()}, _measure(session, seen), seconds)
 

@@ -1,6 +1,6 @@
 """Curves of several runs on one page that works offline: hover, zoom, choose the metric and the runs.
 
-The page is drawn by uPlot, which is part of the package (assets/uplot). All data is inside the page.
+The page is drawn by uPlot, which is part of the package (web/static). All data is inside the page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIRST = (
     "grad_norm",
 )
 _LEFT_OUT = ("time/", "tokens/", "judge/", "sampler/")
-_ASSETS = Path(__file__).parent.parent / "assets" / "uplot"
+_ASSETS = Path(__file__).parent.parent / "web" / "static"
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -43,12 +43,12 @@ Records = Sequence[Mapping[str, Any]]
 def script() -> Markup:
     """Return uPlot and the page's own code, for a ``<script>``."""
     here = Path(__file__).parent / "templates"
-    return Markup((_ASSETS / "uPlot.iife.min.js").read_text("utf-8") + (here / "curves.js").read_text("utf-8"))
+    return Markup((_ASSETS / "uplot.min.js").read_text("utf-8") + (here / "curves.js").read_text("utf-8"))
 
 
 def style() -> Markup:
     """Return uPlot's style sheet."""
-    return Markup((_ASSETS / "uPlot.min.css").read_text("utf-8"))
+    return Markup((_ASSETS / "uplot.min.css").read_text("utf-8"))
 
 
 def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -> Markup:

@@ -26,7 +26,7 @@ from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.families import plan_of
 from steadyrl.backends.torch.folder import context_length
 from steadyrl.backends.torch.forward import pads
-from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
+from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, kept_mask, log_softmax, logits_of
 from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.reader import Reader
@@ -34,7 +34,8 @@ from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
-from steadyrl.protocols import Algorithm, LossFn
+from steadyrl.errors import ModelError
+from steadyrl.protocols import Algorithm, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
@@ -42,7 +43,6 @@ ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
 # gives 1e-5 in float32.
 TRUSTED_GAP = 1e-3
 RECHECKED_PART, LEAST_RECHECKED = 4, 4  # one row in four is rechecked, and at least four
-
 
 Result = TypeVar("Result")
 
@@ -211,7 +211,7 @@ class TorchBackend:
         self, part: Batch, rest: torch.Tensor, sampling: Sampling, ref_logprobs: torch.Tensor
     ) -> torch.Tensor:
         """Fill in the reference's log-probs of tokens not rechecked; return its hidden states [N, H] of all."""
-        kept, chosen = self._kept_mask(part, sampling), self._chosen(part)
+        kept, chosen = kept_mask(part, sampling, self._head, self.device), self._chosen(part)
         with self._as_reference() as (read, head):
             hidden = read(part)
             cut = None if kept is None else kept[rest]
@@ -237,7 +237,7 @@ class TorchBackend:
             reference: [N, H], the reference's, or None.
             found: Measurements [N] by name.
         """
-        kept, chosen, scale = self._kept_mask(part, sampling), self._chosen(part), _scale(sampling)
+        kept, chosen, scale = kept_mask(part, sampling, self._head, self.device), self._chosen(part), _scale(sampling)
         for rows in chunks(len(places), self._head.out_features):
             at = places[rows]
             cut = None if kept is None else kept[at]
@@ -268,10 +268,9 @@ class TorchBackend:
         needs: frozenset[str],
         learning_rate: float,
         max_grad_norm: float,
-    ) -> dict[str, tuple[float, float]]:
+    ) -> Stats:
         """See Backend."""
-        count = float(batch.completion_mask.sum())
-        totals = self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, loss_count(batch)))
+        stats = self._gradients_of(batch, loss, sampling, needs)
         norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), max_grad_norm).item()
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             for group in self.optimizer.param_groups:
@@ -279,8 +278,27 @@ class TorchBackend:
             self.optimizer.step()
             self._masters.write()
             self._changed()
-        stats = {name: (total, count) for name, total in totals.items()}
-        return stats | {"loss/total": (totals["loss/total"], 1.0), "grad_norm": (norm, 1.0)}
+        return stats | {"grad_norm": (norm, 1.0)}
+
+    def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
+        """See Differentiable."""
+        stats = self._gradients_of(batch, loss, sampling, needs)
+        return self._masters.flat_gradient(), stats
+
+    def weights(self) -> np.ndarray:
+        """See Differentiable."""
+        return self._masters.flat()
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """See Differentiable."""
+        self._masters.set_flat(weights)
+        self._changed()
+
+    def _gradients_of(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Stats:
+        """Leave the gradients of a batch in the masters, and return what the loss measured."""
+        count = float(batch.completion_mask.sum())
+        totals = self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, loss_count(batch)))
+        return {name: (total, 1.0 if name == "loss/total" else count) for name, total in totals.items()}
 
     def _accumulate(
         self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str], count: float
@@ -308,10 +326,8 @@ class TorchBackend:
 
     def _new_scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         hidden = self._read(part)
-        kept = self._kept_mask(part, sampling)
-        logprobs, entropy = chosen_logprobs(
-            hidden, self._head, self._chosen(part), _scale(sampling), kept, "entropy" in needs
-        )
+        kept, chosen = kept_mask(part, sampling, self._head, self.device), self._chosen(part)
+        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, _scale(sampling), kept, "entropy" in needs)
         mask = torch.from_numpy(part.completion_mask).to(self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
@@ -364,17 +380,6 @@ class TorchBackend:
 
     def _chosen(self, part: Batch) -> torch.Tensor:
         return torch.from_numpy(part.tokens[part.completion_mask].astype(np.int64)).to(self.device)
-
-    def _kept_mask(self, part: Batch, sampling: Sampling) -> torch.Tensor | None:
-        """Return [N, V] bool, True for the ids that truncation left, or None where nothing was cut."""
-        if part.kept is None or sampling.logprobs == "raw":
-            return None
-        lengths = part.kept.lengths[part.completion_mask]
-        keep = torch.zeros(len(lengths), self._head.out_features, dtype=torch.bool, device=self.device)
-        rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(self.device)
-        keep[rows, torch.from_numpy(part.kept.ids.astype(np.int64)).to(self.device)] = True
-        keep[torch.from_numpy(lengths == 0).to(self.device)] = True
-        return keep
 
     def _arrays(self, part: Batch) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -55,6 +56,24 @@ class Masters:
         for name, parameter in self._trained.items():
             if self.named[name] is not parameter:
                 parameter.copy_(self.named[name])
+
+    def flat(self) -> np.ndarray:
+        """Return all weights, [P]."""
+        return torch.cat([master.detach().flatten() for master in self.named.values()]).cpu().numpy()
+
+    def flat_gradient(self) -> np.ndarray:
+        """Return the gradients of all weights, [P]; 0 where a weight has none."""
+        parts = (m.grad if m.grad is not None else torch.zeros_like(m) for m in self.named.values())
+        return torch.cat([part.detach().flatten() for part in parts]).cpu().numpy()
+
+    @torch.no_grad()
+    def set_flat(self, weights: np.ndarray) -> None:
+        """Put weights [P] in the place of all."""
+        found = torch.from_numpy(np.asarray(weights, np.float32))
+        parts = found.split([master.numel() for master in self.named.values()])
+        for master, part in zip(self.named.values(), parts, strict=True):
+            master.copy_(part.view_as(master))
+        self.write()
 
     def save(self, folder: Path) -> None:
         """Write the copies, if there are any."""
