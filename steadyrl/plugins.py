@@ -35,11 +35,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "plr": "steadyrl.curriculum.level_replay",
         "accel": "steadyrl.curriculum.accel",
         "bandit": "steadyrl.curriculum.bandit",
+        "stages": "steadyrl.curriculum.stages",
     },
     "task": {
         "search": "steadyrl.tasks.search.task:SearchTask",
         "code": "steadyrl.tasks.code.task:CodeTask",
         "browse": "steadyrl.tasks.browse.task:BrowseTask",
+        "math": "steadyrl.tasks.math.task:MathTask",
         "prompts": "steadyrl.tasks.prompts:PromptsTask",
     },
     "reward": {
