@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from steadyrl.doctor.causes import as_record
@@ -22,17 +21,18 @@ from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.errors import AccessError
 from steadyrl.report import markup, plots
 from steadyrl.report.actions import action_rows
+from steadyrl.report.answers import form_rows, random_samples
 from steadyrl.report.best import best_figures, best_sentences
 from steadyrl.report.epochs import shown_epochs
-from steadyrl.report.evidence import Answer, Evidence, read_evidence
+from steadyrl.report.evidence import Evidence, read_evidence
 from steadyrl.report.figures import metric_values, summarise
 from steadyrl.report.settings import settings_rows
 from steadyrl.review.checklist import checklist
 from steadyrl.review.epochs import epoch_table
+from steadyrl.rewards.form import FORM_ONLY
 from steadyrl.rundir import RunDir, write_json, write_text
 
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
-GAINS, LOSSES, SAMPLES = 3, 2, 8  # problems shown: with the largest gain, with the largest loss, in all
 MEANING = {
     "better": "Better: the whole 95 % interval of the paired difference lies above 0, and chance alone gives such a "
     "difference in fewer than 5 % of the cases.",
@@ -75,7 +75,8 @@ def write_report(path: Path | str) -> Path:
         "actions": action_rows(evidence.actions),
         "captions": plots.captions(len(evidence.metrics)),
         "inline": {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()},
-        "samples": _samples(evidence),
+        "forms": form_rows(evidence),
+        "samples": random_samples(evidence),
         "settings": settings_rows(evidence.settings),
         "facts": _facts(evidence),
         "repeat": _repeat(evidence.info),
@@ -191,10 +192,29 @@ def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
     if unscored:
         counts = " and ".join(f"{count} {when} training" for when, count in unscored.items())
         notes.append(f"Problems that could not be scored: {counts}. They are left out of the comparison.")
+    notes += _form_notes(evidence, summary)
     alone = set(evidence.before.of("sampled")) ^ set(evidence.after.of("sampled"))
     if evidence.after.answers and alone:
         notes.append(f"{len(alone)} problems are in only one of the two evaluations and are left out.")
     return notes
+
+
+def _form_notes(evidence: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Say of each reward that looks at the form alone how much of the reward it was."""
+    weights = {
+        name: weight for name, weight in _weights(evidence.settings).items() if weight and name in summary["parts"]
+    }
+    for name in sorted(FORM_ONLY.intersection(weights)):
+        for when in ("after", "before"):
+            means = {part: summary["parts"][part][when] for part in weights}
+            if None not in means.values():
+                total = sum(weights[part] * mean for part, mean in means.items())
+                yield (
+                    f"The reward {name} looks at the written form alone. {when.capitalize()} training it was "
+                    f"{markup.number(weights[name] * means[name])} of the mean reward {markup.number(total)}; "
+                    f"{summary['metric'] or 'the metric'} was {markup.number(summary[when])}."
+                )
+                break
 
 
 def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -239,47 +259,6 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
 def _by_metric(row: tuple[str, bool, int, Mapping[str, float | None]]) -> tuple[bool, float]:
     value = row[3]["metric"]
     return (value is None, 0.0 if value is None else -value)
-
-
-def _samples(evidence: Evidence) -> list[dict[str, Any]]:
-    """Return the answers to show: the largest gains and losses, then others at even spacing."""
-    before, after = evidence.before.of("sampled"), evidence.after.of("sampled")
-    first, second = metric_values(before), metric_values(after)
-    gains = {problem: second[problem] - value for problem, value in first.items() if problem in second}
-    by_gain = sorted(gains, key=lambda problem: -gains[problem])
-    chosen = {problem: "large gain" for problem in by_gain[:GAINS] if gains[problem] > 0}
-    chosen |= {problem: "large loss" for problem in by_gain[::-1][:LOSSES] if gains[problem] < 0}
-    rest = [problem for problem in before if problem not in chosen]
-    chosen |= dict.fromkeys(_evenly(rest, SAMPLES - len(chosen)), "evenly spaced")
-    return [
-        {
-            "problem": problem,
-            "why": why,
-            "prompt": markup.shorten(evidence.before.prompts[problem]),
-            "answers": [
-                (when, _shown(answers[problem]))
-                for when, answers in (("before", before), ("after", after))
-                if problem in answers
-            ],
-        }
-        for problem, why in chosen.items()
-    ]
-
-
-def _evenly(items: Sequence[str], count: int) -> list[str]:
-    if len(items) <= count:
-        return list(items)
-    return [items[int(i)] for i in np.linspace(0, len(items) - 1, count).round()]
-
-
-def _shown(answer: Answer) -> dict[str, Any]:
-    return {
-        "text": markup.shorten(answer.text),
-        "metric": answer.metric,
-        "truncated": answer.truncated,
-        "unscored": answer.unscored,
-        "note": markup.shorten(answer.note),
-    }
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:
