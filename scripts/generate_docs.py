@@ -170,8 +170,8 @@ def _limits(field: Any) -> str:
 def _rewards() -> str:
     return (
         "## [rewards]\n\nThe weight of every reward, by name. A name is a reward of the task (search: `retrieval`, "
-        "`recall`, `precision`,\n`bits`, `structure`, `parseable`; code: `tests`, `compiles`, `quality`, `brevity`), a "
-        "built-in reward (`length`,\n`boolean_format`, `judge`), or an import path "
+        "`recall`, `precision`,\n`bits`, `worth`, `joint`, `structure`, `parseable`; code: `tests`, `compiles`, "
+        "`quality`, `brevity`), a built-in reward (`length`,\n`boolean_format`, `judge`), or an import path "
         'in quotes (`"my_rewards:brevity" = 0.5`). The total reward is the\n'
         "weighted sum. If a reward cannot be computed, the rollout stays unscored. The task's own metric is measured "
         "even\nif it has no weight.\n"
