@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from steadyrl.checkpoint import Best, State
+from steadyrl.config import Config
+from steadyrl.errors import DataError
 from steadyrl.protocols import Backend
 from steadyrl.rewards.combine import Term, score_groups, score_texts
 from steadyrl.rollout.collect import collect
@@ -61,6 +63,19 @@ def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
         return list(problems)
     order = np.random.default_rng(0).permutation(len(problems))[:count]
     return [problems[i] for i in sorted(order.tolist())]
+
+
+def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
+    """Refuse a run that would end early by its held-out score and has no problems for one.
+
+    Raises:
+        DataError: There are none.
+    """
+    if config.evaluate.patience and not problems:
+        raise DataError(
+            f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
+            "problems to evaluate on; set it to 0, or give the task some"
+        )
 
 
 def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:

@@ -80,7 +80,6 @@ _EXTRA_OF = {
     "playwright": "browse",
     "miniwob": "miniwob",
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
-    "pyarrow": "parquet",
     **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
 }
 

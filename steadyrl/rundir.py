@@ -206,12 +206,8 @@ class RunDir:
 
     def actions(self) -> list[dict[str, Any]]:
         """Return what the autopilot did or advised; what a resumed run repeated stands there once."""
-        found: dict[str, dict[str, Any]] = {}
-        for record in read_lines(self.actions_file):
-            if not _is_action(record):
-                continue
-            found.setdefault(json.dumps(record, sort_keys=True), record)
-        return list(found.values())
+        lines = (line for line in read_lines(self.actions_file) if _is_action(line))
+        return list({json.dumps(line, sort_keys=True): line for line in lines}.values())
 
     def findings(self) -> list[dict[str, Any]]:
         """Return what the doctor raised and cleared while the run went on, oldest first."""
@@ -235,9 +231,8 @@ class RunDir:
         found = read_json(self.info_file)
         for name, kinds in _KINDS_OF_INFO.items():
             if not isinstance(found.get(name), kinds | None):
-                raise RunError(
-                    f"'{self.info_file}' is damaged: '{name}' is {type(found[name]).__name__}; restore the file"
-                )
+                kind = type(found[name]).__name__
+                raise RunError(f"'{self.info_file}' is damaged: '{name}' is {kind}; restore the file")
         return found
 
     def resolved(self) -> dict[str, Any]:
@@ -256,10 +251,7 @@ class RunDir:
 def _is_action(record: Mapping[str, Any]) -> bool:
     """Say whether a line of actions.jsonl has the form that the autopilot writes (see autopilot.action.action_line)."""
     texts = all(isinstance(record.get(name), str) for name in ("kind", "knob", "why"))
-    numbers = all(
-        record.get(name) is None or (isinstance(record[name], int | float) and not isinstance(record[name], bool))
-        for name in ("before", "after")
-    )
+    numbers = all(type(record.get(name)) in (int, float, type(None)) for name in ("before", "after"))
     evidence = record.get("evidence")
     listed = isinstance(evidence, list) and all(isinstance(line, str) for line in evidence)
     return texts and numbers and listed and type(record.get("step")) is int

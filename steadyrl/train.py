@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl import checkpoint, metrics, plugins
+from steadyrl import evaluate as evaluation
 from steadyrl.autopilot.knobs import adjust
 from steadyrl.autopilot.pilot import Autopilot, pilot_metrics
 from steadyrl.batch import limit_rewards, make_batch, take_rows
@@ -26,16 +27,6 @@ from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import DataError, DivergedError
-from steadyrl.evaluate import (
-    evaluate,
-    evaluate_rules,
-    follow_best,
-    means,
-    out_of_patience,
-    pick_heldout,
-    said_of_best,
-)
-from steadyrl.metrics import Clock
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
@@ -56,11 +47,7 @@ _MINIBATCH_KEY = 2**31 + 1  # the shuffles of minibatches never meet the seeds o
 
 @dataclass(frozen=True)
 class Session:
-    """Everything a run needs, built from its config.
-
-    Attributes:
-        long_prompts: By split, how many prompts were left out or cut because they were too long.
-    """
+    """Everything a run needs, built from its config; of each split also how many prompts were dropped or cut."""
 
     config: Config
     task: Task
@@ -119,12 +106,11 @@ def open_session(config: Config) -> Session:
     terms = make_terms(config.rewards, task, planned_updates(config))
     require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
-    if config.evaluate.patience and not heldout:
-        raise DataError(
-            f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
-            "problems to evaluate on; set it to 0, or give the task some"
-        )
-    sampling, heldout = Sampling(**config.sampling.model_dump()), pick_heldout(heldout, config.evaluate.problems)
+    evaluation.require_heldout(config, heldout)
+    sampling, heldout = (
+        Sampling(**config.sampling.model_dump()),
+        evaluation.pick_heldout(heldout, config.evaluate.problems),
+    )
     train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
     return Session(
         config=in_steps(config, len(train_set.problems)),
@@ -172,7 +158,7 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
     config = session.config
     doctor = _doctor(session, run)
     pilot = Autopilot(config, run, session.backend, watch.action)
-    while state.step < config.run.steps and not out_of_patience(config.evaluate.patience, state):
+    while state.step < config.run.steps and not evaluation.out_of_patience(config.evaluate.patience, state):
         pilot.secure(state)
         try:
             # What an outside engine fails at comes before the step's first update.
@@ -200,7 +186,7 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
             watch.finding(change)
         state = pilot.steer(state, record, doctor.fresh if doctor else None)
 
-        last = state.step == config.run.steps or out_of_patience(config.evaluate.patience, state)
+        last = state.step == config.run.steps or evaluation.out_of_patience(config.evaluate.patience, state)
         stopped = watch.stop() and not last
         best = state.best is not None and state.best.step == state.step
         if stopped or last or best or state.step % config.run.checkpoint_every == 0:
@@ -224,7 +210,7 @@ def one_step(
     """
     session = with_knobs(session, state)
     config, backend, algorithm, step = session.config, session.backend, session.algorithm, state.step
-    clock = Clock()
+    clock = metrics.Clock()
     groups, memory, chosen = gather(session, state, clock)
     require_scores(groups)
 
@@ -261,7 +247,7 @@ def one_step(
     return groups, found
 
 
-def gather(session: Session, state: State, clock: Clock) -> tuple[list[Group], Memory, dict[str, float]]:
+def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[Group], Memory, dict[str, float]]:
     """Choose problems, answer and score them; in further rounds (``rollout.refill``) for groups that were all equal.
 
     Returns:
@@ -352,7 +338,7 @@ def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, setting
 
 
 def _evaluate(session: Session) -> list[dict[str, Any]]:
-    return evaluate(
+    return evaluation.evaluate(
         session.backend,
         session.heldout,
         session.terms,
@@ -370,7 +356,7 @@ def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) 
         write_lines(run.evaluation_file("before"), _evaluate(session))
     rules = session.task.baselines()
     if rules and not run.evaluation_file("baselines").is_file():
-        records = evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
+        records = evaluation.evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
         write_lines(run.evaluation_file("baselines"), records)
 
 
@@ -381,10 +367,10 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
         return {}
     records = _evaluate(session)
     write_lines(run.evaluation_file(f"{step:06d}"), records)
-    found = follow_best(state, records)
-    if line := said_of_best(state, found, session.config.evaluate.patience):
+    found = evaluation.follow_best(state, records)
+    if line := evaluation.said_of_best(state, found, session.config.evaluate.patience):
         watch.note(line)
-    return {f"heldout/{name}": value for name, value in means(records, "sampled").items()}
+    return {f"heldout/{name}": value for name, value in evaluation.means(records, "sampled").items()}
 
 
 def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:
@@ -399,10 +385,8 @@ def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -
 
 def _token_look(session: Session, state: State) -> TokenLook | None:
     """Return what measures single tokens of the next step, or None where none are recorded in it."""
-    every = session.config.run.token_details_every
-    if not every or state.step % every:
-        return None
-    return TokenLook(session.backend, with_knobs(session, state).sampling, session.algorithm.needs)
+    every, sampling = session.config.run.token_details_every, with_knobs(session, state).sampling
+    return TokenLook(session.backend, sampling, session.algorithm.needs) if every and state.step % every == 0 else None
 
 
 def _doctor(session: Session, run: RunDir) -> LiveDoctor | None:

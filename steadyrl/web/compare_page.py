@@ -9,8 +9,8 @@ from typing import Any
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import RunError
-from steadyrl.report.evidence import known
 from steadyrl.report.figures import change
+from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.web.columns import Shelf
 from steadyrl.web.diagnosis import Diagnoses, log_panels

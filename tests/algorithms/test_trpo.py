@@ -11,8 +11,9 @@ from steadyrl.algorithms.trpo import surrogate_loss
 from steadyrl.batch import make_batch
 from steadyrl.checkpoint import State
 from steadyrl.errors import ConfigError
+from steadyrl.metrics import Clock
 from steadyrl.rundir import RunDir
-from steadyrl.train import Clock, gather, one_step, open_session, train
+from steadyrl.train import gather, one_step, open_session, train
 
 
 def test_conjugate_gradients_solve_a_system_of_two_by_hand():

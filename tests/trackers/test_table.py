@@ -24,7 +24,7 @@ def test_a_csv_has_a_row_per_step_with_what_was_measured(tmp_path):
 
 
 def test_a_parquet_file_holds_units_and_the_same_numbers(tmp_path):
-    needs.skip_without_packages("pyarrow", extra="parquet")
+    needs.skip_without_packages("pyarrow", extra="data")
     from pyarrow import parquet
 
     run = make_run(tmp_path / "a", steps=4)

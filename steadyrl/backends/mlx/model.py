@@ -85,7 +85,7 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
         head=head,
         logits=head.as_linear if tied else head,
         config=config,
-        tokenizer=HFTokenizer(tokenizer, section.chat_template, ends, net.model.embed_tokens.weight.shape[0]),
+        tokenizer=HFTokenizer(tokenizer, section, ends, net.model.embed_tokens.weight.shape[0]),
         context=_reach(config),
         width=config.hidden_size,
         source=source,

@@ -34,7 +34,6 @@ from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
-from steadyrl.errors import ModelError
 from steadyrl.protocols import Algorithm, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
