@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from steadyrl.metrics import describe
 from steadyrl.report import plots
 from steadyrl.report.curves import Records, thinned
-from steadyrl.report.evidence import series
+from steadyrl.review.epochs import series
 
 MOST_POINTS = 150  # of a curve in a picture
 ROW_INCHES = 2.25

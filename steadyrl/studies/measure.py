@@ -58,7 +58,8 @@ def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
     """Return a metric over the steps, [S], or the difference of two ("A - B"); NaN where it was not measured."""
     if _MINUS in metric:
         first, _, second = metric.partition(_MINUS)
-        return curve(records, first) - curve(records, second)
+        difference: np.ndarray = curve(records, first) - curve(records, second)
+        return difference
     found = (record.get(metric) for record in records)
     return np.array([v if isinstance(v, int | float) else math.nan for v in found], np.float64)
 

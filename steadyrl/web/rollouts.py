@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from steadyrl.report.evidence import known
+from steadyrl.review.epochs import known
 from steadyrl.rundir import MOST_CHARACTERS, RunDir, parse_json
 from steadyrl.web.folder import Folder
 

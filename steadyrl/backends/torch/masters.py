@@ -70,7 +70,7 @@ class Masters:
     def set_flat(self, weights: np.ndarray) -> None:
         """Put weights [P] in the place of all."""
         found = torch.from_numpy(np.asarray(weights, np.float32))
-        parts = found.split([master.numel() for master in self.named.values()])
+        parts = torch.split(found, [master.numel() for master in self.named.values()])
         for master, part in zip(self.named.values(), parts, strict=True):
             master.copy_(part.view_as(master))
         self.write()
