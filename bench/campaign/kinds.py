@@ -128,6 +128,8 @@ TOY = (
     _kind("toy, rlaif, a judge's server", {"task": PROMPTS}, _algorithm("rlaif"), judged=True),
     _kind("toy, grpo, evaluated meanwhile, one checkpoint", {"evaluate": {"every": 2}, "run": {"keep_checkpoints": 1}},
           {"rewards": RETRIEVAL}, _algorithm("grpo")),
+    _kind("toy, ppo, the best is kept, patience", {"evaluate": {"every": 1, "patience": 3}, "run": {"steps": 12}},
+          {"rewards": RETRIEVAL}),
     _kind("toy, ppo, adaptive KL, schedule, preflight",
           {"rewards": RETRIEVAL, "run": {"preflight": "warn"},
            "update": {"schedule": "cosine", "warmup_steps": 3, "weight_decay": 0.1}},

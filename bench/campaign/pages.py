@@ -33,6 +33,7 @@ from steadyrl.browser.settings import BrowserSettings
 from steadyrl.errors import EpisodeError
 
 SETTLE_S = 0.4  # how long a page is left to itself before and after its button is pressed
+PATIENCE_S = 15.0  # for one page; a harmless one takes a fraction of a second, or seconds on a busy machine
 LATE_S = 8.0  # how long the listeners stay open at the end, for what Chromium sends late
 MARK = "hostile-pages-must-not-read-this"
 
@@ -357,7 +358,7 @@ class Campaign:
         """
         self._pages, self._listeners, self._lan = Pages(), Listeners(), lan_address()
         self.origin = self._pages.server.origin
-        self._chromium = Chromium(BrowserSettings(page_timeout_s=6.0), self.origin)
+        self._chromium = Chromium(BrowserSettings(page_timeout_s=PATIENCE_S), self.origin)
         self._file = folder / "secret.txt"
         self._file.write_text(MARK, encoding="utf-8")
         self._trials: dict[int, Attack] = {}

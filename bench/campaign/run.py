@@ -1,10 +1,13 @@
 """The campaign: attacks of every kind until the time is up, and a table of what was promised, tried and broken.
 
     python bench/campaign/run.py --minutes 30 --seed 0
+    python bench/campaign/run.py --full --seed 0 --python /usr/bin/python3.13
 
-The parts that run in this process share the time and are tried in turn; the attacks on the sandbox and the hostile
-pages (bench/campaign/sandbox.py and pages.py) then get a share each. Every trial has a seed of its own: a failure names
-it, and ``--only PART --first NUMBER --trials 1`` repeats it. Exit code 1 if any promise was broken.
+The parts that run in this process share the time and are tried in turn. The attacks on the sandbox and the hostile
+pages (bench/campaign/sandbox.py and pages.py) then get a share each. With ``--full`` every part has its number of
+trials, however long that takes. ``--keep`` leaves the records of the parts that a call does not try. Every trial has a
+seed of its own: a failure names it, and ``--only PART --first NUMBER --trials 1`` repeats it. Exit code 1 if any
+promise was broken.
 """
 
 from __future__ import annotations
@@ -12,86 +15,124 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
-import platform
 import random
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the parts lie beside this file, in no package that is installed
 
-from bench.campaign import configs, data_files, judges, killer, logs, model_folders, run_files  # noqa: E402
-from bench.campaign.trial import Attack  # noqa: E402
+from bench.campaign import configs, data_files, judges, logs, model_folders, run_files  # noqa: E402
+from bench.campaign.killer import KILLS, Killer  # noqa: E402
+from bench.campaign.table import SHOWN, Record, write  # noqa: E402
+from bench.campaign.trial import Attack, Failure  # noqa: E402
 
 RESULT = ROOT / "bench" / "results" / "campaign.md"
-SHOWN = 40  # failures that the result lists
 OUTSIDE = ("sandbox", "pages")  # programs of their own, with an eighth of the time each
+PAGES = 150  # with --full
+Rows = list[tuple[str, int, int]]
 
 
 @dataclass
 class Part:
-    """One kind of attack: its promise, and its share of the time against the others'."""
+    """One kind of attack.
+
+    Attributes:
+        promise: What it tries to break.
+        attack: One trial.
+        share: Of the time, against the other parts.
+        count: What ``--full`` asks for.
+        needs: A package.
+        counted: What counts, where that is not the trials.
+        rows: The rows of the table, where there is not one for all trials.
+    """
 
     promise: str
     attack: Attack
     share: float
+    count: int
     needs: str = ""
+    counted: Callable[[], int] | None = None
+    rows: Callable[[], Rows] | None = None
     trials: int = 0
     seconds: float = 0.0
-    failures: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def done(self) -> int:
+        """Return how much of ``count`` is done."""
+        return self.trials if self.counted is None else self.counted()
+
+    def record(self) -> Record:
+        """Return what the part has given."""
+        rows = [(self.promise, self.trials, len(self.failures))] if self.rows is None else self.rows()
+        return Record(rows, self.failures, self.seconds / 60)
 
 
-def parts() -> dict[str, Part]:
+def parts(killer: Killer) -> dict[str, Part]:
     """Return the parts that run in this process, those that change nothing of it first."""
     return {
-        "configs": Part("a config resolves, or is refused with an error of ours within a second", configs.attack, 1),
-        "data_files": Part("a data file is read, or refused with an error of ours", data_files.attack, 1),
-        "logs": Part("a damaged log is read as far as it is whole", logs.attack, 1),
-        "judges": Part("a judge's server gives a verdict or one error, in time, and no key", judges.attack, 1),
-        "killer": Part("a killed run ends as if nothing had happened", killer.attack, 3),
-        "run_files": Part("every command reads a damaged run, or says in one line why not", run_files.attack, 3),
+        "configs": Part(
+            "a config resolves, or is refused with an error of ours within a second", configs.attack, 1, 2000
+        ),
+        "data_files": Part(
+            "a data file or corpus is read, or refused with an error of ours", data_files.attack, 1, 500
+        ),
+        "logs": Part("a damaged log is read as far as it is whole", logs.attack, 1, 1000),
+        "judges": Part("a judge's server gives a verdict or one error, in time, and no key", judges.attack, 1, 100),
+        "killer": Part(
+            "a killed run ends as if nothing had happened",
+            killer.attack,
+            3,
+            200,
+            counted=lambda: sum(killer.met[kind] for kind in KILLS),
+            rows=killer.rows,
+        ),
+        "run_files": Part("every command reads a damaged run, or says in one line why not", run_files.attack, 3, 500),
         "model_folders": Part(
-            "a damaged model loads or is refused; its code never runs", model_folders.attack, 2, "torch"
+            "a damaged model loads or is refused; its code never runs", model_folders.attack, 2, 300, "torch"
         ),
     }
 
 
 def main() -> int:
     """Attack until the time is up, write the table, and say by the exit code whether all promises held."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", action="append", choices=[*parts(), *OUTSIDE], help="default: every part")
-    parser.add_argument("--first", type=int, default=0, help="number of the first trial of each part")
-    parser.add_argument("--trials", type=int, default=None, help="at most so many of each part")
-    parser.add_argument("--out", type=Path, default=RESULT, help="where the table is written")
-    args = parser.parse_args()
-    began = time.monotonic()
-    wanted = args.only or [*parts(), *OUTSIDE]
-    chosen = {name: part for name, part in parts().items() if name in wanted and not _left_out(name, part)}
+    killer = Killer()
+    known = parts(killer)
+    args = _arguments([*known, *OUTSIDE])
+    wanted = args.only or [*known, *OUTSIDE]
+    chosen = {name: part for name, part in known.items() if name in wanted and not _left_out(name, part)}
     outside = [name for name in OUTSIDE if name in wanted]
     for_outside = args.minutes / 8 if chosen else args.minutes / max(1, len(outside))
-    inside = 60 * (args.minutes - len(outside) * for_outside)
-    _attack(chosen, began + inside, args)
-    rows = [(part.promise, part.trials, len(part.failures)) for part in chosen.values()]
-    seen = [f"{name} {failure}" for name, part in chosen.items() for failure in part.failures]
+    _attack(chosen, math.inf if args.full else 60 * (args.minutes - len(outside) * for_outside), args)
+    killer.close()
+    records = {name: part.record() for name, part in chosen.items()}
     for name in outside:
-        found, said = _outside(name, for_outside, args.seed)
-        rows += found
-        seen += said
-    text = _page(rows, seen, args, time.monotonic() - began)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(text, encoding="utf-8")
-    print(text)
-    return 1 if seen else 0
+        if (found := _outside(name, for_outside, args)).rows:
+            records[name] = found
+    print(write(records, args.out, args.keep))
+    return 1 if any(record.seen for record in records.values()) else 0
+
+
+def _arguments(names: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--full", action="store_true", help="every part's number of trials, however long it takes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", choices=names, help="default: every part")
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial of each part")
+    parser.add_argument("--trials", type=int, default=None, help="at most so many of each part")
+    parser.add_argument("--python", action="append", default=[], help="a further interpreter for the sandbox's attacks")
+    parser.add_argument("--out", type=Path, default=RESULT, help="where the table is written")
+    parser.add_argument("--keep", action="store_true", help="keep the records of the parts that are not tried")
+    return parser.parse_args()
 
 
 def _left_out(name: str, part: Part) -> bool:
@@ -101,10 +142,12 @@ def _left_out(name: str, part: Part) -> bool:
     return False
 
 
-def _attack(chosen: dict[str, Part], until: float, args: argparse.Namespace) -> None:
+def _attack(chosen: dict[str, Part], seconds: float, args: argparse.Namespace) -> None:
     """Try the part that had the least of its share so far, again and again."""
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         ready = [name for name, part in chosen.items() if args.trials is None or part.trials < args.trials]
+        ready = [name for name in ready if not args.full or chosen[name].done() < chosen[name].count]
         if not ready:
             return
         name = min(ready, key=lambda name: chosen[name].seconds / chosen[name].share)
@@ -115,60 +158,67 @@ def _attack(chosen: dict[str, Part], until: float, args: argparse.Namespace) -> 
         part.trials += 1
         part.seconds += time.monotonic() - began
         if failure:
-            part.failures.append(f"{number}: {failure}")
-            print(f"{name} {number}: {failure}", file=sys.stderr, flush=True)
+            part.failures.append(f"{name} {number}: {failure}")
+            print(part.failures[-1], file=sys.stderr, flush=True)
 
 
-def _outside(name: str, minutes: float, seed: int) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Run a program of its own; return its rows and what it saw."""
-    read: dict[str, Callable[[Path], Iterator[tuple[str, int, int]]]] = {"sandbox": _sandbox_rows, "pages": _pages_rows}
-    with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
-        out = Path(folder) / "out.json"
-        script = ROOT / "bench" / "campaign" / f"{name}.py"
-        command = [sys.executable, str(script), "--minutes", str(minutes), "--seed", str(seed)]
-        command += ["--out", str(out)] if name == "sandbox" else []
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        if name == "pages":
-            out.write_text(done.stdout, encoding="utf-8")
-        rows = list(read[name](out)) if out.is_file() and out.stat().st_size else []
-    said = [line for line in done.stderr.splitlines() if line.strip()][-SHOWN:]
-    if not rows:
-        print(f"{name} is left out: {said[-1] if said else 'it said nothing'}", file=sys.stderr)
-    broken = sum(failures for _, _, failures in rows)
-    said += [line for line in done.stdout.splitlines() if line.startswith("failed: ")]
-    return rows, [f"{name}: {line}" for line in said] if broken else []
+def _outside(name: str, minutes: float, args: argparse.Namespace) -> Record:
+    """Run a program of its own, the sandbox's under every interpreter; return what it gave."""
+    began, record = time.monotonic(), Record()
+    script = ROOT / "bench" / "campaign" / f"{name}.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    for python in [sys.executable, *(args.python if name == "sandbox" else [])]:
+        with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
+            out = Path(folder) / "out.json"
+            command = [python, str(script), "--seed", str(args.seed)]
+            if name == "sandbox":
+                command += ["--minutes", str(0 if args.full else minutes), "--out", str(out)]
+            else:
+                command += ["--minutes", "600", "--pages", str(PAGES)] if args.full else ["--minutes", str(minutes)]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            said = [line for line in done.stderr.splitlines() if line.strip()][-SHOWN:]
+            rows = _sandbox_rows(out) if name == "sandbox" else _pages_rows(done.stdout)
+        if not rows:
+            print(f"{name} is left out: {said[-1] if said else 'it said nothing'}", file=sys.stderr)
+        record.rows += rows
+        if any(failures for _, _, failures in rows):
+            failed = [line for line in done.stdout.splitlines() if line.startswith("failed: ")]
+            record.seen += [f"{name}: {line}" for line in [*said, *failed]]
+    record.minutes = (time.monotonic() - began) / 60
+    return record
 
 
-def _sandbox_rows(out: Path) -> Iterator[tuple[str, int, int]]:
-    for row in json.loads(out.read_text(encoding="utf-8"))["table"]:
-        yield f"{row['promise']} ({row['jail']})", row["trials"], row["failures"]
+def _sandbox_rows(out: Path) -> Rows:
+    """Return a row for the attacks in each jail, whose failures are broken promises, and one for whatever else."""
+    if not out.is_file():
+        return []
+    found = json.loads(out.read_text(encoding="utf-8"))
+    python = ".".join(found["python"].split(".")[:2])
+    rows: Rows = []
+    for jail in found["jails"]:
+        tried = [row for row in found["table"] if row["jail"] == jail]
+        attacks = [row for row in tried if row["trials"] == tried[0]["trials"]]
+        failures = sum(row["failures"] for row in attacks)
+        rows.append(
+            (
+                f"an attack on {jail} breaks none of {len(attacks)} promises (Python {python})",
+                tried[0]["trials"],
+                failures,
+            )
+        )
+        tried = [row for row in tried if row not in attacks]
+        rows += [(f"{row['promise']} ({jail}, Python {python})", row["trials"], row["failures"]) for row in tried]
+    others = [row for row in found["table"] if row["jail"] not in found["jails"]]
+    return rows + [(f"{row['promise']} (Python {python})", row["trials"], row["failures"]) for row in others]
 
 
-def _pages_rows(out: Path) -> Iterator[tuple[str, int, int]]:
-    for line in out.read_text(encoding="utf-8").splitlines():
-        if found := re.fullmatch(r"\| (.+) \| (\d+) \| (\d+) \|", line):
-            yield found[1], int(found[2]), int(found[3])
-
-
-def _page(rows: list[tuple[str, int, int]], seen: list[str], args: argparse.Namespace, seconds: float) -> str:
-    """Return the result as Markdown: when and where, the table, and the failures."""
-    release = ".".join(platform.release().split(".")[:2])
-    what = f"{platform.system()} {release}, {platform.machine()}, {os.cpu_count()} cores"
-    user = "root" if os.getuid() == 0 else "an ordinary user"
-    lines = [
-        "# Campaign",
-        "",
-        f"`python bench/campaign/run.py --minutes {args.minutes:g} --seed {args.seed}` on {date.today().isoformat()}, "
-        f"{seconds / 60:.1f} minutes, Python {platform.python_version()}, {what}, as {user}.",
-        "",
-        "| promise | trials | failures |",
-        "|---|---|---|",
-        *(f"| {promise} | {trials} | {failures} |" for promise, trials, failures in rows),
-    ]
-    if seen:
-        lines += ["", "## Failures", "", *(f"- `{text[:400].replace('`', chr(39))}`" for text in seen[:SHOWN])]
-    return "\n".join(lines) + "\n"
+def _pages_rows(said: str) -> Rows:
+    """Return one row for all pages, whose failures are promises broken."""
+    found = re.findall(r"^\| (.+) \| (\d+) \| (\d+) \|$", said, re.MULTILINE)
+    if not found:
+        return []
+    trials = max(int(count) for _, count, _ in found)
+    return [(f"a hostile page breaks none of {len(found)} promises", trials, sum(int(n) for _, _, n in found))]
 
 
 if __name__ == "__main__":

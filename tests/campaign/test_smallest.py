@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.campaign import configs, data_files, judges, killer, logs, run_files
+from bench.campaign import configs, data_files, judges, kinds, logs, run_files
+from bench.campaign.child import Fault, in_child
+from bench.campaign.killer import KILLS, Killer, traces
 from bench.campaign.trial import command, refused_or_done
+from steadyrl.rundir import RunDir
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    ("part", "count"), [(configs, 60), (data_files, 60), (logs, 60), (judges, 15), (killer, 3), (run_files, 3)]
-)
+@pytest.mark.parametrize(("part", "count"), [(configs, 60), (data_files, 60), (logs, 60), (judges, 15), (run_files, 3)])
 def test_the_promise_of_a_part_holds(part, count, tmp_path):
     for number in range(count):
         folder = tmp_path / str(number)
@@ -37,18 +38,49 @@ def test_what_is_no_error_of_ours_is_a_failure():
     assert command(["no-such-command"], 5.0).startswith("steadyrl no-such-command: exit codes [2], 0 errors")
 
 
-def test_a_kill_at_an_operation_on_files_is_a_kill(tmp_path):
-    folder = tmp_path / "runs"
-    code, _ = killer._in_child(lambda: killer._train("grpo", "uniform", "off", folder, 3), None)
-    assert code == -9
-    assert not list(folder.glob("*/checkpoints/*/DONE"))
+@pytest.fixture
+def killer():
+    """Return a killer of two quick kinds."""
+    quick = [kind for kind in kinds.TOY if kind.name in ("toy, rloo, plr", "toy, raft, accel")]
+    assert len(quick) == 2
+    killer = Killer(tuple(quick))
+    yield killer
+    killer.close()
+
+
+def test_killed_runs_end_as_if_nothing_had_happened_and_kills_are_counted(killer, tmp_path):
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert killer.attack(random.Random(f"test/{number}"), folder) == ""
+    assert sum(killer.met[kind] for kind in KILLS) == sum(row[1] for row in killer.rows() if "killed at" in row[0]) > 0
+    assert not any(failures for _, _, failures in killer.rows())
+
+
+@pytest.mark.parametrize(("kind", "ends"), [("operation", -9), ("full", 2), ("size", 2)])
+def test_a_fault_hits_a_run_where_it_should(killer, tmp_path, kind, ends):
+    (one, _) = killer._kinds
+    place = tmp_path / "broken"
+    place.mkdir()
+    code, _ = in_child(lambda: killer._train(one, place), place, Fault(kind, 5))
+    assert code == ends
+    assert not list(place.glob("runs/*/checkpoints/*/DONE"))
+
+
+def test_a_difference_of_one_file_is_seen(killer, tmp_path):
+    (one, _) = killer._kinds
+    whole = killer._unbroken(one, tmp_path / "whole")
+    (run,) = (RunDir(path.parent) for path in (tmp_path / "whole").glob("runs/*/run.json"))
+    assert traces(run) == whole.left
+    (run.path / "left").touch()
+    assert [name for name, value in traces(run).items() if value != whole.left[name]] == ["files"]
 
 
 def test_the_command_writes_a_table_and_fails_where_a_promise_failed(tmp_path):
     out = tmp_path / "table.md"
-    script = [sys.executable, str(ROOT / "bench" / "campaign" / "run.py"), "--minutes", "1", "--out", str(out)]
-    done = subprocess.run(
-        [*script, "--only", "data_files", "--trials", "5"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\| a data file is read, .* \| 5 \| 0 \|", out.read_text())
+    command = [sys.executable, str(ROOT / "bench" / "campaign" / "run.py"), "--minutes", "1", "--out", str(out)]
+    for part, more in (("data_files", []), ("logs", ["--keep"])):
+        command_of_part = [*command, "--only", part, "--trials", "5", *more]
+        done = subprocess.run(command_of_part, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert re.search(r"\| a data file .* is read, .* \| 5 \| 0 \|\n\| a damaged log .* \| 5 \| 0 \|", out.read_text())
