@@ -48,6 +48,11 @@ class Kind:
     judged: bool = False
     acts: bool = False
 
+    @property
+    def share(self) -> float:
+        """Return how often it is tried against the others: what takes longer is tried less often."""
+        return 0.5 if self.needs else 1.0
+
     def config(self, folder: Path, judge: str = "", model: Path | None = None) -> dict[str, Any]:
         """Return the config of a run of this kind.
 

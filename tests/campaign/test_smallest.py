@@ -10,7 +10,7 @@ import pytest
 
 from bench.campaign import configs, data_files, judges, kinds, logs, run_files
 from bench.campaign.child import Fault, in_child
-from bench.campaign.killer import KILLS, Killer, traces
+from bench.campaign.killer import KILLS, Killer, _train, traces
 from bench.campaign.trial import command, refused_or_done
 from steadyrl.rundir import RunDir
 
@@ -62,7 +62,8 @@ def test_a_fault_hits_a_run_where_it_should(killer, tmp_path, kind, ends):
     (one, _) = killer._kinds
     place = tmp_path / "broken"
     place.mkdir()
-    code, _ = in_child(lambda: killer._train(one, place), place, Fault(kind, 5))
+    config = one.config(place / "runs")
+    code, _ = in_child(lambda: _train(config, place), place, Fault(kind, 5))
     assert code == ends
     assert not list(place.glob("runs/*/checkpoints/*/DONE"))
 
