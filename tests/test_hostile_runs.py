@@ -59,6 +59,13 @@ def test_numbers_of_steps_that_no_run_has_are_left_out(run):
     assert [record["step"] for record in run.metrics()] == list(range(count))
 
 
+def test_a_link_that_leads_nowhere_is_no_file_of_rollouts(run):
+    link = run.rollouts_file(2)
+    link.unlink()
+    link.symlink_to("nothing")
+    assert command(["doctor", str(run.path)], 30.0) == ""
+
+
 def test_steps_without_a_record_are_said_in_the_report(run):
     kept = [line for line in run.metrics_file.read_text().splitlines() if json.loads(line)["step"] not in (1, 3, 4)]
     run.metrics_file.write_text("".join(f"{line}\n" for line in kept))

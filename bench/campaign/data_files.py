@@ -38,6 +38,48 @@ HUMANEVAL = _lines(
         for i in range(4)
     )
 )
+MBPP = _lines(
+    *(
+        {
+            "task_id": i,
+            "text": "Double x.",
+            "code": "def f(x):\n    return 2 * x\n",
+            "test_list": ["assert f(1) == 2", "assert f(2) == 4"],
+            "test_setup_code": "",
+        }
+        for i in range(4)
+    )
+)
+PROBLEMS = {"prompts": PROMPTS, "own": OWN, "humaneval": HUMANEVAL, "mbpp": MBPP}
+# Python that is hard to read: deep, long, large, or with values that cost more than their text.
+PYTHON = (
+    "(" * 3000 + ")" * 3000,
+    "assert f(" + "(" * 3000 + "1" + ")" * 3000 + ") == 1",
+    "assert f(" + "-" * 100_000 + "1) == 1",
+    "assert f(1) == " + "[" * 3000 + "]" * 3000,
+    "assert f(1) == 9**9**9",
+    "assert f(1) == 'x' * 10**10",
+    "assert f(1) == " + "9" * 5000,
+    "assert f(1) == " + "1+" * 20_000 + "1",
+    "x = " + "a." * 50_000 + "b",
+    "lambda: " * 3000 + "0",
+    "assert f('\0') == 1",
+    "assert f(1) == '\ud800'",
+    "assert f(*[1]) == {**{1: 2}}",
+    "assert f(1) == float('nan')",
+    "async def check(candidate):\n    pass",
+    "def check(candidate):\n" + "".join(" " * i + "if 1:\n" for i in range(1, 120)),
+    "def f(x):\n" + "    x = x\n" * 30_000,
+    "class f:\n    pass",
+    "f = " + "{1: " * 2000 + "1" + "}" * 2000,
+    "import os; os.abort()",
+    "match x:\n    case " + "[" * 2000 + "]" * 2000 + ":\n        pass",
+    "f'" + "{'" * 100,
+    "\\" * 9999,
+    "\t \t",
+    "\f",
+    "# " + "x" * 10**6,
+)
 HEADER = "query-id\tcorpus-id\tscore\n"
 BEIR = {
     "corpus.jsonl": _lines(*({"_id": f"d{i}", "title": f"title {i}", "text": f"text {i}"} for i in range(6))),
@@ -49,7 +91,7 @@ BEIR = {
 
 def attack(rng: random.Random, folder: Path) -> Failure:
     """Read one file or corpus of which something is changed."""
-    kind = rng.choice(("prompts", "own", "humaneval", "beir"))
+    kind = rng.choice((*PROBLEMS, "beir"))
     if kind == "beir":
         changed = rng.choice(list(BEIR))
         (folder / "qrels").mkdir()
@@ -58,7 +100,7 @@ def attack(rng: random.Random, folder: Path) -> Failure:
             (folder / name).write_bytes(change(text, rng) if name == changed else text.encode())
         failure = refused_or_done(lambda: beir_corpus(folder), READ_S)
     else:
-        data = changed_lines({"prompts": PROMPTS, "own": OWN, "humaneval": HUMANEVAL}[kind], rng)
+        data = _with_python(PROBLEMS[kind], rng) if rng.random() < 0.3 else changed_lines(PROBLEMS[kind], rng)
         path = folder / "data.jsonl"
         if rng.random() < 0.3:
             path, data = folder / "data.jsonl.gz", gzip.compress(data)
@@ -67,6 +109,15 @@ def attack(rng: random.Random, folder: Path) -> Failure:
         path.write_bytes(data)
         failure = refused_or_done(lambda: _read(kind, path), READ_S)
     return f"{kind}: {failure}" if failure else ""
+
+
+def _with_python(text: str, rng: random.Random) -> bytes:
+    """Put Python that is hard to read into a field of one problem."""
+    records = [json.loads(line) for line in text.splitlines()]
+    record, code = rng.choice(records), rng.choice(PYTHON)
+    name = rng.choice([name for name in record if name != "task_id"])
+    record[name] = [code] if isinstance(record[name], list) else code + record[name] if rng.random() < 0.3 else code
+    return _lines(*records).encode()
 
 
 def _read(kind: str, path: Path) -> None:

@@ -5,9 +5,8 @@
 
 The parts that run in this process share the time and are tried in turn. The attacks on the sandbox and the hostile
 pages (bench/campaign/sandbox.py and pages.py) then get a share each. With ``--full`` every part has its number of
-trials, however long that takes. ``--keep`` leaves the records of the parts that a call does not try. Every trial has a
-seed of its own: a failure names it, and ``--only PART --first NUMBER --trials 1`` repeats it. Exit code 1 if any
-promise was broken.
+trials, however long that takes. ``--add`` counts the trials of earlier calls as well. Every trial has a seed of its own:
+a failure names it, and ``--only PART --first NUMBER --trials 1`` repeats it. Exit code 1 if any promise was broken.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def main() -> int:
     for name in outside:
         if (found := _outside(name, for_outside, args)).rows:
             records[name] = found
-    print(write(records, args.out, args.keep))
+    print(write(records, args.out, args.add))
     return 1 if any(record.seen for record in records.values()) else 0
 
 
@@ -131,7 +130,7 @@ def _arguments(names: list[str]) -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=None, help="at most so many of each part")
     parser.add_argument("--python", action="append", default=[], help="a further interpreter for the sandbox's attacks")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the table is written")
-    parser.add_argument("--keep", action="store_true", help="keep the records of the parts that are not tried")
+    parser.add_argument("--add", action="append", type=Path, default=[], help="a JSON file of an earlier call")
     return parser.parse_args()
 
 

@@ -37,21 +37,36 @@ class Record:
     how: str = field(default_factory=lambda: _how())
 
 
-def write(records: dict[str, Record], page: Path, keep: bool) -> str:
+def write(records: dict[str, Record], page: Path, earlier: list[Path]) -> str:
     """Write the page and the JSON file beside it; return the page.
 
     Args:
         records: By part.
         page: The Markdown file.
-        keep: Whether records of other parts stay.
+        earlier: JSON files of earlier calls, whose trials count as well.
     """
-    file = page.with_suffix(".json")
-    found = json.loads(file.read_text(encoding="utf-8")) if keep and file.is_file() else {}
-    found |= {name: asdict(record) for name, record in records.items()}
-    write_text(file, json.dumps(found, indent=1) + "\n")
-    text = _page({name: Record(**record) for name, record in found.items()})
+    found: dict[str, Record] = {}
+    pieces = [json.loads(file.read_text(encoding="utf-8")) for file in earlier]
+    pieces.append({name: asdict(record) for name, record in records.items()})
+    for piece in pieces:
+        for name, record in piece.items():
+            found[name] = _added(found[name], Record(**record)) if name in found else Record(**record)
+    write_text(
+        page.with_suffix(".json"), json.dumps({name: asdict(one) for name, one in found.items()}, indent=1) + "\n"
+    )
+    text = _page(found)
     write_text(page, text)
     return text
+
+
+def _added(one: Record, other: Record) -> Record:
+    """Return the sum of two records of a part."""
+    sums: dict[str, tuple[int, int]] = {}
+    for promise, trials, failures in [*one.rows, *other.rows]:
+        before = sums.get(promise, (0, 0))
+        sums[promise] = before[0] + trials, before[1] + failures
+    rows = [(promise, *counts) for promise, counts in sums.items()]
+    return Record(rows, one.seen + other.seen, one.minutes + other.minutes, f"{one.how}; {other.how}")
 
 
 def _how() -> str:

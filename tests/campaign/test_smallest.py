@@ -80,8 +80,9 @@ def test_a_difference_of_one_file_is_seen(killer, tmp_path):
 def test_the_command_writes_a_table_and_fails_where_a_promise_failed(tmp_path):
     out = tmp_path / "table.md"
     command = [sys.executable, str(ROOT / "bench" / "campaign" / "run.py"), "--minutes", "1", "--out", str(out)]
-    for part, more in (("data_files", []), ("logs", ["--keep"])):
+    before = ["--add", str(out.with_suffix(".json"))]
+    for part, more in (("data_files", []), ("logs", before), ("data_files", before)):
         command_of_part = [*command, "--only", part, "--trials", "5", *more]
         done = subprocess.run(command_of_part, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    assert re.search(r"\| a data file .* is read, .* \| 5 \| 0 \|\n\| a damaged log .* \| 5 \| 0 \|", out.read_text())
+    assert re.search(r"\| a data file .* is read, .* \| 10 \| 0 \|\n\| a damaged log .* \| 5 \| 0 \|", out.read_text())

@@ -111,7 +111,8 @@ def holds_texts(path: Path) -> bool:
 
 def step_files(folder: Path) -> tuple[Path, ...]:
     """Return the files of a folder whose name is a step, such as "000012.jsonl"."""
-    return tuple(path for path in folder.glob("*.jsonl") if path.stem.isdecimal() and len(path.stem) <= 15)
+    files = (path for path in folder.glob("*.jsonl") if path.is_file())  # and no link that leads nowhere
+    return tuple(path for path in files if path.stem.isdecimal() and len(path.stem) <= 15)
 
 
 def step_of(path: Path) -> int:
