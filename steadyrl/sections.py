@@ -179,6 +179,10 @@ class SamplingSection(Section):
     temperature: float = Field(1.0, gt=0, le=10, description="Sampling temperature. The logits are divided by it.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling. 1 keeps every token.")
     top_k: int = Field(0, ge=0, description="Sample among the k most likely tokens only. 0 keeps all.")
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        description="Strings that end a completion, beside the model's end tokens. Rewards see the text before them.",
+    )
     logprobs: Literal["sampled", "raw"] = Field(
         "sampled",
         description="Which log-probs train. 'sampled' takes those of the distribution that was sampled from. "

@@ -79,6 +79,7 @@ class Sampling:
         temperature: > 0. Logits are divided by it before anything else.
         top_p: (0, 1]. Keep the smallest set of tokens whose probability reaches it (after temperature).
         top_k: >= 0. Keep the k likeliest tokens; 0 keeps all.
+        stop: Strings that end a completion. The policy wrote them, so their tokens train; rewards do not see them.
         logprobs: "sampled" measures log-probs under the distribution that was sampled from (temperature and
             truncation included); "raw" under the untempered, untruncated softmax, as older trainers do.
     """
@@ -87,6 +88,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    stop: Sequence[str] = ()
     logprobs: Literal["sampled", "raw"] = "sampled"
 
     @property
@@ -100,7 +102,7 @@ class Completion:
     """What a backend's sampler returns for one prompt.
 
     Attributes:
-        ids: [T] int32 token ids, with the end token when ``stop_reason`` is "stop".
+        ids: [T] int32 token ids, with the end token, or those of the stop string, when ``stop_reason`` is "stop".
         logprobs: [T] float32, log-probability of each id under the distribution it was drawn from, nats.
         stop_reason: "stop" if the policy ended the text, "length" if ``max_new_tokens`` did.
         kept_ids: For each position the token ids that truncation left, or None without truncation.

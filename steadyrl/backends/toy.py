@@ -95,12 +95,14 @@ class ToyBackend:
             ids.append(previous)
             logprobs.append(self._logp(table, before, sampling, keep[None])[0, previous])
             kept.append(np.flatnonzero(keep).astype(np.int32))
-            if previous == self.tokenizer.end_id:
+            text = self.tokenizer.decode(np.array(ids)) if sampling.stop else ""
+            ended = previous == self.tokenizer.end_id or any(stop in text for stop in sampling.stop)
+            if ended:
                 break
         return Completion(
             np.array(ids, np.int32),
             np.array(logprobs, np.float32),
-            "stop" if ids[-1] == self.tokenizer.end_id else "length",
+            "stop" if ended else "length",
             tuple(kept) if sampling.truncates else None,
         )
 

@@ -97,7 +97,8 @@ def completions(trial: Trial) -> Finding:
             cause="text_after_end",
             remedy="stop each completion at the first of the tokenizer's end tokens",
         )
-    if any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
+    may_stop = bool(trial.session.sampling.stop)  # at a string, without an end token
+    if not may_stop and any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
         return Finding(
             name,
             "critical",

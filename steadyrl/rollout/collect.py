@@ -8,7 +8,7 @@ import numpy as np
 
 from steadyrl.errors import DataError
 from steadyrl.protocols import Backend, Task
-from steadyrl.rollout.episode import Attempt, Environment, require_room
+from steadyrl.rollout.episode import Attempt, Environment, require_room, text_of
 from steadyrl.rollout.multi_turn import play_experts, play_policy
 from steadyrl.types import Completion, Group, Problem, Rollout, Sampling
 
@@ -77,27 +77,25 @@ def _one_turn(
     prompts = [encoded[a.problem.id] for a in attempts]
     completions = backend.generate(prompts, sampling, [a.seed() for a in attempts])
     for attempt, prompt, completion in zip(attempts, prompts, completions, strict=True):
-        yield _rollout(backend, attempt.problem, prompt, completion, policy_version)
+        text = text_of(backend.tokenizer, completion.ids, sampling.stop)
+        yield _rollout(attempt.problem, prompt, completion, text, policy_version)
 
 
 def _demonstration(backend: Backend, problem: Problem, text: str) -> Rollout:
     ids = backend.tokenizer.encode_answer(text, problem.prompt)
-    drawn_by_none = np.full(len(ids), np.nan, np.float32)
-    return _rollout(
-        backend, problem, backend.tokenizer.encode_prompt(problem.asked), Completion(ids, drawn_by_none, "stop"), 0
-    )
+    completion = Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")  # no sampler drew it
+    shown = text_of(backend.tokenizer, ids, ())
+    return _rollout(problem, backend.tokenizer.encode_prompt(problem.asked), completion, shown, 0)
 
 
-def _rollout(
-    backend: Backend, problem: Problem, prompt: np.ndarray, completion: Completion, policy_version: int
-) -> Rollout:
+def _rollout(problem: Problem, prompt: np.ndarray, completion: Completion, text: str, policy_version: int) -> Rollout:
     return Rollout(
         problem_id=problem.id,
         prompt_ids=prompt,
         completion_ids=completion.ids,
         completion_mask=np.ones(len(completion.ids), bool),
         sampling_logprobs=completion.logprobs,
-        text=backend.tokenizer.decode(completion.ids).strip(),
+        text=text,
         stop_reason=completion.stop_reason,
         policy_version=policy_version,
         kept_ids=completion.kept_ids,

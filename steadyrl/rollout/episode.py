@@ -31,6 +31,7 @@ class Environment:
         max_tokens: Prompt and turns together, at most; 0 for no limit.
         observation_tokens: An observation, at most; 0 for no limit.
         context: Tokens that the model's positions reach; 0 for no limit.
+        stop: Strings that end a turn.
     """
 
     task: Interactive
@@ -38,6 +39,7 @@ class Environment:
     max_tokens: int = 0
     observation_tokens: int = 0
     context: int = 0
+    stop: Sequence[str] = ()
 
     @property
     def max_open(self) -> int | None:
@@ -55,7 +57,15 @@ def environment_of(
     """Return the environment of a task whose problems answer back, or None for one whose problems do not."""
     if not isinstance(task, Interactive):
         return None
-    return Environment(task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens, context or 0)
+    return Environment(
+        task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens, context or 0, sampling.stop
+    )
+
+
+def text_of(tokenizer: Tokenizer, ids: np.ndarray, stop: Sequence[str]) -> str:
+    """Return what the policy wrote, without special tokens, the string that stopped it, and space around it."""
+    text = tokenizer.decode(ids)
+    return text[: min((place for place in map(text.find, stop) if place >= 0), default=None)].strip()
 
 
 def context_of(backend: Backend) -> int | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from steadyrl.errors import EpisodeError
 from steadyrl.protocols import Backend, Tokenizer
-from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation
+from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
 from steadyrl.types import Completion, Rollout, Sampling
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, sai
         one.done = True
         return
     one.add(said.ids, said.logprobs, said.kept_ids)
-    one.turns.append(tokenizer.decode(said.ids).strip())
+    one.turns.append(text_of(tokenizer, said.ids, environment.stop))
     one.stop_reason = said.stop_reason
     with _survived(one):
         answer = one.episode.step(one.turns[-1])
@@ -125,7 +125,7 @@ def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, sai
     if one.done:
         return
     _fit_observation(tokenizer, environment, one)
-    between = tokenizer.encode_turn(one.observation, said.stop_reason == "stop")
+    between = tokenizer.encode_turn(one.observation, bool(np.isin(said.ids[-1:], tokenizer.end_ids).any()))
     if len(one.turns) >= environment.task.max_turns or not environment.has_room(len(one.context) + len(between)):
         one.done, one.stop_reason = True, "length"
         return

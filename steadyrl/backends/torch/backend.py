@@ -31,6 +31,7 @@ from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.sampler import sample
+from steadyrl.backends.torch.stops import StopStrings
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
@@ -136,6 +137,7 @@ class TorchBackend:
                         self.tokenizer.end_ids,
                         self.tokenizer.pad_id,
                         self._lower,
+                        StopStrings(sampling.stop, self.tokenizer.decode) if sampling.stop else None,
                     )
             except (RuntimeError, MemoryError) as error:
                 self._generate_rows = memory.halved(error, len(rows), "backend.generate_rows")

@@ -18,6 +18,7 @@ from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.stops import StopStrings
 from steadyrl.types import Completion, Sampling
 
 # Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures
@@ -47,6 +48,7 @@ def sample(
     end_ids: Sequence[int],
     pad_id: int,
     lower: torch.dtype | None = None,
+    stops: StopStrings | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
@@ -59,6 +61,7 @@ def sample(
         end_ids: Each ends a completion.
         pad_id: Fills the left of short prompts.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
+        stops: Strings that end a completion too; None for none.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
@@ -74,7 +77,8 @@ def sample(
         chosen = torch.tensor(which, device=device)
         logits = logits[chosen]
         cache.spread(chosen)
-    return _decode(engine, cache, logits, sampling, _uniforms(seeds, sampling.max_new_tokens, device), end_ids)
+    uniforms = _uniforms(seeds, sampling.max_new_tokens, device)
+    return _decode(engine, cache, logits, sampling, uniforms, end_ids, stops)
 
 
 def _decode(
@@ -84,13 +88,15 @@ def _decode(
     sampling: Sampling,
     uniforms: torch.Tensor,
     end_ids: Sequence[int],
+    stops: StopStrings | None,
 ) -> list[Completion]:
     """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens]."""
     drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
     logprobs = torch.zeros_like(uniforms)
     kept: list[list[np.ndarray]] = [[] for _ in uniforms]
     rows = torch.arange(len(uniforms), device=uniforms.device)  # of the batch as it was, one per row that is left
-    going = torch.ones_like(rows, dtype=torch.bool)
+    ended = torch.zeros_like(rows, dtype=torch.bool)
+    going = ~ended
     ends = torch.tensor(list(end_ids), device=uniforms.device)
     look_every, leave_share = LOOK_EVERY.get(rows.device.type, 1), LEAVE_SHARE.get(rows.device.type, 0.1)
     for t in range(sampling.max_new_tokens):
@@ -102,7 +108,11 @@ def _decode(
         logprobs[rows, t] = found
         if sampling.truncates:
             _keep(kept, rows[going], warped[going])
-        going = going & ~torch.isin(tokens, ends)
+        ended[rows] |= torch.isin(tokens, ends)
+        if stops is not None:
+            live = rows[~ended[rows]]
+            ended[live] = stops.ended(drawn[live, max(0, t + 1 - stops.reach) : t + 1])
+        going = ~ended[rows]
         if t + 1 == sampling.max_new_tokens:
             break
         if (t + 1) % look_every == 0:
@@ -114,7 +124,8 @@ def _decode(
                 cache.take(stay)
                 rows, tokens, going = rows[stay], tokens[stay], going[stay]
         logits = engine.step(tokens, cache)
-    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), kept if sampling.truncates else None, end_ids)
+    found_kept = kept if sampling.truncates else None
+    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), found_kept)
 
 
 def _keep(kept: list[list[np.ndarray]], rows: torch.Tensor, warped: torch.Tensor) -> None:
@@ -124,14 +135,13 @@ def _keep(kept: list[list[np.ndarray]], rows: torch.Tensor, warped: torch.Tensor
 
 
 def _completions(
-    drawn: np.ndarray, logprobs: np.ndarray, kept: list[list[np.ndarray]] | None, end_ids: Sequence[int]
+    drawn: np.ndarray, logprobs: np.ndarray, ended: Sequence[bool], kept: list[list[np.ndarray]] | None
 ) -> list[Completion]:
     completions = []
     for row, length in enumerate((drawn >= 0).sum(axis=1).tolist()):
         ids = drawn[row, :length].astype(np.int32)
-        stopped = ids[-1] in end_ids
         kept_ids = None if kept is None else tuple(kept[row])
-        completions.append(Completion(ids, logprobs[row, :length].copy(), "stop" if stopped else "length", kept_ids))
+        completions.append(Completion(ids, logprobs[row, :length].copy(), "stop" if ended[row] else "length", kept_ids))
     return completions
 
 

@@ -29,6 +29,8 @@ def check(config: Config, settings: VllmSettings) -> list[str]:
             "truncation left, over which log-probs are normalised; set top_p = 1 and top_k = 0, or "
             "sampler.engine = 'own'"
         )
+    if sampling.stop:
+        found.append("sampling.stop ends completions of sampler.engine = 'own' only; set one or the other")
     if sampling.logprobs == "raw":
         found.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
     return found

@@ -1,0 +1,42 @@
+"""Finds strings that end a completion in what a policy has written so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+SPARE = 4  # tokens looked at beside those of a string: a decoded text may lose something at its beginning
+
+
+class StopStrings:
+    """Strings that end a completion.
+
+    Only the end of a text is decoded for every token. A token is at least one byte, so a string is no longer, in
+    tokens, than its bytes.
+
+    Args:
+        texts: The strings, none of them empty.
+        decode: Ids [T] to text.
+
+    Attributes:
+        reach: How many of the last tokens are looked at.
+    """
+
+    def __init__(self, texts: Sequence[str], decode: Callable[[np.ndarray], str]):
+        self._texts, self._decode = texts, decode
+        self.reach = max(len(text.encode()) for text in texts) + SPARE
+
+    def ended(self, drawn: torch.Tensor) -> torch.Tensor:
+        """Return which texts hold one of the strings.
+
+        Args:
+            drawn: [N, T] the last ids so far, 0 < T <= reach.
+
+        Returns:
+            [N] bool.
+        """
+        texts = [self._decode(ids) for ids in drawn.cpu().numpy()]
+        found = [any(stop in text for stop in self._texts) for text in texts]
+        return torch.tensor(found, dtype=torch.bool, device=drawn.device)
