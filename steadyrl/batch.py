@@ -45,8 +45,9 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
         start, end = len(rollout.prompt_ids), int(lengths[row])
         tokens[row, :start] = rollout.prompt_ids
         tokens[row, start:end] = rollout.completion_ids
-        mask[row, start:end] = rollout.completion_mask
-        logprobs[row, start:end] = np.where(rollout.completion_mask, rollout.sampling_logprobs, 0.0)
+        if rollout.trains:
+            mask[row, start:end] = rollout.completion_mask
+            logprobs[row, start:end] = np.where(rollout.completion_mask, rollout.sampling_logprobs, 0.0)
     rewards = [r.reward for _, r in rows]
     assert None not in rewards, "unscored rollouts must be dropped before batching (Algorithm.select)"
     return Batch(

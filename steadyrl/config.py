@@ -232,25 +232,28 @@ def _own_reward(name: str, entry: object) -> float | BaseModel:
     where = f"rewards.{name}"
     if isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= LARGEST:
         return float(entry)
-    plugin = plugins.load("reward", name) if name in plugins.BUILT_IN["reward"] or ":" in name else None
-    settings = getattr(plugin, "Settings", None)
-    own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else None
+    settings = getattr(_reward_plugin(name), "Settings", None)
+    own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else RewardSettings
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{where}: got {_shown(own or Section, entry):.40}; expected a finite number, its weight")
-    if own is None:
-        raise ConfigError(f"{where}: got a table, and this reward has no settings; expected a number, its weight")
+        raise ConfigError(f"{where}: got {_shown(own, entry):.40}; expected a finite number, its weight")
     return validate(own, entry, where)
+
+
+def _reward_plugin(name: str) -> Any:
+    """Return the plug-in of a reward, or None for a name that only the task may know."""
+    return plugins.load("reward", name) if name in plugins.BUILT_IN["reward"] or ":" in name else None
 
 
 def _plugin_problems(config: Config) -> list[str]:
     """Return what plug-ins find wrong with the config as a whole, each by its own ``check(config, settings)``."""
-    parts = [("sampler", config.sampler.engine, config.sampler.args)] if config.sampler.engine != "own" else []
+    engine = config.sampler.engine
+    parts = [(plugins.load("sampler", engine), config.sampler.args)] if engine != "own" else []
     if isinstance(config.backend.args, BaseModel):
-        parts.append(("backend", config.backend.name, config.backend.args))
-    parts += [("reward", name, entry) for name, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
+        parts.append((plugins.load("backend", config.backend.name), config.backend.args))
+    parts += [(_reward_plugin(n), entry) for n, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
     found: list[str] = []
-    for kind, name, settings in parts:
-        check = getattr(plugins.load(kind, name), "check", None)
+    for plugin, settings in parts:
+        check = getattr(plugin, "check", None)
         found += check(config, settings) if check else []
     return found
 

@@ -47,6 +47,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "reward": {
         "length": "steadyrl.rewards.length:length",
         "boolean_format": "steadyrl.rewards.boolean_format:boolean_format",
+        "cut_off": "steadyrl.rewards.cut_off",
         "judge": "steadyrl.rewards.judge.plugin",
     },
     "judge": {

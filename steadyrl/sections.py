@@ -332,6 +332,11 @@ class RewardSettings(Section):
     costly: ClassVar[bool] = False
 
     weight: float = Field(1.0, description="Weight of the reward in the sum of all rewards.")
+    answer_after: str = Field(
+        "",
+        description="Mark that ends the reasoning of an answer, such as '</think>'. The reward sees what stands behind "
+        "the last one. Empty shows it the whole text.",
+    )
 
 
 def _names(kind: str) -> str:

@@ -136,6 +136,7 @@ class Rollout:
         outcome: What an episode came to (see Episode.close); empty for problems of one turn.
         observations: Those that were held against rollout.observation_tokens; 0 without such a limit.
         observations_cut: Those of them that took more.
+        trains: Whether its tokens enter the loss; if not, its reward counts in the baseline all the same.
     """
 
     problem_id: str
@@ -155,6 +156,7 @@ class Rollout:
     outcome: Mapping[str, Any] = field(default_factory=dict)
     observations: int = 0
     observations_cut: int = 0
+    trains: bool = True
 
 
 @dataclass(frozen=True)
@@ -291,6 +293,7 @@ class Score:
         unscored: Why there is no value; None when there is one.
         note: A line for the reader of the rollout (why a query is malformed, the first hits, ...).
         applies: False where the reward has nothing to say about the problem; the other rewards then count alone.
+        trains: False where the rollout's tokens are to be left out of the loss, whatever it is worth.
     """
 
     value: float | None
@@ -298,3 +301,4 @@ class Score:
     unscored: str | None = None
     note: str = ""
     applies: bool = True
+    trains: bool = True

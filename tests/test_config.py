@@ -42,7 +42,7 @@ def test_all_but_the_rewards_has_a_default():
         ({"algorithm": {"nam": "ppo"}}, "algorithm.nam: unknown setting; did you mean 'name'?"),
         ({"lora_rank": 8}, "lora_rank: unknown setting; did you mean 'model.lora_rank'?"),
         ({"update": {"seed": 8}}, "update.seed: unknown setting; did you mean 'run.seed'?"),
-        ({"sampling": {"zzz": 1}}, "known are: logprobs, max_new_tokens, temperature, top_k, top_p"),
+        ({"sampling": {"zzz": 1}}, "known are: logprobs, max_new_tokens, stop, temperature, top_k, top_p"),
     ],
 )
 def test_an_unknown_key_is_answered_with_one_that_exists(data, message):
@@ -271,7 +271,7 @@ def test_a_reward_is_a_weight_or_a_table_with_settings_of_its_own():
     assert found.rewards["judge"].model == "m"
     assert config.resolve(config.dump(found)) == found
     for entry, message in (
-        ({"length": {"weight": 1.0}}, "rewards.length: got a table, and this reward has no settings"),
+        ({"length": {"wieght": 1.0}}, "rewards.length.wieght: unknown setting; did you mean 'weight'?"),
         ({"length": "much"}, "rewards.length: got 'much'; expected a finite number"),
         ({"length": True}, "rewards.length: got True; expected a finite number"),
         ({"length": float("nan")}, "rewards.length: got nan; expected a finite number"),
@@ -280,6 +280,14 @@ def test_a_reward_is_a_weight_or_a_table_with_settings_of_its_own():
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):
             config.resolve({"rewards": entry})
+
+
+def test_every_reward_may_have_the_settings_that_all_have():
+    rewards = {"length": {"weight": 2.0, "answer_after": "</think>"}, "retrieval": {"answer_after": "</think>"}}
+    found = config.resolve({"rewards": rewards})
+    assert config.reward_weights(found) == {"length": 2.0, "retrieval": 1.0}
+    assert found.rewards["retrieval"].answer_after == "</think>"
+    assert config.resolve(config.dump(found)) == found
 
 
 def test_overrides_reach_a_rewards_weight_and_its_settings():

@@ -13,6 +13,7 @@ from steadyrl.config import Config
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.protocols import RewardFn, Task
 from steadyrl.rewards.functions import TAKEN, BatchReward, per_rollout
+from steadyrl.rewards.reasoning import answers_alone
 from steadyrl.rewards.trl import from_trl, is_for_trl
 from steadyrl.rewards.verl import from_verl, is_for_verl
 from steadyrl.sections import RewardSettings
@@ -162,19 +163,23 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
         parts=parts,
         unscored="; ".join(missing) or None,
         note="; ".join(score.note for _, score in scores if score.note),
+        trains=all(score.trains for _, score in scores),
     )
 
 
 def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str, RewardFn], max_steps: int) -> Term:
-    weight = entry.weight if isinstance(entry, RewardSettings) else entry
+    settings = entry if isinstance(entry, RewardSettings) else RewardSettings(weight=entry)
+    measured: Callable[[], dict[str, float]] = dict
     if name in own:
-        return Term(name, weight, per_rollout(name, own[name]))
-    found = _load(name, own)
-    if not isinstance(found, Configured):
-        return Term(_short(name), weight, _adapt(_short(name), found, max_steps))
-    settings = entry if isinstance(entry, RewardSettings) else found.Settings(weight=weight)
-    reward = found.build(settings, task, own)
-    return Term(_short(name), weight, reward, reward.metrics if isinstance(reward, Measured) else dict)
+        reward = per_rollout(name, own[name])
+    elif isinstance(found := _load(name, own), Configured):
+        reward = found.build(entry if isinstance(entry, RewardSettings) else found.Settings(weight=entry), task, own)
+        measured = reward.metrics if isinstance(reward, Measured) else dict
+    else:
+        reward = _adapt(_short(name), found, max_steps)
+    if settings.answer_after:
+        reward = answers_alone(reward, settings.answer_after)
+    return Term(_short(name), settings.weight, reward, measured)
 
 
 def _load(name: str, own: Mapping[str, RewardFn]) -> Any:

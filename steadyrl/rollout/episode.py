@@ -81,8 +81,13 @@ def require_tokens(groups: Sequence[Group], environment: Environment | None) -> 
         DataError: With the limit that left no room for a turn, where that is the reason.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    if any(rollout.completion_mask.any() for rollout in rollouts):
+    if any(rollout.completion_mask.any() and rollout.trains for rollout in rollouts):
         return
+    if not all(rollout.trains for rollout in rollouts):
+        raise DataError(
+            f"all {len(rollouts)} rollouts were cut off, and rewards.cut_off.mask leaves none of them to train on; "
+            "raise sampling.max_new_tokens, or set mask = false"
+        )
     require_room(rollouts, environment)
     raise DataError(
         f"none of {len(rollouts)} rollouts holds a token of the policy, so that there is nothing to train on; see what "

@@ -1,0 +1,31 @@
+"""The reward ``cut_off``: 1 for an answer that reached the token limit; a negative weight makes it a penalty.
+
+With ``mask`` such an answer does not train at all. Its reward still counts in the baseline of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from steadyrl.protocols import RewardFn, Task
+from steadyrl.rewards.functions import BatchReward, Pairs
+from steadyrl.sections import RewardSettings
+from steadyrl.types import Score
+
+
+class Settings(RewardSettings):
+    """Settings of the reward for cut-off answers."""
+
+    mask: bool = Field(False, description="Leave the tokens of answers that were cut off out of the loss.")
+
+
+def build(settings: Settings, task: Task, own: Mapping[str, RewardFn]) -> BatchReward:
+    """Return the reward."""
+
+    def reward(pairs: Pairs) -> list[Score]:
+        cut = [rollout.stop_reason == "length" for _, rollout in pairs]
+        return [Score(float(one), trains=not (one and settings.mask)) for one in cut]
+
+    return reward

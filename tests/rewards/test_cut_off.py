@@ -1,0 +1,63 @@
+"""Answers that reached the token limit are penalised or left out of the loss, as asked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steadyrl import config
+from steadyrl.batch import make_batch
+from steadyrl.errors import DataError
+from steadyrl.rewards.combine import make_terms, score_groups
+from steadyrl.rundir import RunDir
+from steadyrl.train import train
+from tests.rewards.test_trl import NoTask, group, term
+
+
+def cut(found, *places):
+    rollouts = [replace(r, stop_reason="length" if i in places else "stop") for i, r in enumerate(found.rollouts)]
+    return replace(found, rollouts=tuple(rollouts))
+
+
+def terms(**entry):
+    settings = config.resolve({"rewards": {"retrieval": 1.0, "cut_off": entry}})
+    letters = term(lambda problem, rollout: len(rollout.text), "letters")
+    return [letters, *make_terms({"cut_off": settings.rewards["cut_off"]}, NoTask())]
+
+
+def test_a_negative_weight_is_a_penalty():
+    (found,) = score_groups([cut(group("aaaa", "aa"), 0)], terms(weight=-0.5))
+    assert [r.reward for r in found.rollouts] == [3.5, 2.0]
+    assert [r.parts["cut_off"] for r in found.rollouts] == [1.0, 0.0]
+    assert all(rollout.trains for rollout in found.rollouts)
+
+
+def test_masked_answers_keep_their_reward_and_leave_the_loss():
+    groups = score_groups([cut(group("aaaa", "aa", "a"), 0)], terms(weight=0.0, mask=True))
+    batch = make_batch(groups, pad_id=0)
+    assert batch.rewards.tolist() == [4.0, 2.0, 1.0]
+    assert batch.completion_mask.sum(axis=1).tolist() == [0, 2, 1]
+    np.testing.assert_array_equal(batch.sampling_logprobs[0], 0.0)
+
+
+def test_a_run_masks_what_was_cut_off(toy, tmp_path):
+    """What was cut off moves nothing: its advantages are those of tokens outside the mask."""
+    session = toy("rewards.cut_off.weight=0.0", "rewards.cut_off.mask=true", "run.steps=2", "run.rollouts_every=1")
+    run = RunDir(tmp_path / "masked")
+    train(session, run)
+    first = run.metrics()[0]
+    assert 0 < first["reward/cut_off"] < 1
+    assert first["reward/cut_off"] == first["completion/truncated"]
+    assert first["advantage/used"] <= 1 - first["completion/truncated"]
+
+
+def test_a_step_in_which_all_were_cut_off_says_so(toy, tmp_path):
+    session = toy("rewards.cut_off.weight=0.0", "rewards.cut_off.mask=true", "sampling.max_new_tokens=1")
+    with pytest.raises(DataError, match=r"all .* rollouts were cut off, and rewards\.cut_off\.mask leaves none"):
+        train(session, RunDir(tmp_path / "all"))
+
+
+def test_a_rollout_trains_only_if_all_rewards_let_it():
+    whole = cut(group("a", "b"), 1)
+    (found,) = score_groups([whole], [*terms(weight=0.0, mask=True), term(lambda p, r: 1.0, "other")])
+    assert [rollout.trains for rollout in found.rollouts] == [True, False]
