@@ -78,6 +78,8 @@ def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> Bat
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def reward(pairs: Pairs) -> list[Score]:
+        if not pairs:
+            return []
         logged = Logged()
         given = _arguments(pairs, logged, max_steps)
         if not takes_all:

@@ -95,6 +95,11 @@ def test_trl_functions_get_all_rollouts_of_a_step_at_once_with_their_columns():
     ]
 
 
+def test_a_trl_function_is_not_called_for_nothing():
+    """A task without known answers has none to check."""
+    assert from_trl("never", lambda completions, trainer_state: 1 / 0)([]) == []
+
+
 def test_a_column_cannot_take_the_place_of_the_completions():
     given = []
     reward = from_trl("spy", lambda completions, **kwargs: given.append(completions) or [0.0])

@@ -1,0 +1,140 @@
+"""The code of docs/from-trl.md runs: TRL's own GRPO example with at most ten new lines, and a parquet file of verl."""
+
+import importlib
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import steadyrl
+from steadyrl import config
+from steadyrl.rundir import read_lines
+from tests import needs
+
+PAGE = (Path(__file__).parent.parent / "docs" / "from-trl.md").read_text()
+SMALL = ["run.steps=2", "run.rollouts_every=1", "run.preflight=off", "backend.device=cpu"]
+
+# The form of trl-lib/DeepMath-103K: a conversation of one message, and the solution as text.
+DEEP_MATH = [
+    {"prompt": [{"role": "user", "content": f"one and {word} is"}], "solution": f"${n}$"}
+    for n, word in enumerate(["one", "two", "three", "old", "new", "red"])
+]
+# What the library of that name does with them, where the hub cannot be reached.
+DATASETS = """
+import json
+from pyarrow import Table, parquet
+
+
+class Dataset(list):
+    def to_parquet(self, path):
+        parquet.write_table(Table.from_pylist(list(self)), path)
+
+
+def load_dataset(name, split):
+    assert (name, split) == ("trl-lib/DeepMath-103K", "train")
+    with open("rows.json") as file:
+        return Dataset(json.load(file))
+"""
+# The parameters and the kind of result of trl.rewards.accuracy_reward.
+STAND_IN = """
+def accuracy_reward(completions, solution, log_extra=None, **kwargs):
+    contents = [completion[0]["content"] for completion in completions]
+    log_extra("solution", list(solution))
+    return [None if gold == "$0$" else float(content.count("e")) for content, gold in zip(contents, solution)]
+"""
+GSM8K = [
+    {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": f"the cat and {n} dogs"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(n)},
+        "extra_info": {"index": n, "split": "train"},
+    }
+    for n in range(4)
+]
+
+
+def block(language, number=0):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[number]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working folder whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def rollouts(run):
+    return [line for step in range(2) for line in read_lines(run.rollouts_file(step))]
+
+
+@pytest.mark.parametrize("reward", ["trl.rewards", "stand_in"])
+@pytest.mark.filterwarnings("ignore")  # of TRL and what it imports
+def test_the_example_of_trls_readme_runs_with_ten_new_lines(folder, tiny_models, reward):
+    needs.skip_without_packages("pyarrow", extra="data")
+    if reward == "trl.rewards":
+        needs.skip_without_packages("trl", "math_verify", extra="torch' trl math-verify 'steadyrl[data]")
+    diff = block("diff").splitlines()
+    assert sum(line.startswith("+") for line in diff) <= 10
+    assert all(line[:1] in ("+", "-", " ", "") for line in diff)
+    program = "\n".join(line[1:] for line in diff if not line.startswith("-"))
+    (folder / "rows.json").write_text(json.dumps(DEEP_MATH))
+    (folder / "datasets.py").write_text(DATASETS)
+    (folder / "stand_in.py").write_text(STAND_IN)
+    for name, small in {
+        "Qwen/Qwen2.5-0.5B-Instruct": str(tiny_models["llama"]),
+        "trl.rewards": reward,
+        '"max_new_tokens": 512': '"max_new_tokens": 8',
+        '"prompts_per_step": 8': '"prompts_per_step": 2',
+        '"problems": 100': '"problems": 2',
+        "steadyrl.run(": "made = steadyrl.run(",
+        "\n})": f"\n}}, {SMALL})",
+    }.items():
+        assert name in program
+        program = program.replace(name, small)
+    found = {}
+    exec(program, found)
+    run = found["made"]
+    assert run.status == "finished"
+    function = importlib.import_module(reward).accuracy_reward
+    solutions = {row["prompt"][0]["content"]: row["solution"] for row in DEEP_MATH}
+    lines = rollouts(run)
+    assert len(lines) == 2 * 2 * 8
+    for line in lines:
+        assert line["messages"] == [{"role": "user", "content": line["prompt"]}]
+        message = [{"role": "assistant", "content": line["completion"]}]
+        (expected,) = function([message], [solutions[line["prompt"]]], log_extra=lambda column, values: None)
+        assert (line["reward"], line["parts"].get("accuracy_reward")) == (expected, expected)
+
+
+def test_a_parquet_file_of_verl_trains_with_its_reward_function(folder, tiny_models):
+    parquet, arrow = needs.package("pyarrow.parquet", "data"), needs.package("pyarrow", "data")
+    (folder / "gsm8k").mkdir()
+    for split in ("train", "test"):
+        parquet.write_table(arrow.Table.from_pylist(GSM8K), folder / "gsm8k" / f"{split}.parquet")
+    (folder / "gsm8k.py").write_text(block("python"))
+    settings = tomllib.loads(block("toml"))
+    settings["model"]["path"] = str(tiny_models["llama"])
+    small = ["sampling.max_new_tokens=8", "rollout.prompts_per_step=2", "algorithm.name=grpo", "evaluate.problems=2"]
+    run = steadyrl.run(settings, [*SMALL, *small])
+    assert run.status == "finished"
+    for line in rollouts(run):
+        numbers = re.findall(r"-?\d+", line["completion"])
+        assert line["parts"] == {"compute_score": line["reward"], "numbers": float(len(numbers))}
+        assert line["unscored"] is None
+
+
+def test_the_example_of_prompts_is_a_config_with_settings_that_exist():
+    """The indented block of examples as settings."""
+    text = PAGE.partition("not a template written by hand:\n\n")[2].partition("\n\nA system message")[0]
+    found = config.resolve(tomllib.loads(text.replace("\n    ", "\n").strip()) | {"rewards": {"length": 1.0}})
+    assert [message.role for message in found.model.messages_before] == ["system", "user", "assistant"]
