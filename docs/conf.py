@@ -29,6 +29,7 @@ NAVIGATION = {
             "docs/algorithms/*",
             "docs/curriculum",
             "docs/models",
+            "docs/from-trl",
             "docs/performance",
             "docs/vllm",
         ],

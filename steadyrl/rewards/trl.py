@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from steadyrl.errors import DataError
+from steadyrl.errors import ConfigError, DataError
 from steadyrl.rewards.functions import BatchReward, Pairs, as_score, raised_reason
 from steadyrl.rewards.waiting import is_async, wait_for
 from steadyrl.types import Score
@@ -73,9 +73,17 @@ def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> Bat
         name: Of the reward.
         function: The function.
         max_steps: Optimizer steps of the run.
+
+    Raises:
+        ConfigError: It needs what only TRL's environments give.
     """
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if "environments" in parameters and parameters["environments"].default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"the reward '{name}' takes the environments of TRL, which are not known here; expected a function of "
+            "completions and columns, or a task of several turns (see docs/tasks/browse.md)"
+        )
 
     def reward(pairs: Pairs) -> list[Score]:
         if not pairs:

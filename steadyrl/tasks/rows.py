@@ -40,6 +40,11 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _files(path: Path) -> list[Path]:
+    if not path.exists() and not path.suffix:
+        raise DataError(
+            f"there is no file or folder '{path}'; of a data set on the hub write a file first, as "
+            "load_dataset(...).to_parquet('train.parquet') does"
+        )
     if not path.is_dir():
         return [path]
     found = sorted(path.rglob("*.parquet")) or sorted(path.glob("*.arrow"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl.errors import DataError
+from steadyrl.errors import ConfigError, DataError
 from steadyrl.rewards.combine import Term, make_terms, score_groups
 from steadyrl.rewards.functions import per_rollout
 from steadyrl.rewards.shares import reward_shares
@@ -98,6 +98,12 @@ def test_trl_functions_get_all_rollouts_of_a_step_at_once_with_their_columns():
 def test_a_trl_function_is_not_called_for_nothing():
     """A task without known answers has none to check."""
     assert from_trl("never", lambda completions, trainer_state: 1 / 0)([]) == []
+
+
+def test_a_function_of_trls_environments_is_refused_before_anything_is_paid():
+    with pytest.raises(ConfigError, match="the reward 'solved' takes the environments of TRL"):
+        from_trl("solved", lambda environments, completions: [0.0])
+    from_trl("solved", lambda completions, environments=None: [0.0])
 
 
 def test_a_column_cannot_take_the_place_of_the_completions():

@@ -1,6 +1,7 @@
 """Parquet files and folders that Hugging Face's datasets saved, read by pyarrow."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,11 @@ def test_a_damaged_file_is_refused_in_one_line(arrow, tmp_path, ending):
             list(read_rows(path))
     with pytest.raises(DataError, match=r"cannot read '.*absent"):
         list(read_rows(tmp_path / f"absent.{ending}"))
+
+
+def test_a_data_set_on_the_hub_is_answered_with_how_to_get_it():
+    with pytest.raises(DataError, match=r"there is no file or folder 'trl-lib/DeepMath-103K'.*to_parquet"):
+        list(read_rows(Path("trl-lib/DeepMath-103K")))
 
 
 def test_a_folder_with_nothing_to_read_is_refused(tmp_path):
