@@ -251,11 +251,8 @@ def _plugin_problems(config: Config) -> list[str]:
     if isinstance(config.backend.args, BaseModel):
         parts.append((plugins.load("backend", config.backend.name), config.backend.args))
     parts += [(_reward_plugin(n), entry) for n, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
-    found: list[str] = []
-    for plugin, settings in parts:
-        check = getattr(plugin, "check", None)
-        found += check(config, settings) if check else []
-    return found
+    checks = [(getattr(plugin, "check", None), settings) for plugin, settings in parts]
+    return [problem for check, settings in checks if check for problem in check(config, settings)]
 
 
 def _reward_problems(config: Config) -> list[str]:
