@@ -26,6 +26,7 @@ from steadyrl.backends.mlx.kernels import fused_or_plain
 from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
 from steadyrl.backends.mlx.network import Network, has_values, values
 from steadyrl.backends.mlx.sampler import sample
+from steadyrl.backends.stops import StopStrings
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.protocols import Algorithm, LossFn
@@ -94,7 +95,8 @@ class MlxBackend:
 
     def _sample(self, prompts: list[np.ndarray], sampling: Sampling, seeds: list[int]) -> list[Completion]:
         end_ids, pad_id = self.tokenizer.end_ids, self.tokenizer.pad_id
-        return sample(self._loaded.net, self._loaded.logits, prompts, sampling, seeds, end_ids, pad_id)
+        stops = StopStrings(sampling.stop, self.tokenizer.decode) if sampling.stop else None
+        return sample(self._loaded.net, self._loaded.logits, prompts, sampling, seeds, end_ids, pad_id, stops)
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend. All rows are measured, whatever update.old_logprobs says: that saves nothing here."""

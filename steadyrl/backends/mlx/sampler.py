@@ -15,6 +15,7 @@ import numpy as np
 from mlx_lm.models.cache import BatchKVCache
 
 from steadyrl.backends.mlx.likelihood import BLOCK, at_chosen, blocks_of, log_total
+from steadyrl.backends.stops import StopStrings
 from steadyrl.types import Completion, Sampling
 
 LEAVE_SHARE = 0.1  # of the rows so many must be finished before the batch, and the cache, is made smaller
@@ -28,6 +29,7 @@ def sample(
     seeds: Sequence[int],
     end_ids: Sequence[int],
     pad_id: int,
+    stops: StopStrings | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
@@ -39,6 +41,7 @@ def sample(
         seeds: One per prompt.
         end_ids: Each ends a completion.
         pad_id: Fills the left of short prompts.
+        stops: Strings that end a completion too; None for none.
     """
     numbers: dict[bytes, int] = {}
     which = [numbers.setdefault(prompt.tobytes(), len(numbers)) for prompt in prompts]
@@ -57,7 +60,7 @@ def sample(
         _take(cache, which)
         found = found[mx.array(which)]
     uniforms = np.stack([np.random.default_rng(seed).random(sampling.max_new_tokens) for seed in seeds])
-    return _decode(read, cache, found, sampling, uniforms, end_ids)
+    return _decode(read, cache, found, sampling, uniforms, end_ids, stops)
 
 
 def _take(cache: list[BatchKVCache], rows: Sequence[int]) -> None:
@@ -73,6 +76,7 @@ def _decode(
     sampling: Sampling,
     uniforms: np.ndarray,
     end_ids: Sequence[int],
+    stops: StopStrings | None,
 ) -> list[Completion]:
     """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens]."""
     count, most = uniforms.shape
@@ -81,7 +85,7 @@ def _decode(
     logprobs: list[list[float]] = [[] for _ in range(count)]
     kept: list[list[np.ndarray]] = [[] for _ in range(count)]
     rows = np.arange(count)  # of the batch as it was, one per row that is left
-    going = np.ones(count, bool)
+    going, ended = np.ones(count, bool), np.zeros(count, bool)
     for t in range(most):
         warped = warp(logits, sampling)
         tokens, found = draw(warped, mx.array(uniforms[rows, t]))
@@ -96,6 +100,10 @@ def _decode(
             if left is not None:
                 kept[rows[place]].append(np.flatnonzero(left[place]).astype(np.int32))
         going &= ~np.isin(drawn, end_ids)
+        if stops is not None:
+            live = np.flatnonzero(going)
+            going[live] = ~np.array(stops.ended(np.array(ids[rows[place]][-stops.reach :]) for place in live), bool)
+        ended[rows] = ~going
         if t + 1 == most or not going.any():
             break
         if going.sum() <= (1.0 - LEAVE_SHARE) * len(going):
@@ -107,7 +115,7 @@ def _decode(
         Completion(
             np.array(ids[row], np.int32),
             np.array(logprobs[row], np.float32),
-            "stop" if ids[row][-1] in end_ids else "length",
+            "stop" if ended[row] else "length",
             tuple(kept[row]) if sampling.truncates else None,
         )
         for row in range(count)

@@ -20,6 +20,7 @@ from torch import nn
 
 from steadyrl import plugins
 from steadyrl.backends.limits import require_room
+from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory, state
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
@@ -31,7 +32,6 @@ from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.sampler import sample
-from steadyrl.backends.torch.stops import StopStrings
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.stops import StopStrings
 from steadyrl.types import Completion, Sampling
 
 # Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures
@@ -111,7 +111,8 @@ def _decode(
         ended[rows] |= torch.isin(tokens, ends)
         if stops is not None:
             live = rows[~ended[rows]]
-            ended[live] = stops.ended(drawn[live, max(0, t + 1 - stops.reach) : t + 1])
+            tails = drawn[live, max(0, t + 1 - stops.reach) : t + 1].cpu().numpy()
+            ended[live] = torch.tensor(stops.ended(tails), dtype=torch.bool, device=ended.device)
         going = ~ended[rows]
         if t + 1 == sampling.max_new_tokens:
             break

@@ -375,3 +375,20 @@ def test_an_adapter_trains_on_quantised_weights(tiny_models, tmp_path):
 def test_what_mlx_has_not_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         config.resolve({"backend": {"name": "mlx"}, "rewards": {"length": 1.0}}, overrides)
+
+
+def test_strings_end_the_same_completions_as_in_torch(tiny_models):
+    ours, theirs = (opened(name, tiny_models["llama"]) for name in ("mlx", "torch"))
+    free = [ours.tokenizer.decode(one.ids) for one in drawn_by(ours, PLAIN)]
+    stop = next(text[2:4] for text in free if len(text) > 6)
+    stopped = [drawn_by(backend, replace(PLAIN, stop=(stop,))) for backend in (ours, theirs)]
+    assert any(stop in text for text in free)
+    for one, other, text in zip(*stopped, free, strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+        assert one.stop_reason == other.stop_reason
+        assert one.stop_reason == "stop" or stop not in text
+
+
+def drawn_by(backend, sampling):
+    prompts = [backend.tokenizer.encode_prompt(text) for text in TEXTS]
+    return backend.generate(prompts, sampling, range(len(prompts)))

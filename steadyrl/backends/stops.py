@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import torch
 
 SPARE = 4  # tokens looked at beside those of a string: a decoded text may lose something at its beginning
 
@@ -28,15 +27,11 @@ class StopStrings:
         self._texts, self._decode = texts, decode
         self.reach = max(len(text.encode()) for text in texts) + SPARE
 
-    def ended(self, drawn: torch.Tensor) -> torch.Tensor:
+    def ended(self, drawn: Iterable[np.ndarray]) -> list[bool]:
         """Return which texts hold one of the strings.
 
         Args:
-            drawn: [N, T] the last ids so far, 0 < T <= reach.
-
-        Returns:
-            [N] bool.
+            drawn: Of each text the last ids so far, ``reach`` of them.
         """
-        texts = [self._decode(ids) for ids in drawn.cpu().numpy()]
-        found = [any(stop in text for stop in self._texts) for text in texts]
-        return torch.tensor(found, dtype=torch.bool, device=drawn.device)
+        texts = [self._decode(ids) for ids in drawn]
+        return [any(stop in text for stop in self._texts) for text in texts]
