@@ -18,6 +18,11 @@ LossFn = Callable[[Any, TokenScores, Mapping[str, Array], float], tuple[Array, d
 Numbers = Mapping[str, float]
 
 
+# A single update trains the very policy that drew the batch. The backend then takes the old log-probs of the loss from
+# the update's own pass, and ``score`` need not measure every row again where the sampler's differ by rounding alone.
+OLD_IS_CURRENT = "old_is_current"
+
+
 def keep_numbers(numbers: Numbers, metrics: Numbers) -> dict[str, float]:
     """Return an algorithm's numbers as they are, whatever the step measured."""
     return dict(numbers)
@@ -48,6 +53,7 @@ class Algorithm:
         state: The numbers at the start; saved in every checkpoint.
         source: Who writes what trains: the policy, or the task, which knows good answers.
         update: Makes one update: backend, minibatch, algorithm, sampling, rate, limit of the gradient norm -> stats.
+        prepares_from: What ``prepare`` reads: the rewards alone, or the log-probs of policy and reference too.
     """
 
     needs: frozenset[str]
@@ -58,6 +64,11 @@ class Algorithm:
     state: Mapping[str, float] = field(default_factory=dict)
     source: Literal["policy", "demonstrations"] = "policy"
     update: Callable[[Backend, Batch, Algorithm, Sampling, float, float], Stats] = optimizer_step
+    prepares_from: Literal["rewards", "logprobs"] = "logprobs"
+
+    def needs_for(self, updates: int) -> frozenset[str]:
+        """Return what a step of so many updates asks of the backend: ``needs``, and what it may spare itself."""
+        return self.needs | ({OLD_IS_CURRENT} if updates == 1 and self.prepares_from == "rewards" else frozenset())
 
 
 class Tokenizer(Protocol):
@@ -101,7 +112,7 @@ class Backend(Protocol):
         """Sample one completion per prompt; equal seeds give equal tokens, whatever else is in the batch."""
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """Measure a batch under the policy, without gradients; see Algorithm.needs for what else can be asked."""
+        """Measure a batch under the policy, without gradients; see Algorithm.needs_for for what can be asked."""
 
     def step(
         self,

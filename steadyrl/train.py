@@ -219,7 +219,8 @@ def one_step(
         raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
     require_tokens(training, session.environment)
     batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
-    batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
+    needs = algorithm.needs_for(config.update.epochs * config.update.minibatches)
+    batch = replace(batch, old=backend.score(batch, session.sampling, needs))
     batch = algorithm.prepare(batch, state.algorithm)
     clock.lap("score")
     if look:
@@ -308,15 +309,14 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
         DivergedError: A gradient is not finite.
     """
     settings = session.config.update
+    algorithm = replace(session.algorithm, needs=session.algorithm.needs_for(settings.epochs * settings.minibatches))
     records: list[dict[str, float]] = []
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
         parts = [rows for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few were scored
         for made, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
-            stats = session.algorithm.update(
-                session.backend, part, session.algorithm, session.sampling, rate, settings.max_grad_norm
-            )
+            stats = algorithm.update(session.backend, part, algorithm, session.sampling, rate, settings.max_grad_norm)
             means_now = {name: total / count for name, (total, count) in stats.items()}
             if not math.isfinite(means_now["grad_norm"]):
                 raise DivergedError(

@@ -5,8 +5,8 @@
 
 The parts that run in this process share the time and are tried in turn. The attacks on the sandbox and the hostile
 pages (bench/campaign/sandbox.py and pages.py) then get a share each. With ``--full`` every part has its number of
-trials, however long that takes. ``--add`` counts the trials of earlier calls as well. Every trial has a seed of its own:
-a failure names it, and ``--only PART --first NUMBER --trials 1`` repeats it. Exit code 1 if any promise was broken.
+trials, however long that takes. ``--add`` counts the trials of earlier calls as well. Every trial has its own seed: a
+failure names it, and ``--only PART --first NUMBER --trials 1`` repeats it. Exit code 1 if any promise was broken.
 """
 
 from __future__ import annotations

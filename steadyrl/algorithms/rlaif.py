@@ -63,6 +63,7 @@ def build(settings: Settings) -> Algorithm:
         select=drop_unscored,
         prepare=lambda batch, numbers: _prepare(batch, settings),
         loss=partial(_loss, settings=settings),
+        prepares_from="rewards",
     )
 
 

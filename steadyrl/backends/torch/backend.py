@@ -24,10 +24,11 @@ from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory, state
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
+from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.families import plan_of
 from steadyrl.backends.torch.folder import context_length
 from steadyrl.backends.torch.forward import pads
-from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, kept_mask, log_softmax, logits_of
+from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
 from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.reader import Reader
@@ -35,13 +36,16 @@ from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
-from steadyrl.protocols import Algorithm, Gradient, LossFn, Stats
+from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
 # The sampler's log-probs are taken for the trainer's where the two agree on some rows to this many nats; rounding
 # gives 1e-5 in float32.
 TRUSTED_GAP = 1e-3
+# In bfloat16 one token at a time and whole rows are rounded apart: 30 layers by 0.02 nats in the mean. A sampler that
+# is further away than this draws from something else.
+ROUNDED_GAP = 0.1
 RECHECKED_PART, LEAST_RECHECKED = 4, 4  # one row in four is rechecked, and at least four
 
 Result = TypeVar("Result")
@@ -77,8 +81,7 @@ class TorchBackend:
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
         self._read = Reader(self.model, self._parts, self._plan, self._lower, config.backend.gradient_checkpointing)
-        # In bfloat16 one token at a time and whole rows are rounded apart by more than TRUSTED_GAP, always.
-        self._trusting = config.update.old_logprobs == "sampler" and self._lower is None
+        self._trusting = config.update.old_logprobs == "sampler"
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
@@ -151,20 +154,27 @@ class TorchBackend:
         Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
         needs the policy's whole distribution is measured on those rows only.
         """
-        rechecked = self._rows_to_recheck(batch)
+        rounded = self._lower is not None and self._engine is None and OLD_IS_CURRENT in needs
+        rechecked = self._rows_to_recheck(batch, rounded)
         found = self._fitting(lambda: self._measure_rows(batch, rechecked, sampling, needs))
         mask = batch.completion_mask & rechecked[:, None]
         gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[mask]
-        if not rechecked.all() and (not gap.size or float(gap.max()) > TRUSTED_GAP):
+        near = gap.size and (float(gap.mean()) <= ROUNDED_GAP if rounded else float(gap.max()) <= TRUSTED_GAP)
+        if not rechecked.all() and not near:
             rechecked = np.ones(len(rechecked), bool)
             found = self._fitting(lambda: self._measure_rows(batch, rechecked, sampling, needs))
         return TokenScores(**found, rechecked=rechecked)
 
-    def _rows_to_recheck(self, batch: Batch) -> np.ndarray:
-        """Return [B] bool: the rows on which the sampler is checked, evenly spaced; all where none drew the tokens."""
+    def _rows_to_recheck(self, batch: Batch, rounded: bool) -> np.ndarray:
+        """Return [B] bool: the rows on which the sampler is checked, evenly spaced; all where none drew the tokens.
+
+        Args:
+            batch: As sampled.
+            rounded: Log-probs that differ by the rounding of bfloat16 will do.
+        """
         rows = len(batch.lengths)
         rechecked = np.ones(rows, bool)
-        if self._trusting and not np.isnan(batch.sampling_logprobs).any():
+        if self._trusting and (rounded or self._lower is None) and not np.isnan(batch.sampling_logprobs).any():
             rechecked[:] = False
             rechecked[np.linspace(0, rows - 1, min(rows, max(LEAST_RECHECKED, rows // RECHECKED_PART))).astype(int)] = (
                 True
@@ -212,11 +222,11 @@ class TorchBackend:
         self, part: Batch, rest: torch.Tensor, sampling: Sampling, ref_logprobs: torch.Tensor
     ) -> torch.Tensor:
         """Fill in the reference's log-probs of tokens not rechecked; return its hidden states [N, H] of all."""
-        kept, chosen = kept_mask(part, sampling, self._head, self.device), self._chosen(part)
+        kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
         with self._as_reference() as (read, head):
             hidden = read(part)
             cut = None if kept is None else kept[rest]
-            ref_logprobs[rest] = chosen_logprobs(hidden[rest], head, chosen[rest], _scale(sampling), cut, False)[0]
+            ref_logprobs[rest] = chosen_logprobs(hidden[rest], head, chosen[rest], scale, cut, False)[0]
         return hidden
 
     def _recheck(
@@ -238,7 +248,7 @@ class TorchBackend:
             reference: [N, H], the reference's, or None.
             found: Measurements [N] by name.
         """
-        kept, chosen, scale = kept_mask(part, sampling, self._head, self.device), self._chosen(part), _scale(sampling)
+        kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
         for rows in chunks(len(places), self._head.out_features):
             at = places[rows]
             cut = None if kept is None else kept[at]
@@ -309,7 +319,10 @@ class TorchBackend:
         self._masters.forget_gradients()
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
-            value, sums = loss(torch, self._new_scores(part, sampling, needs), self._arrays(part), count)
+            new, arrays = self._new_scores(part, sampling, needs), self._arrays(part)
+            if OLD_IS_CURRENT in needs:
+                arrays["old_logprobs"] = new.logprobs.detach()
+            value, sums = loss(torch, new, arrays, count)
             value.backward()
             self._masters.take_gradients()
             totals["loss/total"] += value.item()
@@ -327,8 +340,8 @@ class TorchBackend:
 
     def _new_scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         hidden = self._read(part)
-        kept, chosen = kept_mask(part, sampling, self._head, self.device), self._chosen(part)
-        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, _scale(sampling), kept, "entropy" in needs)
+        kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
+        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs)
         mask = torch.from_numpy(part.completion_mask).to(self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
@@ -379,16 +392,8 @@ class TorchBackend:
             named |= {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
         return named
 
-    def _chosen(self, part: Batch) -> torch.Tensor:
-        return torch.from_numpy(part.tokens[part.completion_mask].astype(np.int64)).to(self.device)
-
     def _arrays(self, part: Batch) -> dict[str, Any]:
         return {
             name: torch.from_numpy(array if array.dtype == bool else array.astype(np.float32)).to(self.device)
             for name, array in loss_arrays(part).items()
         }
-
-
-def _scale(sampling: Sampling) -> float:
-    """Return what logits are multiplied by before log-probs are taken."""
-    return 1.0 if sampling.logprobs == "raw" else 1.0 / sampling.temperature

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
-
-from steadyrl.types import Batch, Sampling
 
 CHUNK = 2**23  # logits computed at once
 LEAST_ROWS = 512  # but at least so many tokens: every chunk reads the whole head and adds to its whole gradient
@@ -163,15 +160,3 @@ def _shifted(
         z.masked_fill_(~kept, -torch.inf)
     z -= z.amax(-1, keepdim=True)
     return z
-
-
-def kept_mask(part: Batch, sampling: Sampling, head: nn.Linear, device: torch.device) -> torch.Tensor | None:
-    """Return [N, V] bool, True for the ids that truncation left, or None where nothing was cut."""
-    if part.kept is None or sampling.logprobs == "raw":
-        return None
-    lengths = part.kept.lengths[part.completion_mask]
-    keep = torch.zeros(len(lengths), head.out_features, dtype=torch.bool, device=device)
-    rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device)
-    keep[rows, torch.from_numpy(part.kept.ids.astype(np.int64)).to(device)] = True
-    keep[torch.from_numpy(lengths == 0).to(device)] = True
-    return keep
