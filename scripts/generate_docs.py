@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,32 +84,39 @@ def doctor_pages() -> dict[str, str]:
 
 def check_page(check: Check) -> str:
     """Return the page of a check, made from its record."""
-    needs = [" or ".join(f"`{name}`" for name in need.split("|")) for need in check.needs]
+    looks = " and ".join(" or ".join(f"`{name}`" for name in need.split("|")) for need in check.needs)
     steps = f" It takes {check.min_steps} steps." if check.min_steps > 1 else ""
-    causes = [
-        f"- **{cause.name}**: {cause.sign}.\n  *Do:* {cause.remedy.strip()}\n  {_known_from(cause)}"
-        for cause in check.causes
-    ]
+    needs = f"It needs {looks}, [as your trainer calls them](names.md).{steps}"
     parts = [
         f"# {check.name}",
-        check.title,
-        f"{check.topic}. Healthy: {check.healthy}",
-        f"Needs {' and '.join(needs)}.{steps}" if needs else "Needs no particular metric: it says what it lacks.",
-        "## Symptom",
+        f"**{check.title}**",
+        f"In a healthy run: {check.healthy[0].lower()}{check.healthy[1:]}",
+        "## What is seen",
         check.symptom,
-        "## Causes, what tells them apart, and what to do",
-        "\n".join(causes),
-        "## Source",
+        needs if looks else "It looks at whatever the log holds, and says what it lacks.",
+        "## What is behind it, and what to do",
+        "The doctor's answer has the name of the cause in brackets. After it stands what tells it from the others.",
+        "\n".join(_causes(check)),
+        "## Where the rule comes from",
         f"{check.source[0].upper() if check.source.split()[0].islower() else check.source[0]}{check.source[1:]}.",
-        f"{GENERATED} [All checks](README.md), [names of metrics](names.md).",
+        f"{GENERATED} [All checks, and how to read these pages](README.md).",
     ]
     return "\n\n".join(part.strip() for part in parts).replace("<", "&lt;") + "\n"
 
 
+def _causes(check: Check) -> Iterator[str]:
+    """Yield a line for each cause, those with one remedy together, and their remedy after them."""
+    for remedy in dict.fromkeys(cause.remedy for cause in check.causes):
+        for cause in (cause for cause in check.causes if cause.remedy == remedy):
+            yield f"- **{cause.name}**: {cause.sign}. {_known_from(cause)}"
+        yield f"\n  *Do:* {remedy.strip()}\n"
+
+
 def _known_from(cause: Cause) -> str:
     """Return how it is known that the cause shows so, and what brings it about."""
-    known = f"Measured: {cause.measured}." if cause.measured else "Reasoned, not measured."
-    return known + (f" Often caused by {', '.join(cause.follows)}." if cause.follows else "")
+    known = f"Seen in: {cause.measured}." if cause.measured else "Reasoned; no run that was examined led with it."
+    before = ", ".join(f"[{name}]({name}.md)" for name in cause.follows)
+    return known + (f" Look first at {before}: it often comes from there." if before else "")
 
 
 def names_page() -> str:

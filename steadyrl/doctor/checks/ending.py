@@ -97,11 +97,12 @@ def _more_room(run: Run) -> Mapping[str, Value]:
 truncated = Check(
     name="truncated", topic="Length and text",
     title="Completions are cut off by the length limit.",
-    symptom="At the end of the log more than 15 % of the completions reach the length limit; from 5 % on it is worth "
-    "knowing. What is scored of them is a fragment: an answer that would have come later earns nothing, and the "
-    "policy is never shown what ending is worth. Where the share is not logged, a mean length that is the same "
-    "whole number in most rows, and never more, shows it. Up to 30 % it harms only where the reward is seen not to "
-    "rise; up to a half it is worth knowing only while the reward rises or the share falls.",
+    symptom="Completions reach the length limit before they end by themselves: more than 15 % of them at the end of "
+    "the log. What is scored is then a fragment: an answer that would have come later earns nothing, and the "
+    "policy is never shown what ending is worth. From 5 % on it is told as information. So it is up to 30 %, "
+    "unless the reward is seen not to rise, and up to half, while the reward rises or the share falls. Where "
+    "the log has no such share, a mean length that is the same whole number in most rows, and never more, is "
+    "taken for the limit.",
     healthy="Fewer than 15 % of the completions are cut off by the length limit.",
     causes=(
         Cause("never_ends", "nearly all (90 %) are cut off from the first rows on",

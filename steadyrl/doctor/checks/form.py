@@ -171,10 +171,12 @@ READ = "Read some of the answers, and see what the reward pays for. "
 answers_alike = Check(
     name="answers_alike", topic="Length and text",
     title="The answers have all become alike.",
-    symptom="Of the last completions in the log (40 at least, 400 at most) most are one text, one form with other "
-    "words in it, or words that repeat themselves, and they were not so at the start. The reward can rise all the "
-    "while: a form that pays is cheaper to find than an answer. Without completions from the start it is worth knowing "
-    "only: a task can ask for one form.",
+    symptom="The answers of different prompts become copies of one pattern: one text for all, one form in which only "
+    "some words differ, or words that are said twice. The reward can rise all the while, because a form that "
+    "pays is cheaper to find than an answer, and no curve shows it. The doctor reads the completions "
+    "themselves: the last 40 to 400 of the log, against those of its start. What was so before training is "
+    "the task's own form. Without completions from the start it is told as information only, because a task "
+    "can ask for one form.",
     healthy="Answers differ between prompts, in their words and in their form.",
     causes=(
         Cause("ignores_prompt", "more than half of the answers, to ten prompts at least, are the very same",

@@ -194,23 +194,24 @@ _SAMPLER = ("warped_sampling", "sampler_mismatch")
 grad_norm = Check(
     name="grad_norm", topic="Policy",
     title="The gradient norm spikes, grows, is zero, always clipped, or not logged.",
-    symptom="The norm before clipping, often the earliest sign of an unstable run, does one of these: several steps "
-    "have 5 times the norm of the steps before; norms lie above 100 times the limit at which trainers clip, and 20 "
-    "times the median (four rows can show it); the level at the end is 10 times that at the start; it is exactly 0 "
-    "in more than half of the rows; it is always clipped. A single spike is not reported. Where it is not logged, "
-    "the answer says how to log it with the trainer at hand.",
+    symptom="The gradient norm before clipping is often the earliest sign of an unstable run. Reported is a norm that "
+    "spikes (several steps with 5 times the norm of the steps before; a single one is not reported), that is far "
+    "beyond any limit (above 100 times the limit at which trainers clip and 20 times the median, which four rows "
+    "can show), that grows (tenfold from start to end), that is exactly 0 in more than half of the rows, or that "
+    "is always clipped. Where it is not logged, the answer says how to log it with the trainer at hand.",
     healthy="The gradient norm is logged before clipping, above 0, and of one size.",
     causes=(
         Cause("reward_outlier", "the greatest or least reward spikes at those steps", HALVE,
               change=times("learning_rate", 0.5), follows=("reward_jump", "reward_scale"), moves=("reward_limit",)),
         Cause("value_loss", "the value loss spikes at those steps", HALVE, change=times("learning_rate", 0.5),
-              follows=("value_loss_spikes", "reward_jump", "value_jump")),
+              follows=("value_loss_spikes", "reward_jump", "value_jump"), measured="reward_outliers"),
         Cause("large_updates", "the KL or the ratio jumps at those steps", HALVE, change=times("learning_rate", 0.5),
               follows=("learning_rate_too_high",), moves=("learning_rate",)),
         Cause("exploding", "its level grew, or lies far beyond every limit from the start",
               "Halve the learning rate, clip the norm at 1, and go on from a checkpoint before the growth; see "
               "whether entropy or the sampler's mismatch changed first.", change=slower,
-              follows=(*_SAMPLER, "reward_jump", "learning_rate_too_high"), moves=("learning_rate",)),
+              follows=(*_SAMPLER, "reward_jump", "learning_rate_too_high"), moves=("learning_rate",),
+              measured="published log of tinker"),
         Cause("no_signal", "it is 0 where the rewards of a prompt do not differ: all advantages are 0",
               "Fix the reward or the choice of problems.", follows=("no_signal_groups", "reward_constant"),
               measured="constant_reward; published logs of TRL"),

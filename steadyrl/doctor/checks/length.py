@@ -125,7 +125,7 @@ length_collapse = Check(
               "Go back to a checkpoint before the fall, with a third of the learning rate, and see what broke "
               "first.", follows=("kl_penalty_outweighs", "learning_rate_too_high", "grad_norm", "kl_runaway")),
         Cause("unknown", "nothing in the log says what pays for it",
-              "Read some completions from before and after."),
+              "Read some completions from before and after.", measured="length_exploited, reward_offset"),
     ),
     find=_collapse, needs=("length",), min_steps=4,
     judges="length",

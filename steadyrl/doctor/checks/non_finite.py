@@ -130,7 +130,8 @@ non_finite = Check(
               f"{BACK}, with the backward pass in bfloat16 or float32, or a loss scaler that skips such steps.",
               measured="overflow_gradient"),
         Cause("loss", "the loss first", f"{BACK}, and log the parts of the loss: the one that is not a number first "
-              "says whether a division by an empty mask, the KL or the value head is at fault."),
+              "says whether a division by an empty mask, the KL or the value head is at fault.",
+              measured="published log of ChatGLM-Efficient-Tuning"),
         Cause("hidden", "the loss stands still at one number while the gradient norm is NaN: Hugging Face trainers "
               "replace a NaN loss in the log by the mean of the losses before (logging_nan_inf_filter, on by "
               "default)", f"{BACK}, with logging_nan_inf_filter off, so that the log shows the loss as it is."),

@@ -188,30 +188,32 @@ def _warp(name: str, sign: str, measured: str = "") -> Cause:
     return Cause(name, sign, SAMPLING_REMEDY, change=plain_sampling, measured=measured)
 
 
-STALE = "the gap is positive and the temperature is not above 1: the sampler's weights are not the trainer's"
+STALE = "-log p lies above the entropy and the temperature is not above 1, so the sampler has other weights"
 warped_sampling = Check(
     name="warped_sampling", topic="Sampling and numbers",
     title="Tokens are not drawn from the distribution whose log-probs train.",
-    symptom="The mean of -log p over the sampled tokens is an estimate of the policy's entropy, if the tokens were "
-    "drawn from that policy. Here it differs from the exact entropy by more than noise. The test works on the first "
-    "day: it shows the fault even while policy and reference are equal and every KL estimate reads exactly 0. Not "
-    "judged where the trainer's own pass is noisy, with dropout left on: see sampler_mismatch.",
+    symptom="Every ratio and every KL estimate takes for granted that the tokens were drawn from the very distribution "
+    "whose log-probs are logged. If they were, the mean of -log p over the sampled tokens is an estimate of that "
+    "distribution's entropy. Here the two differ by more than noise (5 standard errors and 3 % of the entropy). "
+    "The test works from the first step on: it shows the fault even while policy and reference are equal and "
+    "every KL estimate reads exactly 0. It is not made where the trainer's own pass is noisy, as with dropout "
+    "left on: see sampler_mismatch.",
     healthy="The mean -log p of sampled tokens equals the exact entropy, but for noise.",
     causes=(
-        _warp("temperature", "the gap is negative: likely tokens were drawn too often; the settings hold a "
-              "temperature below 1, with the plain softmax in training",
+        _warp("temperature", "-log p lies below the entropy, so likely tokens were drawn too often, and the settings "
+              "hold a temperature below 1 with the plain softmax in training",
               "warped_temperature"),
-        _warp("truncation", "the same with top-k or top-p in the settings",
+        _warp("truncation", "likewise, and the settings hold a top-k or top-p",
               "warped_top_p"),
-        _warp("temperature_or_truncation", "the same where the settings are not in the log",
+        _warp("temperature_or_truncation", "likewise, and the log does not hold the settings",
               "trl-ppo"),
-        _warp("high_temperature", "the gap is positive, and the temperature is above 1"),
+        _warp("high_temperature", "-log p lies above the entropy, and the temperature is above 1"),
         Cause("stale_weights", STALE,
               "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch "
               "after each load.", measured="stale_sampler"),
-        _warp("high_temperature_or_stale_weights", "the same where the temperature is not in the log"),
-        Cause("pad_leak", "the gap is positive and larger than the entropy itself: tokens count that were never "
-              "drawn, such as padding after the end", LEAK_REMEDY, measured="pad_leak"),
+        _warp("high_temperature_or_stale_weights", "-log p lies above the entropy, and the log holds no temperature"),
+        Cause("pad_leak", "-log p lies above the entropy by more than the entropy itself: tokens count that were "
+              "never drawn, such as padding after the end", LEAK_REMEDY, measured="pad_leak"),
     ),
     find=_warped, applies=lambda run: run.traits.trains_on == "sampled",
     source="TRL 0.11.0, ppo_trainer.py, batched_forward_pass (log-probs of raw logits); TRL's deleted training FAQ "

@@ -101,24 +101,25 @@ def _equal_cause(run: Run) -> tuple[str, str]:
 no_signal_groups = Check(
     name="no_signal_groups", topic="Reward",
     title="Most groups have equal rewards and teach nothing.",
-    symptom="In the last fifth of the log more than 70 % of the groups (the completions of one prompt) have rewards "
-    "that are all the same; or more than half from the first to the last of at least 200 steps in which the reward "
-    "did not rise. With a group baseline their advantages are exactly 0: they cost time and give no gradient. Where "
-    "the share is not logged, advantages that are all 0 or a spread of 0 within groups show it; a row in which "
-    "nothing differs is enough. Chance alone gives 43 % where nine of ten answers are right and a group has eight. "
-    "Where the reward rose while the share grew, the policy has become sure of its answers by learning: worth "
-    "knowing only.",
+    symptom="A group is the completions of one prompt. With a group baseline, as in GRPO, a completion is judged "
+    "against the others of its group; where all of them earn the same reward, every advantage is exactly 0, "
+    "and the group costs time without giving any gradient. Reported are runs in whose last fifth more than 70 "
+    "% of the groups are so, or more than half from the first to the last of at least 200 steps in which the "
+    "reward did not rise. Some such groups are normal: by chance alone they are 43 % where nine of ten "
+    "answers are right and a group has eight. Where the log has no such share, advantages that are all 0 or a "
+    "spread of 0 within groups show it, in a single row. If the reward rose while the share grew, the policy "
+    "became sure of its answers by learning, and the finding is for information.",
     healthy="In most groups the rewards differ.",
     causes=(
-        Cause("too_easy", "the mean reward lies near the greatest that occurs",
+        Cause("too_easy", "the mean reward is near the greatest that occurs: nearly all completions are right",
               "Take harder problems, or stop: these are learned. Drawing groups anew until they differ keeps the "
               "batch full.", measured="trl-grpo cut_off; published logs"),
-        Cause("too_hard", "the mean reward lies near the least that occurs",
+        Cause("too_hard", "the mean reward is near the least that occurs: nearly all completions are wrong",
               "Begin with easier problems, draw more completions of each, or pay for partial success.",
               change=more_samples, follows=("truncated", "empty_completions", "reward_part_idle"),
               measured="empty_template; published logs of TRL"),
-        Cause("same_answers", "it lies between: the policy gives the same answer to a prompt every time, some "
-              "right, some wrong",
+        Cause("same_answers", "the mean reward lies between: the policy gives one answer to a prompt every time, "
+              "right for some prompts and wrong for others",
               "Sample at temperature 1 so that completions differ, and draw more of each prompt.",
               change=both(to(temperature=1.0), more_samples), follows=("entropy_collapse",), moves=("temperature",),
               measured="constant_reward; published logs of TRL"),
@@ -181,8 +182,9 @@ advantage_baseline = Check(
     name="advantage_baseline", topic="Reward",
     title="Advantages are the rewards themselves: there is no baseline.",
     symptom="The least and the greatest advantage of a step are those of its rewards, or the mean advantage follows "
-    "the mean reward. With rewards of one sign every sampled token becomes likelier, or every one less likely, "
-    "whatever was good about it; and the noise of the gradient is many times what it has to be. One row shows it.",
+    "the mean reward. With rewards of one sign every sampled token becomes likelier, or every one less "
+    "likely, whatever was good about it; and the noise of the gradient is many times what it has to be. One "
+    "row shows it.",
     healthy="Advantages are measured against a baseline: other completions of the prompt, or a value head.",
     causes=(
         Cause("single_sample", "a method that compares the completions of a prompt draws one of each: its mean is "
@@ -240,8 +242,8 @@ def _named(names: list[str]) -> str:
 reward_part_idle = Check(
     name="reward_part_idle", topic="Reward",
     title="A part of the reward never pays, or never differs.",
-    symptom="One of several reward parts is 0 in every row (five rows and ten steps at least), or has one other "
-    "value in all of them. A part that is always the same teaches nothing, whatever its weight. Worth knowing only "
+    symptom="One of several reward parts is 0 in every row (five rows and ten steps at least), or has one other value "
+    "in all of them. A part that is always the same teaches nothing, whatever its weight. Worth knowing only "
     "while the reward rises by its other parts, and of parts that take away.",
     healthy="Every part of the reward is earned by some completions and missed by others.",
     causes=(
