@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from steadyrl.doctor.series import Run
 from steadyrl.types import Finding, Severity
 
-Value = float | int | str | bool
+
+@dataclass(frozen=True)
+class Times:
+    """A change of a setting whose value is not known, as a factor."""
+
+    factor: float
+
+
+Value = float | int | str | bool | Times
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
 
 
@@ -164,7 +172,7 @@ class Check:
             cause=cause.name,
             message=result.message,
             evidence=result.evidence,
-            remedy=result.remedy or cause.remedy,
+            remedy=(result.remedy or cause.remedy) + relative(run, change),
             overrides=spelled(run, change),
             source=self.source,
         )
@@ -178,7 +186,17 @@ def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:
 
     Of a trainer whose name for a setting is not known, the change is left to the remedy's words.
     """
-    return tuple(f"{run.keys[name]}={_text(value)}" for name, value in change.items() if name in run.keys)
+    known = {name: value for name, value in change.items() if name in run.keys and not isinstance(value, Times)}
+    return tuple(f"{run.keys[name]}={_text(value)}" for name, value in known.items())
+
+
+def relative(run: Run, change: Mapping[str, Value]) -> str:
+    """Return a sentence with the trainer's own names of settings whose values the log does not hold; "" for none."""
+    factors = {name: value.factor for name, value in change.items() if isinstance(value, Times)}
+    told = [
+        f"{run.keys[name]} to {factor:.2g} times what it is" for name, factor in factors.items() if name in run.keys
+    ]
+    return f" Set {' and '.join(told)}; the log does not hold its value." if told else ""
 
 
 def _text(value: Value) -> str:

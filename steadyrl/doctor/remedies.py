@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Value
+from steadyrl.doctor.check import Times, Value
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, update_size
@@ -26,12 +26,13 @@ def learning_rate(run: Run) -> float | None:
 
 
 def times(name: str, factor: float) -> Change:
-    """Return the change of a setting to ``factor`` times what it is; none where that is unknown or 0."""
+    """Return the change of a setting to ``factor`` times what it is; none where that is 0."""
 
     def change(run: Run) -> Mapping[str, Value]:
         now = learning_rate(run) if name == "learning_rate" else setting(run, name)
         if not now:
-            return {}
+            known = setting(run, name) is not None or run.get(name) is not None  # as 0, which has no multiple
+            return {} if known else {name: Times(factor)}
         return {name: float(f"{now * factor:.1g}") if name in ("learning_rate", "kl_coef") else round(now * factor)}
 
     return change

@@ -14,7 +14,7 @@ needs.package("accelerate")
 import torch  # noqa: E402
 
 from steadyrl.errors import ConfigError  # noqa: E402
-from steadyrl.integrations.trl import DoctorCallback, passes_agree, read_batch, vocabulary_size  # noqa: E402
+from steadyrl.integrations.trl import DoctorCallback, passes_agree, read_batch, texts, vocabulary_size  # noqa: E402
 
 TOKENS, STEPS = 50, 40
 
@@ -253,3 +253,20 @@ def test_only_what_computes_a_loss_can_be_watched():
 def test_only_causal_models_are_measured():
     assert vocabulary_size(model()) == TOKENS
     assert vocabulary_size(torch.nn.Linear(2, 2)) is None
+
+
+class Words:
+    """A tokenizer whose token 0 is padding and whose others are letters."""
+
+    def batch_decode(self, rows, skip_special_tokens):
+        assert skip_special_tokens
+        return ["".join(chr(96 + token) for token in row if token) for row in rows]
+
+
+def test_texts_of_a_batch_are_those_that_the_mask_keeps():
+    batch = {
+        "prompt_ids": torch.tensor([[0, 1], [2, 3]]), "prompt_mask": torch.tensor([[0, 1], [1, 1]]),
+        "completion_ids": torch.tensor([[4, 5, 6], [7, 0, 0]]), "completion_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]),
+    }  # fmt: skip
+    read = [(one.step, one.prompt, one.completion) for one in texts(Words(), batch, 3)]
+    assert read == [(3, "a", "de"), (3, "bc", "g")]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from steadyrl.doctor.checks.form import answers_alike, form_of
-from steadyrl.doctor.live import Ends, LiveDoctor
+from steadyrl.doctor.live import Ends, LiveDoctor, Seen
 from steadyrl.doctor.series import Run, Written
 from tests.doctor.checks.series_for_values import said
 
@@ -114,3 +114,29 @@ def test_a_run_that_goes_on_is_told_from_its_rollouts(tmp_path):
     doctor = LiveDoctor({}, every=1, completions=Ends(tmp_path))
     changes = doctor.add(40, {"reward/mean": 0.5})
     assert ("answers_alike", "one_template") in {(c.finding.check, c.finding.cause) for c in changes}
+
+
+def test_two_forms_of_one_length_are_one_form():
+    rng = np.random.default_rng(9)
+    last = [f" {operator} ".join(some(rng, 2)) for operator in rng.choice(["AND", "OR"], size=400, p=[0.55, 0.45])]
+    (one,) = answers_alike(run_with(fresh(9), last))
+    assert (one.cause, one.severity) == ("one_template", "warning")
+    assert "'w AND w' or 'w OR w'" in one.message
+
+
+def test_words_repeated_since_the_start_are_worth_knowing_only():
+    rng = np.random.default_rng(10)
+
+    def doubled(seed):
+        drawn = np.random.default_rng(seed)
+        return [f"{free(rng)} OR {word} OR {word}" if drawn.random() < 0.8 else free(rng) for word in
+                drawn.choice(WORDS, size=400)]  # fmt: skip
+
+    assert found(doubled(1), doubled(2)) == [("repeated_words", "info")]
+
+
+def test_of_what_was_shown_the_first_and_the_last_are_kept():
+    seen = Seen(most=3)
+    for step in range(10):
+        seen.add([Written(step, "p", f"answer {step}")])
+    assert [one.step for one in seen] == [0, 1, 2, 7, 8, 9]

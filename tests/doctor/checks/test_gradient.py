@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -100,3 +102,14 @@ def test_the_founding_trainer_is_told_how_to_log_it():
 
 def test_a_trainer_of_ones_own_is_told_too():
     assert "clip_grad_norm_" in unclear(grad_norm(make_run({"reward": np.arange(50.0)}, trainer="unknown"))).message
+
+
+def test_a_setting_whose_value_the_log_lacks_is_named_as_the_trainer_calls_it():
+    grown = make_run({"grad_norm": quiet() * np.exp(np.linspace(0.0, np.log(100.0), N))})
+    of_tinker = replace(grown, keys={"learning_rate": "actor.lr"}, settings={})
+    one = next(found for found in grad_norm(of_tinker) if found.cause == "exploding")
+    assert one.remedy.endswith("Set actor.lr to 0.33 times what it is; the log does not hold its value.")
+    assert one.overrides == ()
+    known = next(f for f in grad_norm(replace(of_tinker, settings={"learning_rate": 3e-4})) if f.cause == "exploding")
+    assert known.overrides == ("actor.lr=0.0001",)
+    assert "does not hold" not in known.remedy
