@@ -141,45 +141,46 @@ def _explosion(run: Run) -> Result:
     start, end = head(length), tail(length)
     if lengths is None or not (lengths.rose and end > EXPLODED * start):
         return None
-    cause, told = _growth_cause(run)
-    if cause == "unknown" and direction(reward) > 0:
+    told, harmless = _growth(run)
+    if not told and direction(reward) > 0:
         return None
     return Found(
-        cause,
-        "info" if cause == "length_pays" else "warning",
+        "grew",
+        "info" if harmless else "warning",
         first_lasting(length, length.values > EXPLODED * start),
-        f"completions grew from {number(start)} to {number(end)} tokens: {told}",
-        (f"mean length {number(start)} at the start, {number(end)} at the end", told),
+        f"completions grew from {number(start)} to {number(end)} tokens: {told or 'the reward did not rise with them'}",
+        (f"mean length {number(start)} at the start, {number(end)} at the end",),
         change={"max_new_tokens": round(2 * start)},
     )
 
 
-def _growth_cause(run: Run) -> tuple[str, str]:
+def _growth(run: Run) -> tuple[str, bool]:
+    """Return what goes with growing completions, "" for nothing, and whether it is worth knowing only."""
     repeats, cut = run.get("repetition"), cut_off(run)
     if repeats is not None and tail(repeats) > head(repeats) + REPEATS_MORE:
-        return "repetition", f"the share of repeated word triples grew to {tail(repeats):.0%}"
+        return f"the share of repeated word triples grew to {tail(repeats):.0%}", False
     if cut is not None and tail(cut[0]) > CUT_OFF:
-        return "no_end", f"{tail(cut[0]):.0%} are cut off at the end"
+        return f"{tail(cut[0]):.0%} are cut off at the end", False
     follows = correlation(run, changes=True)
     if follows > MOVES_TOGETHER:
-        return "length_pays", f"the reward follows the length from step to step (correlation {number(follows)})"
-    return "unknown", "the reward did not rise with them"
+        return f"the reward follows the length from step to step (correlation {number(follows)})", True
+    return "", False
 
 
-BOUND = "Bound the length near what good answers need, and see whether the reward prefers long texts."
 length_explosion = Check(
     name="length_explosion", topic="Length and text",
     title="Completions grow to several times their length.",
     symptom="The mean length ends above three times its start. Longer texts are no fault where reasoning gets better "
-    "by them; they are one where the reward does not rise with them. Growth together with a rising reward and none "
-    "of the causes below is not reported.",
+    "by them; they are one where the reward does not rise with them, where the texts repeat themselves more (the share "
+    "of repeated word triples grew by 0.2), or where more than half are cut off at the end. Where the reward follows "
+    "the length from step to step (correlation above 0.7) it is worth knowing. Growth together with a rising reward "
+    "and none of these is not reported.",
     healthy="Completions grow no more than the reward does.",
     causes=(
-        Cause("repetition", "the share of repeated word triples grew as well", BOUND, follows=("repetition",)),
-        Cause("no_end", "more than half are cut off by the limit at the end", BOUND, follows=("entropy_explosion",),
-              measured="entropy_bonus"),
-        Cause("length_pays", "the reward follows the length from step to step (correlation above 0.7)", BOUND),
-        Cause("unknown", "it grew and the reward did not rise", BOUND, follows=("entropy_explosion",)),
+        Cause("grew", "what goes with it is named: repetition, texts without an end, a reward that follows the "
+              "length, or a reward that does not rise",
+              "Bound the length near what good answers need, and see whether the reward prefers long texts.",
+              follows=("repetition", "entropy_explosion"), measured="entropy_bonus"),
     ),
     find=_explosion, needs=("length", "reward"), min_steps=MIN_STEPS,
     source="Secrets of RLHF I (arXiv 2307.04964, abstract): length up and perplexity down while the reward rises is "
@@ -195,17 +196,16 @@ def _repetition(run: Run) -> Result:
     grew = levels.rose and levels.end > levels.first + REPEATS_MORE
     if not grew and min(levels.first, levels.end) <= REPEATS_ALWAYS:
         return None
-    cause = ("repetition_pays" if learns(run) else "degenerate") if grew else "from_start"
+    pays = ", and the reward rose meanwhile: loops are rewarded" if grew and learns(run) else ""
     return Found(
-        cause,
+        "grew" if grew else "from_start",
         "warning" if grew else "info",
         first_lasting(share, share.values > levels.first + REPEATS_MORE) if grew else None,
-        f"{levels.end:.0%} of the word triples are repetitions, {levels.first:.0%} at the start",
+        f"{levels.end:.0%} of the word triples are repetitions, {levels.first:.0%} at the start{pays}",
         (f"block means {number(levels.first)} and {number(levels.end)}",),
     )
 
 
-LESS = "Pay less for repeated text, and go on from a checkpoint before it began."
 repetition = Check(
     name="repetition", topic="Length and text",
     title="Texts repeat themselves.",
@@ -213,9 +213,10 @@ repetition = Check(
     "above 0.5 throughout (worth knowing only: code and tables repeat by nature).",
     healthy="Texts do not repeat themselves more than at the start.",
     causes=(
-        Cause("repetition_pays", "the reward rose meanwhile: loops are rewarded; a held-out judge would tell", LESS),
-        Cause("degenerate", "the reward did not rise: the policy is breaking; entropy and KL show where it began",
-              LESS, follows=("entropy_collapse", "learning_rate_too_high")),
+        Cause("grew", "there were fewer at the start: where the reward rose meanwhile, loops are rewarded, and a "
+              "held-out judge would tell; else the policy is breaking, and entropy and KL show where it began",
+              "Pay less for repeated text, and go on from a checkpoint before it began.",
+              follows=("entropy_collapse", "learning_rate_too_high")),
         Cause("from_start", "the model loops from the first step: a small base model, or too cold a temperature",
               "Sample at a higher temperature, if the texts should not repeat themselves.", change=to(temperature=1.0)),
     ),

@@ -35,7 +35,7 @@ def _unscored(run: Run) -> Result:
     early = head(share) > UNSCORED_WARN
     since = int(share.steps[0]) if early else first_lasting(share, share.values > UNSCORED_WARN)
     return Found(
-        "judge_or_engine" if early else "engine_failing",
+        "scorer_fails",
         "critical" if level > UNSCORED_CRITICAL else "warning",
         since,
         f"{level:.0%} of the completions have no reward, since step {since}",
@@ -43,10 +43,6 @@ def _unscored(run: Run) -> Result:
     )
 
 
-FIX_SCORER = (
-    "Read the reasons recorded with the rollouts and fix what scores them: the judge, its time-out, the engine, the "
-    "tests. Run `steadyrl task check`."
-)
 reward_unscored = Check(
     name="reward_unscored", topic="Reward",
     title="Many completions get no reward at all.",
@@ -54,10 +50,11 @@ reward_unscored = Check(
     "the batch; what remains may be the easy ones.",
     healthy="Fewer than a tenth of the completions have no reward.",
     causes=(
-        Cause("judge_or_engine", "so from the first steps: the judge is not reachable, answers in a form that is "
-              "not understood, or the tests cannot run here", FIX_SCORER),
-        Cause("engine_failing", "it began later: a limit on requests, a time-out, a full disk, a dead service",
-              FIX_SCORER, measured="judge_silent"),
+        Cause("scorer_fails", "from the first steps: the judge is not reachable, answers in a form that is not "
+              "understood, or the tests cannot run here; later: a limit on requests, a time-out, a full disk, a "
+              "dead service",
+              "Read the reasons recorded with the rollouts and fix what scores them: the judge, its time-out, the "
+              "engine, the tests. Run `steadyrl task check`.", measured="judge_silent"),
     ),
     find=_unscored, needs=("reward_unscored",), min_steps=5,
     source="steadyrl's own rule",

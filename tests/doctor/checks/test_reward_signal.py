@@ -57,13 +57,13 @@ def test_a_value_head_learns_from_equal_rewards_as_well():
 
 def test_a_judge_that_never_answers_is_critical_from_the_start():
     found = finding(reward_unscored(healthy(n=N, reward_unscored=np.full(N, 0.8))))
-    assert (found.severity, found.cause, found.since_step) == ("critical", "judge_or_engine", 0)
+    assert (found.severity, found.cause, found.since_step) == ("critical", "scorer_fails", 0)
 
 
 def test_an_engine_that_fails_later_is_dated():
     share = np.where(np.arange(N) < 90, 0.0, 0.3)
     found = finding(reward_unscored(healthy(n=N, reward_unscored=share)))
-    assert (found.severity, found.cause, found.since_step) == ("warning", "engine_failing", 90)
+    assert (found.severity, found.cause, found.since_step) == ("warning", "scorer_fails", 90)
 
 
 # reward_scale
