@@ -26,6 +26,7 @@ QUANTITIES: dict[str, str] = {
     "autopilot/": "A number of the autopilot.",
     "curriculum/": "A number of the curriculum: groups with signal, difficulty, entropy of the choice.",
     "judge/": "A number of the judge: verdicts, failures, waits, tokens, cost.",
+    "trust_region/": "A number of a step that is bounded by a trust region, such as the share of it that was taken.",
     "kl_sampler": "KL between sampler and trainer, which should be rounding only.",
     "sampler_gap": "Mean |log p of the sampler - log p of the trainer|.",
     "sampler_gap_max": "Greatest |log p of the sampler - log p of the trainer|.",
