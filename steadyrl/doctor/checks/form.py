@@ -24,6 +24,7 @@ SHORT = 12  # words: longer answers have templates of their own
 LEAST_WORDS = 2
 DENSE = 0.2  # bytes after compression over bytes before: text that says one thing over and over
 DENSE_BYTES = 200  # shorter texts do not compress by their own repetition
+LOOPED = 0.5  # of the triples of words in a text of more than 12 words stood in it before
 GREW = 0.2  # share at the end above that at the start: what was there before training is the task's own form
 WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -40,7 +41,8 @@ class Form:
             it has as many words, such as "w AND w" beside "w OR w".
         alike: The share of the answers that have one of these.
         repeated: Share of the short answers that hold one word twice in the template's open places.
-        dense: Share of the long answers that compress to a fifth.
+        loops: Share of the answers that say one thing over and over: they compress to a fifth, or half of their triples
+            of words repeat.
     """
 
     texts: int
@@ -50,7 +52,7 @@ class Form:
     templates: tuple[str, ...]
     alike: float
     repeated: float
-    dense: float
+    loops: float
 
 
 def form_of(written: Sequence[Written]) -> Form | None:
@@ -71,8 +73,7 @@ def form_of(written: Sequence[Written]) -> Form | None:
     common = [one for one in common if len(one[0].split()) == len(common[0][0].split())]
     filled = [[w.lower() for w in several if w not in fixed and w.isalnum()] for several in short]
     twice = sum(len(set(several)) < len(several) for several in filled)
-    long = [text.encode() for text in texts if len(text.encode()) >= DENSE_BYTES]
-    dense = sum(len(zlib.compress(text, 6)) < DENSE * len(text) for text in long)
+    loops = sum(_loops(text.encode(), several) for text, several in zip(texts, words, strict=True))
     return Form(
         texts=len(texts),
         prompts=len(prompts),
@@ -81,8 +82,15 @@ def form_of(written: Sequence[Written]) -> Form | None:
         templates=tuple(template for template, _ in common),
         alike=sum(count for _, count in common) / len(texts),
         repeated=twice / len(texts),
-        dense=dense / len(texts),
+        loops=loops / len(texts),
     )
+
+
+def _loops(text: bytes, words: Sequence[str]) -> bool:
+    triples = list(zip(words, words[1:], words[2:], strict=False))
+    if len(words) > SHORT and len(set(triples)) < LOOPED * len(triples):
+        return True
+    return len(text) >= DENSE_BYTES and len(zlib.compress(text, 6)) < DENSE * len(text)
 
 
 def _ends(run: Run) -> tuple[list[Written], list[Written]]:
@@ -120,10 +128,10 @@ def _alike(run: Run) -> Result | list[Result]:
             (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
         )
     for cause, share, least, told in (
-        ("repeats_itself", now.dense, REPEATED_WORDS, "compress to a fifth: they say one thing over and over"),
+        ("repeats_itself", now.loops, REPEATED_WORDS, "say one thing over and over"),
         ("repeated_words", now.repeated, REPEATED_WORDS, "hold the same word twice where words should differ"),
     ):
-        was = 0.0 if before is None else (before.dense if cause == "repeats_itself" else before.repeated)
+        was = 0.0 if before is None else (before.loops if cause == "repeats_itself" else before.repeated)
         if share > least and share > was + GREW:
             return Found(
                 cause,
@@ -185,7 +193,8 @@ answers_alike = Check(
         Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words "
               "differ between answers, 20 points more than at the start; from half of them on it is worth knowing in "
               "any case", READ + "Give no reward for a word that stands there already."),
-        Cause("repeats_itself", "more than 30 % of the answers compress to a fifth of their bytes",
+        Cause("repeats_itself", "more than 30 % of the answers say one thing over and over: they have more than twelve "
+              "words, and more than half of their triples of words stood in them before; or they compress to a fifth",
               READ + "Pay less for repeated text, and go back to a checkpoint before it began.",
               follows=("entropy_collapse", "repetition", "length_explosion")),
         Cause("one_template", "more than half of the answers (a warning from 80 % on) are one form with other words "

@@ -140,3 +140,11 @@ def test_of_what_was_shown_the_first_and_the_last_are_kept():
     for step in range(10):
         seen.add([Written(step, "p", f"answer {step}")])
     assert [one.step for one in seen] == [0, 1, 2, 7, 8, 9]
+
+
+def test_answers_of_one_word_again_and_again_are_told_where_they_are_too_short_to_compress():
+    rng = np.random.default_rng(11)
+    last = [" OR ".join([word] * 9) for word in rng.choice(WORDS, size=400)]  # 17 words, some 70 bytes
+    assert found(fresh(11), last) == [("repeats_itself", "warning")]
+    plain = [" ".join(some(rng, 14)) for _ in range(400)]
+    assert found(fresh(11), plain) == []
