@@ -33,6 +33,10 @@ SETTINGS = {
         "sampling.max_new_tokens=12", "update.learning_rate=1e-4", "evaluate.problems=20",
         "evaluate.every=2", "evaluate.patience=3", "run.keep_checkpoints=1",
     ],
+    "mlx": [
+        "backend.name=mlx", "run.steps=8", "run.checkpoint_every=2", "rollout.prompts_per_step=8",
+        "sampling.max_new_tokens=8", "update.learning_rate=1e-4", "evaluate.problems=8",
+    ],
 }  # fmt: skip
 CONFIG = '[task]\nname = "search"\nargs = { corpus = "generated" }\n[rewards]\nretrieval = 1.0\nlength = 0.1\n'
 

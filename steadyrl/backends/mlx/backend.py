@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from steadyrl.backends.mlx.sampler import sample
 from steadyrl.backends.stops import StopStrings
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
-from steadyrl.protocols import Algorithm, LossFn
+from steadyrl.protocols import Algorithm, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = [0.9, 0.95], 1e-8  # of the PyTorch backend
@@ -155,13 +155,7 @@ class MlxBackend:
         max_grad_norm: float,
     ) -> dict[str, tuple[float, float]]:
         """See Backend."""
-        count = float(batch.completion_mask.sum())
-        try:
-            gradients, totals = self._fitting(
-                lambda size: self._accumulate(micro_batches(batch, size), batch, loss, sampling, needs)
-            )
-        finally:
-            self._net.use(self._net.params)  # what was differentiated must not stay in the model
+        gradients, stats = self._gradients_of(batch, loss, sampling, needs)
         norm = math.sqrt(sum(_square(gradient) for gradient in gradients.values()))
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             factor = min(1.0, max_grad_norm / (norm + _NORM_EPS))
@@ -169,8 +163,36 @@ class MlxBackend:
             clipped = {name: gradient * factor for name, gradient in gradients.items()}
             self._net.adopt(self.optimizer.apply_gradients(clipped, self._net.params))
             mx.eval(self.optimizer.state)
-        stats = {name: (measured, count) for name, measured in totals.items()}
-        return stats | {"loss/total": (totals["loss/total"], 1.0), "grad_norm": (norm, 1.0)}
+        return stats | {"grad_norm": (norm, 1.0)}
+
+    def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
+        """See Differentiable."""
+        gradients, stats = self._gradients_of(batch, loss, sampling, needs)
+        return _flat(gradients[name] for name in self._net.params), stats
+
+    def weights(self) -> np.ndarray:
+        """See Differentiable."""
+        return _flat(self._net.params.values())
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """See Differentiable."""
+        ends = np.cumsum([array.size for array in self._net.params.values()])
+        parts = np.split(np.asarray(weights, np.float32), ends[:-1])
+        named = zip(self._net.params.items(), parts, strict=True)
+        self._net.adopt({name: mx.array(part).reshape(array.shape) for (name, array), part in named})
+
+    def _gradients_of(
+        self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
+    ) -> tuple[dict[str, mx.array], Stats]:
+        """Return the gradient of each parameter, and what the loss measured."""
+        count = float(batch.completion_mask.sum())
+        try:
+            gradients, totals = self._fitting(
+                lambda size: self._accumulate(micro_batches(batch, size), batch, loss, sampling, needs)
+            )
+        finally:
+            self._net.use(self._net.params)  # what was differentiated must not stay in the model
+        return gradients, {name: (found, 1.0 if name == "loss/total" else count) for name, found in totals.items()}
 
     def _accumulate(
         self, parts: list[np.ndarray], batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
@@ -295,6 +317,11 @@ class MlxBackend:
 def _square(array: mx.array) -> float:
     """Return the sum of squares; millions of them added one after the other in float32 would lose their tail."""
     return float(np.array(mx.square(array).sum(axis=-1)).sum(dtype=np.float64))
+
+
+def _flat(arrays: Iterable[mx.array]) -> np.ndarray:
+    """Return all numbers of some arrays, [P]."""
+    return np.concatenate([np.array(array).ravel() for array in arrays])
 
 
 def _arrays(part: Batch) -> dict[str, mx.array]:

@@ -13,7 +13,7 @@ from mlx.utils import tree_unflatten
 
 from steadyrl.backends.mlx.likelihood import at_chosen, log_softmax
 from steadyrl.backends.mlx.lora import add_lora, is_adapter, trained
-from steadyrl.backends.mlx.model import load_model
+from steadyrl.backends.mlx.model import Loaded, load_model
 from steadyrl.sections import ModelSection
 from steadyrl.types import Batch
 
@@ -43,6 +43,7 @@ class Network:
         if values:
             # At zero, so that the first values are exactly 0 and the first advantages the rewards themselves.
             self.params |= {f"{_HEAD}weight": mx.zeros((1, self.loaded.width)), f"{_HEAD}bias": mx.zeros((1,))}
+        _leave_padding(self.loaded)
         if recompute:
             _recompute(self.loaded.net.model.layers)
         self.use(self.params)
@@ -99,11 +100,26 @@ def has_values(params: Mapping[str, mx.array]) -> bool:
     return f"{_HEAD}weight" in params
 
 
+def _leave_padding(loaded: Loaded) -> None:
+    """Give no gradient to the embedding of the padding token, as transformers gives it none: chat models read it."""
+    embedding, padding = loaded.net.model.embed_tokens, loaded.config.pad_token_id
+    if padding is None:
+        return
+    kind: Any = type(embedding)
+
+    class Padded(kind):  # type: ignore[misc]  # a class of MLX, which is not installed everywhere
+        def __call__(self, x: mx.array) -> mx.array:
+            found = super().__call__(x)
+            return mx.where((x == padding)[..., None], mx.stop_gradient(found), found)
+
+    embedding.__class__ = Padded
+
+
 def _recompute(layers: Any) -> None:
     """Keep only each layer's input for the way back; mlx-lm's own switch would change all models of the process."""
     kind: Any = type(layers[0])
 
-    class Recomputed(kind):  # type: ignore[misc]  # a class of mlx-lm, which has no types
+    class Recomputed(kind):  # type: ignore[misc]  # a class of mlx-lm, which is not installed everywhere
         def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> Any:
             if cache is not None:
                 return super().__call__(x, mask, cache=cache)

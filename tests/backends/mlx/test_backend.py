@@ -113,6 +113,39 @@ def test_both_frameworks_agree(tiny_models, tmp_path, family, sampling):
         np.testing.assert_allclose(b - start[name], gradient, rtol=0, atol=1e-4 * np.abs(gradient).max(), err_msg=name)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_the_padding_token_in_a_prompt_has_no_gradient_as_an_input(tiny_models, family):
+    """As in transformers; a chat model's prompts hold it, where it ends a turn too."""
+    one, other = (opened(name, tiny_models[family]) for name in ("torch", "mlx"))
+    batch = scored_batch(one, NARROW)
+    tokens = batch.tokens.copy()
+    tokens[:, 0] = one._inner().config.pad_token_id or 0
+    batch = replace(batch, tokens=tokens)
+    found = [backend.gradient(batch, ALGORITHM.loss, NARROW, ALGORITHM.needs) for backend in (one, other)]
+    gradients = [
+        dict(zip(weights(b), np.split(g, ends(b)), strict=True)) for b, (g, _) in zip((one, other), found, strict=True)
+    ]
+    a, b = (by_name["model.embed_tokens.weight"] for by_name in gradients)
+    np.testing.assert_allclose(b, a, rtol=0, atol=1e-4 * np.abs(a).max())
+
+
+def ends(backend):
+    return np.cumsum([array.size for array in weights(backend).values()])[:-1]
+
+
+def test_weights_can_be_taken_and_put_back(tiny_models):
+    backend = opened("mlx", tiny_models["llama"])
+    batch, start = scored_batch(backend, NARROW), backend.weights()
+    gradient, stats = backend.gradient(batch, ALGORITHM.loss, NARROW, ALGORITHM.needs)
+    np.testing.assert_array_equal(backend.weights(), start)
+    backend.set_weights(start - 0.05 * gradient / np.linalg.norm(gradient))
+    again = backend.gradient(batch, ALGORITHM.loss, NARROW, ALGORITHM.needs)[1]
+    slope = (again["loss/total"][0] - stats["loss/total"][0]) / -0.05
+    assert 0 < slope < 2 * np.linalg.norm(gradient)
+    backend.set_weights(start)
+    np.testing.assert_array_equal(backend.score(batch, NARROW, ALGORITHM.needs).logprobs, batch.old.logprobs)
+
+
 def test_adam_takes_the_same_steps(tiny_models):
     """Its first step is the learning rate in each direction; without the correction of its bias it is 0.2 of that."""
     one, other = (opened(name, tiny_models["qwen3"], "update.weight_decay=0.1") for name in ("torch", "mlx"))
