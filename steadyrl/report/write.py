@@ -54,16 +54,33 @@ def write_report(path: Path | str) -> Path:
         AccessError: The folder cannot be written.
     """
     evidence = read_evidence(path)
-    diagnosis = examine(identify(read_log(Path(path))))
-    summary = {**summarise(evidence), "best": best_figures(evidence)}
-    summary |= {"epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
+    view = _view(path, evidence)
     folder = RunDir(path).report_folder
-    write_json(folder / "summary.json", summary)
-    pictures = plots.draw(evidence.metrics, _weights(evidence.settings), summary["metric"])
+    write_json(folder / "summary.json", view["summary"])
+    pictures = plots.draw(evidence.metrics, _weights(evidence.settings), view["summary"]["metric"])
     for name, (svg, png) in pictures.items():
         write_text(folder / f"{name}.svg", svg)
         _write_bytes(folder / f"{name}.png", png)
-    view = {
+    view["inline"] = {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()}
+    write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
+    write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
+    return folder
+
+
+def report_view(path: Path | str) -> dict[str, Any]:
+    """Return what the template ``report_body.html.j2`` shows of a run, without pictures; nothing is written.
+
+    Raises:
+        RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
+    """
+    return _view(path, read_evidence(path))
+
+
+def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
+    diagnosis = examine(identify(read_log(Path(path))))
+    summary = {**summarise(evidence), "best": best_figures(evidence)}
+    summary |= {"epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
+    return {
         "summary": summary,
         "headline": headline(summary),
         "meaning": MEANING.get(summary["verdict"]),
@@ -74,16 +91,13 @@ def write_report(path: Path | str) -> Path:
         "diagnosis": diagnosis,
         "actions": action_rows(evidence.actions),
         "captions": plots.captions(len(evidence.metrics)),
-        "inline": {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()},
+        "inline": {},
         "forms": form_rows(evidence),
         "samples": random_samples(evidence),
         "settings": settings_rows(evidence.settings),
         "facts": _facts(evidence),
         "repeat": _repeat(evidence.info),
     }
-    write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
-    write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
-    return folder
 
 
 def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -46,6 +47,7 @@ SUFFIXES = (
     ".md",
     ".html",
 )
+MOST_REPORTED = 16 << 20  # bytes of metrics
 MOST_ASKED = 400  # metrics in one request
 
 
@@ -58,6 +60,7 @@ class Pages:
         self.followers = Followers()
         self.diagnoses = Diagnoses()
         self.rollouts = Rollouts(self.folder)
+        self.reporting = Lock()  # a report reads a whole run into memory, so one is made at a time
 
     def runs(self, request: Request) -> Response:
         """Answer with the table of all runs, or with that alone for a page that is open."""
@@ -92,6 +95,23 @@ class Pages:
         except RunError as error:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
+
+    def report(self, request: Request) -> Response:
+        """Answer with the report of a run as it would be written now."""
+        place = self._own_run(request)
+        view: dict[str, Any] = {**head_view(place), "problem": ""}
+        path = RunDir(place.path).metrics_file
+        if path.is_file() and path.stat().st_size > MOST_REPORTED:
+            view["problem"] = f"The run is too long for a report while a page waits: steadyrl report {place.path}"
+            return page("run_report.html.j2", view)
+        from steadyrl.report.write import report_view  # matplotlib takes a second to load
+
+        try:
+            with self.reporting:
+                view |= report_view(place.path)
+        except RunError as error:
+            view["problem"] = str(error)
+        return page("run_report.html.j2", view)
 
     def rollout_list(self, request: Request) -> Response:
         """Answer with a step's rollouts."""
@@ -216,6 +236,7 @@ def create(root: Path) -> Starlette:
         Route("/run/{run_id}/curves", pages.curves),
         Route("/run/{run_id}/pins", pages.pins),
         Route("/run/{run_id}/events", pages.run_events),
+        Route("/run/{run_id}/report", pages.report),
         Route("/run/{run_id}/doctor", pages.run_doctor),
         Route("/run/{run_id}/rollouts", pages.rollout_list),
         Route("/run/{run_id}/rollouts/{step:int}/{number:int}", pages.rollout),

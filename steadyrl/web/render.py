@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
 from steadyrl.report import markup
@@ -17,7 +17,7 @@ from steadyrl.report import markup
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("steadyrl.web"),
+        loader=ChoiceLoader([PackageLoader("steadyrl.web"), PackageLoader("steadyrl.report")]),
         autoescape=True,
         finalize=markup.clean,
         undefined=StrictUndefined,

@@ -174,6 +174,23 @@ def test_a_log_that_is_too_large_is_refused(tmp_path, monkeypatch):
     assert "use `steadyrl doctor`" in ask(create(tmp_path), "/doctor?part=1", "POST", b"x" * 1001).text
 
 
+def test_the_page_of_the_report_is_the_body_of_the_report(folder):
+    from steadyrl.report.write import write_report
+
+    written = write_report(folder / "ppo-one") / "report.html"
+    body = written.read_text().partition('<p class="headline">')[2].partition("<h2>Training</h2>")[0]
+    assert "Health" in body
+    page = ask(create(folder), "/run/ppo-one/report").text
+    assert " ".join(body.split()) in " ".join(page.split())
+    assert "How to repeat it" in page
+    assert "<svg" not in page
+
+
+def test_a_run_without_steps_has_no_report_yet(tmp_path):
+    make_run(tmp_path / "a", steps=0)
+    assert "no steps yet" in ask(create(tmp_path), "/run/a/report").text
+
+
 def test_a_comparison_shows_what_differs_and_which_problems_moved(folder):
     answers = {"ppo-one": [0.1, 0.9, 0.5, 0.4], "grpo-two": [0.6, 0.2, 0.5, 0.5]}
     for name, values in answers.items():
