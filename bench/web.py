@@ -1,0 +1,183 @@
+"""What `steadyrl web` takes: python bench/web.py [--runs 500] writes bench/results/web.json.
+
+A folder of many runs, one long run and one large file of rollouts are made, served by a process of its own, and opened.
+Times are of whole answers, as a browser would wait for them; each is the first answer after the server has started.
+Memory is the greatest that the server held. A training beside an open page is timed by the processor time that the
+server used meanwhile, as a share of the time that passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from steadyrl.rundir import RunDir, write_json
+
+HERE = Path(__file__).parent
+NAMES = 55  # metrics of a step, as a PPO run of the search task has
+FOLLOWED_S = 20.0
+
+
+def make_run(path: Path, steps: int, seed: int) -> RunDir:
+    run = RunDir(path)
+    write_json(run.info_file, {"id": path.name, "task": "search", "algorithm": "ppo", "model": "base", "metric": "retrieval",
+                               "status": "finished", "started": 1.7e9, "attempt": 0})  # fmt: skip
+    write_json(run.resolved_file, {"run": {"steps": steps, "seed": seed}, "update": {"learning_rate": 1e-4}})
+    generator = random.Random(seed)
+    with run.metrics_file.open("w") as file:
+        for step in range(steps):
+            row = {"step": step, "attempt": 0, "time": 1.7e9 + step, "reward/mean": math.tanh(step / steps)}
+            row |= {f"group{i % 9}/metric_{i}": generator.random() for i in range(NAMES)}
+            file.write(json.dumps(row) + "\n")
+    return run
+
+
+def copy_runs(folder: Path, count: int, steps: int) -> None:
+    """Make many runs; their metrics are the same bytes, for they are not read where the table is shown."""
+    first = make_run(folder / "run-0000", steps, 0)
+    metrics = first.metrics_file.read_bytes()
+    for i in range(1, count):
+        run = RunDir(folder / f"run-{i:04d}")
+        run.path.mkdir()
+        for file in (first.info_file, first.resolved_file):
+            (run.path / file.name).write_bytes(file.read_bytes())
+        run.metrics_file.write_bytes(metrics)
+
+
+def make_rollouts(run: RunDir, mebibytes: int) -> int:
+    generator, count = random.Random(1), 0
+    path = run.rollouts_file(10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        while file.tell() < mebibytes << 20:
+            words = " ".join(generator.choices(("alpha", "beta", "gamma", "<b>", "delta\n"), k=800))
+            record = {"problem": f"p{count // 8}", "prompt": "write", "completion": words, "reward": generator.random(),
+                      "parts": {"length": 1.0}, "unscored": None, "note": "", "stop_reason": "stop", "tokens": 800}  # fmt: skip
+            file.write(json.dumps(record) + "\n")
+            count += 1
+    return count
+
+
+class Server:
+    """`steadyrl web` in a process of its own."""
+
+    def __init__(self, folder: Path):
+        command = [sys.executable, "-m", "steadyrl", "web", str(folder), "--port", "0", "--no-token"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.port = int(line.rsplit(":", 1)[1].strip().strip("/"))
+
+    def get(self, path: str) -> tuple[float, bytes]:
+        began = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("GET", path, headers={"accept": "text/html"})
+        answer = connection.getresponse()
+        data = answer.read()
+        assert answer.status == 200, (path, answer.status, data[:300])
+        connection.close()
+        return time.monotonic() - began, data
+
+    def processor_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_mib(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def measure(folder: Path, runs: int, steps: int, long_steps: int, mebibytes: int) -> dict[str, object]:
+    many, long = folder / "many", folder / "long"
+    many.mkdir()
+    long.mkdir()
+    copy_runs(many, runs, steps)
+    one = make_run(long / "long", long_steps, 7)
+    count = make_rollouts(one, mebibytes)
+    found: dict[str, object] = {"runs": runs, "steps_each": steps, "long_steps": long_steps, "rollouts": count,
+                                "long_mib": round(one.metrics_file.stat().st_size / 2**20)}  # fmt: skip
+    server = Server(many)
+    found["table_s"], page = server.get("/")
+    assert page.count(b"/run/run-") >= min(runs, 100)
+    found["table_again_s"] = server.get("/?sort=step")[0]
+    found["run_s"] = server.get("/run/run-0000")[0]
+    found["table_peak_mib"] = server.peak_mib()
+    server.close()
+    server = Server(long)
+    found["long_page_s"] = server.get("/run/long")[0]
+    found["long_curves_s"], data = server.get("/run/long/curves")
+    found["long_first_is_sample"] = not json.loads(data)["complete"]
+    began = time.monotonic()
+    while not json.loads(server.get("/run/long/curves")[1])["complete"]:
+        time.sleep(0.5)
+    found["long_complete_after_s"] = time.monotonic() - began
+    found["long_zoom_s"] = server.get(f"/run/long/curves?from={long_steps // 2}&to={long_steps // 2 + 500}")[0]
+    found["rollouts_s"] = server.get("/run/long/rollouts?order=worst")[0]
+    found["rollout_s"] = server.get(f"/run/long/rollouts/10/{count - 1}")[0]
+    found["search_s"] = server.get("/run/long/rollouts?q=alpha+gamma")[0]
+    found["long_peak_mib"] = server.peak_mib()
+    server.close()
+    return found | follow(folder / "followed")
+
+
+def follow(folder: Path) -> dict[str, float]:
+    """Follow a run that writes a step every half second, as an open page does, and measure what the server uses."""
+    run = make_run(folder / "live", 200, 3)
+    server = Server(folder)
+    server.get("/run/live")
+    stream = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    stream.request("GET", "/run/live/events")
+    events = stream.getresponse()
+    began, used, delays = time.monotonic(), server.processor_s(), []
+    line = run.metrics_file.read_text().splitlines()[-1]
+    written = 0.0
+    for step in range(200, 200 + int(FOLLOWED_S / 0.5)):
+        with run.metrics_file.open("a") as file:
+            file.write(json.dumps({**json.loads(line), "step": step}) + "\n")
+        written = time.monotonic()
+        while not events.readline().startswith(b"event: changed"):
+            pass
+        server.get("/run/live/live")
+        server.get("/run/live/curves")
+        delays.append(time.monotonic() - written)
+        time.sleep(max(0.0, 0.5 - (time.monotonic() - written)))
+    passed = time.monotonic() - began
+    share = (server.processor_s() - used) / passed
+    server.close()
+    return {
+        "live_delay_median_s": sorted(delays)[len(delays) // 2],
+        "live_delay_worst_s": max(delays),
+        "live_processor_share": share,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--long", type=int, default=100_000)
+    parser.add_argument("--mebibytes", type=int, default=50)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), asked.runs, asked.steps, asked.long, asked.mebibytes)
+    found = {name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()}
+    found["load_1min"] = round(os.getloadavg()[0], 1)
+    write_json(HERE / "results" / "web.json", found)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
