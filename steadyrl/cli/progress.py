@@ -6,9 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
+from rich.text import Text
 
 from steadyrl.cli.terminal import note, printable
 from steadyrl.doctor.live import Change
@@ -21,6 +24,7 @@ _SHOWN = (
     ("kl_ref_k1", "KL to reference"),
     ("kl_ref_k1_seq", "KL to reference"),
     ("entropy", "entropy"),
+    ("completion/length", "length"),
     ("clip_fraction", "clipped"),
     ("loss/value", "value loss"),
     ("value/explained_variance", "explained variance"),
@@ -40,6 +44,9 @@ class Progress:
         self._first: tuple[int, float] | None = None
         self._last_plain = 0.0
         self._gone = False
+        self._record: Mapping[str, Any] | None = None
+        self._phase: Spinner | None = None
+        self._finding = ""
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -51,8 +58,10 @@ class Progress:
             self._live.stop()
 
     def phase(self, text: str) -> None:
-        """Report that a longer phase begins."""
+        """Report that a longer phase begins; a terminal shows that it goes on, and for how long."""
         self._say(text)
+        self._phase = Spinner("dots", Text(printable(text), overflow="ellipsis", no_wrap=True))
+        self._show()
 
     def note(self, text: str) -> None:
         """Show a line on standard error, because it is not a result."""
@@ -65,6 +74,7 @@ class Progress:
             return
         since = "" if found.since_step is None else f" since step {found.since_step}"
         said = found.message if change.state == "raised" else "cleared"
+        self._finding = f"step {change.step}: {found.severity} {found.check}{since}: {said}"
         self._say(f"doctor, step {change.step}: {found.severity} {found.check}{since}: {said}")
         if change.state == "raised":
             self._say(f"    {found.remedy}")
@@ -77,8 +87,9 @@ class Progress:
         """Show a step's metrics."""
         now = time.monotonic()
         self._first = self._first or (record["step"], now)
+        self._record, self._phase = record, None
         if self._live:
-            self._live.update(self._table(record, now))
+            self._show()
         elif now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total:
             self._last_plain = now
             self._say(self._line(record, now))
@@ -111,17 +122,42 @@ class Progress:
         parts += [f"{name.partition('/')[2]} {record[name]:.3f}" for name in _parts(record)]
         return "  ".join([*parts, self._left(record, now)])
 
-    def _table(self, record: Mapping[str, Any], now: float) -> Table:
-        table = Table(title=f"step {record['step'] + 1} of {self.total}, {self._left(record, now)}", min_width=48)
-        table.add_column("measurement")
-        table.add_column("value", justify="right")
-        table.add_column("unit")
+    def _show(self) -> None:
+        if self._live:
+            self._live.update(self.view(time.monotonic()))
+
+    def view(self, now: float) -> RenderableType:
+        """Return what a terminal shows: how far the run is, its measurements, the last finding, the phase."""
+        parts: list[RenderableType] = []
+        if self._record is not None:
+            step = self._record["step"] + 1
+            line = Table.grid(padding=(0, 2))
+            bar = ProgressBar(total=max(self.total, 1), completed=step, width=32)
+            line.add_row(Text(f"step {step} of {self.total}", style="bold"), bar, self._left(self._record, now))
+            parts += [line, self._table(self._record)]
+        if self._finding:
+            parts.append(Text(f"last finding, {printable(self._finding)}", overflow="ellipsis", no_wrap=True))
+        if self._phase is not None:
+            parts.append(self._phase)
+        return Group(*parts)
+
+    def _table(self, record: Mapping[str, Any]) -> Table:
+        """Return the measurements, two in a row, with their units."""
+        cells = []
         for name, heading in _shown(record):
             metric = describe(name)
-            table.add_row(heading, _number(record[name]), metric.unit if metric else "")
+            cells.append((heading, _number(record[name]), metric.unit if metric else ""))
             if name == "reward/mean":
-                for part in _parts(record):
-                    table.add_row(f"  {part.partition('/')[2]}", _number(record[part]), "")
+                cells += [(f"  {part.partition('/')[2]}", _number(record[part]), "") for part in _parts(record)]
+        table = Table.grid(padding=(0, 2))
+        for _ in range(2):
+            table.add_column(no_wrap=True)
+            table.add_column(justify="right", style="bold")
+            table.add_column(style="dim", no_wrap=True)
+        half = -(-len(cells) // 2)
+        for row in range(half):
+            second = cells[half + row] if half + row < len(cells) else ("", "", "")
+            table.add_row(*(printable(cell) for cell in (*cells[row], *second)))
         return table
 
 

@@ -46,7 +46,7 @@ def runs_view(folder: Folder, query: Mapping[str, str]) -> dict[str, Any]:
     first = (page - 1) * PER_PAGE
     return {
         "section": "runs",
-        "root": str(folder.root),
+        "root": folder.root.name,
         "asked": asked,
         "filtered": any(asked[name] for name in ("q", *FILTERS)),
         "choices": {name: sorted({str(getattr(row, name)) for row in every} - {""}) for name in FILTERS},

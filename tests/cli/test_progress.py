@@ -1,0 +1,72 @@
+import io
+
+from rich.console import Console
+
+from steadyrl.cli.progress import Progress
+from steadyrl.doctor.live import Change
+from steadyrl.types import Finding
+
+RECORD = {
+    "step": 29,
+    "reward/mean": 0.412,
+    "reward/recall": 0.25,
+    "kl_ref_k1_seq": 1.5,
+    "entropy": 2.031,
+    "completion/length": 12.4,
+    "tokens/per_second": 4321.0,
+    "value/explained_variance": None,
+}
+FINDING = Finding("kl_runaway", "critical", 12, message="the KL runs away", remedy="lower the rate")
+
+
+def shown(progress, now):
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    console.print(progress.view(now))
+    return console.file.getvalue()
+
+
+def following(monkeypatch, times):
+    clock = iter(times)
+    monkeypatch.setattr("steadyrl.cli.progress.time.monotonic", lambda: next(clock))
+    progress = Progress()
+    progress.total = 120
+    return progress
+
+
+def test_a_terminal_sees_the_measurements_the_time_left_and_the_last_finding(monkeypatch):
+    progress = following(monkeypatch, [100.0, 120.0])
+    progress.step({**RECORD, "step": 9})
+    progress.step(RECORD)
+    progress.finding(Change(30, "raised", FINDING))
+    text = shown(progress, 120.0)
+    assert "step 30 of 120" in text
+    assert "1:30 left" in text  # 20 steps took 20 s, and 90 are left
+    for said in ("reward", "0.41", "recall", "nats/sequence", "2.03", "length", "12.40", "4321"):
+        assert said in text
+    assert "explained" not in text
+    assert "last finding, step 30: critical kl_runaway since step 12: the KL runs away" in text
+    assert len(text.splitlines()) <= 8
+
+
+def test_a_phase_is_shown_until_the_next_step(monkeypatch, capsys):
+    progress = following(monkeypatch, [1.0])
+    progress.phase("evaluating on 60 held-out problems")
+    assert "evaluating on 60 held-out problems" in shown(progress, 1.0)
+    assert "evaluating on 60 held-out problems" in capsys.readouterr().out
+    progress.step(RECORD)
+    assert "evaluating" not in shown(progress, 1.0)
+
+
+def test_names_of_rewards_cannot_act_on_the_terminal(monkeypatch):
+    progress = following(monkeypatch, [1.0])
+    progress.step({**RECORD, "reward/\x1b[31mred": 1.0})
+    assert "\x1b" not in shown(progress, 1.0)
+
+
+def test_a_file_gets_short_lines(monkeypatch, capsys):
+    progress = following(monkeypatch, [1.0, 100.0])
+    progress.step({**RECORD, "step": 0})
+    progress.step(RECORD)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("step ") for line in lines)
+    assert "length 12.40 tokens" in lines[-1]
