@@ -34,7 +34,14 @@ NAVIGATION = {
             "docs/vllm",
         ],
         "Tasks & rewards": ["docs/tasks/*", "docs/rewards/*", "docs/sandbox"],
-        "Staying steady": ["docs/preflight", "docs/doctor/README", "docs/autopilot", "docs/compare", "docs/studies"],
+        "Staying steady": [
+            "docs/preflight",
+            "docs/doctor/README",
+            "docs/autopilot",
+            "docs/compare",
+            "docs/studies",
+            "docs/tune",
+        ],
         "Reference": ["docs/config", "docs/metrics", "docs/security"],
         "Project": [
             "docs/architecture",

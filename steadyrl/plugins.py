@@ -80,6 +80,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
     "playwright": "browse",
     "miniwob": "miniwob",
+    "optuna": "tune",
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
     **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
 }

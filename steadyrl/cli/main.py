@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": "doctor:doctor_command",
     "compare": "compare:compare_command",
     "study": "study:app",
+    "tune": "tune:tune_command",
     "judge": "judge:judge_command",
     "sample": "run:sample_command",
     "web": "web:web_command",

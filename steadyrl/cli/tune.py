@@ -1,0 +1,63 @@
+"""`steadyrl tune`: the learning rate of a config, found within a budget of samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steadyrl import config as configs
+from steadyrl.cli.interrupts import interruptible
+from steadyrl.cli.terminal import note
+from steadyrl.errors import ConfigError
+from steadyrl.studies.tune import Follow, Options, Space, tune
+
+
+def tune_command(
+    config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="completions that the search may take; 0 for 20 runs")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="seeds of the best three")] = 3,
+    also: Annotated[
+        list[str] | None, typer.Option(help="another setting: algorithm.args.kl_coef=0.001:0.1, or update.epochs=1:4")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="where the search is; one that was cut goes on")] = Path("runs/tune"),
+) -> None:
+    """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
+    settings = configs.load(config, overrides or [])
+    per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
+    options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
+    with interruptible() as interrupts, interrupts.within_steps():
+        result = tune(settings, folder, options, Follow(note, lambda: interrupts.asked))
+    if result is None:
+        note("stopped; go on with the same command")
+        raise typer.Exit(130)
+    _show(result)
+    from steadyrl.report.tune import write_tune  # matplotlib takes a second to load
+
+    print(f"report: {write_tune(folder)}")
+
+
+def _bounds(text: str) -> tuple[str, tuple[float, float, bool]]:
+    name, sign, values = text.partition("=")
+    low, colon, high = values.partition(":")
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        bounds = (0.0, 0.0)
+    if not sign or not colon or not 0 < bounds[0] < bounds[1]:
+        raise ConfigError(f"--also {text}: expected NAME=LOW:HIGH with 0 < LOW < HIGH, as in update.epochs=1:4")
+    return name, (*bounds, low.isdigit() and high.isdigit())
+
+
+def _show(result: dict[str, Any]) -> None:
+    print("use:", " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items()))
+    scores = ", ".join(f"{score:.4f}" for score in result["scores"])
+    print(f"held-out score {result['score']:.4f} (seeds: {scores}); {result['samples']} samples")
+    if result["critical"]:
+        print(f"critical findings remain: {', '.join(result['critical'])}")
+    lead = result["lead"]
+    if lead is not None and lead["low"] is not None:
+        word = "ahead for certain" if lead["low"] > 0 else "not certainly ahead"
+        print(f"{word}: {lead['difference']:+.4f} [{lead['low']:.4f}, {lead['high']:.4f}] before the second")

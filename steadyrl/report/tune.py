@@ -1,0 +1,105 @@
+"""Writes a search as a page: the settings to use, and reward and stability against the rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from steadyrl.report import markup, plots
+from steadyrl.report.study_pictures import drawing
+from steadyrl.rundir import read_json, write_text
+from steadyrl.studies.tune import RATE, RESULT
+
+
+def write_tune(folder: Path) -> Path:
+    """Write tune.md and its picture from result.json, and return the page's path.
+
+    Raises:
+        RunError: The search has not ended.
+        AccessError: The folder cannot be written.
+    """
+    result = read_json(folder / RESULT)
+    write_text(folder / "tune.svg", draw(result))
+    write_text(folder / "tune.md", page(result))
+    return folder / "tune.md"
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """Return the page as Markdown."""
+    others = [name for name in result["settings"] if name != RATE]
+    lines = [
+        "# The rate that was found",
+        "",
+        "    steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items()),
+        "",
+        f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds, with "
+        f"{result['samples']:,} samples for the whole search. {_sure(result)}",
+        "",
+        "![Score, KL of a step and entropy against the rate](tune.svg)",
+        "",
+        "| rate | " + "".join(f"{name} | " for name in others) + "score | steps | end | critical findings |",
+        "|--:|" + "--:|" * len(others) + "--:|--:|---|---|",
+    ]
+    for trial in sorted(result["trials"], key=lambda one: one["settings"][RATE]):
+        values = "".join(f"{markup.number(trial['settings'].get(name))} | " for name in others)
+        lines.append(
+            f"| {trial['settings'][RATE]:.2e} | {values}{markup.number(trial['score'])} | {trial['steps']} | "
+            f"{trial['state']} | {', '.join(trial['critical']) or '–'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _sure(result: Mapping[str, Any]) -> str:
+    lead = result["lead"]
+    if lead is None or lead["low"] is None:
+        return "There is no interval: more seeds of the finalists are needed to say how sure it is."
+    bounds = markup.interval([lead["low"], lead["high"]])
+    if lead["low"] > 0:
+        return f"It is ahead of the second for certain: {markup.signed(lead['difference'])} {bounds} over seeds."
+    shown = f"{markup.signed(lead['difference'])} {bounds}"
+    return f"It is not certainly ahead of the second ({shown} over seeds): both will do."
+
+
+def draw(result: Mapping[str, Any]) -> str:
+    """Return the picture as SVG: scores above, the range test below, against the same rates."""
+    with drawing():
+        figure = Figure(figsize=(plots.WIDTH_INCHES, 5.6))
+        above, below = figure.subplots(2, 1, sharex=True)
+        kinds = (
+            ("finished", "o", plots.BLUE, "finished"),
+            ("pruned", "x", plots.GREY, "ended early"),
+        )
+        for state, mark, colour, label in kinds:
+            shown = [t for t in result["trials"] if t["state"] == state and t["score"] is not None]
+            x, y = [t["settings"][RATE] for t in shown], [t["score"] for t in shown]
+            if shown:
+                above.plot(x, y, mark, color=colour, label=label, zorder=3)
+        sick = [t for t in result["trials"] if t["critical"] and t["score"] is not None]
+        if sick:
+            x, y = [t["settings"][RATE] for t in sick], [t["score"] for t in sick]
+            above.plot(x, y, "o", color=plots.VERMILLION, fillstyle="none", markersize=11, label="critical finding")
+        above.axvline(result["settings"][RATE], color=plots.GREEN, linewidth=1.4, label="chosen")
+        above.set_title("Held-out score of the trials")
+        above.set_ylabel("score")
+        plots.legend(above)
+        points = [p for p in result["range"]["points"] if p["kl"]]
+        below.plot([p["rate"] for p in points], [p["kl"] for p in points], "o-", color=plots.BLUE, label="KL of a step")
+        below.axvline(result["range"]["centre"], color=plots.GREY, linestyle="--", linewidth=1.0, label="centre")
+        below.set_yscale("log")
+        below.set_xscale("log")
+        below.set_title("Range test: one step from the same policy")
+        below.set_xlabel("learning rate")
+        below.set_ylabel("nats/token")
+        share = below.twinx()
+        known = [p for p in points if p["entropy"] is not None and math.isfinite(p["entropy"])]
+        x, y = [p["rate"] for p in known], [p["entropy"] for p in known]
+        share.plot(x, y, "s-", color=plots.ORANGE, markersize=4, label="entropy, share of that before")
+        share.set_ylabel("share")
+        share.grid(visible=False)
+        handles = [*below.get_legend_handles_labels()[0], *share.get_legend_handles_labels()[0]]
+        below.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=3, borderaxespad=0.0)
+        return plots.as_svg(figure)

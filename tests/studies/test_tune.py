@@ -1,0 +1,100 @@
+"""The search for a rate: the range test by hand, the order of trials, and a search that is cut and goes on."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from steadyrl import config
+from steadyrl.errors import ConfigError
+from steadyrl.studies.rate_range import Point, centre_of, range_test
+from steadyrl.studies.tune import Follow, Options, Space, Trial, best_first, tune
+from tests import needs
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijklmnopqrst"))
+
+    def resolve(*overrides):
+        data = {
+            "run": {"steps": 8, "doctor_every": 0, "preflight": "off", "folder": str(tmp_path / "runs")},
+            "backend": {"name": "toy"},
+            "task": {"name": "prompts", "args": {"path": str(prompts)}},
+            "rewards": {"toy_rewards:share_of_a": 1.0},
+            "sampling": {"max_new_tokens": 4},
+            "rollout": {"prompts_per_step": 4, "samples_per_prompt": 4},
+            "update": {"learning_rate": 1e-5, "warmup_steps": 0, "kl_old_limit": 10.0},
+        }
+        return config.resolve(data, overrides)
+
+    return resolve
+
+
+def point(rate, kl, broken=False):
+    return Point(rate, kl, 1.0, 0.0, broken)
+
+
+def test_the_centre_is_where_the_kl_of_a_step_is_in_the_middle_of_its_band(settings):
+    # the band 0.01 to 1 has its middle at 0.1; KL grows with the square of the rate
+    band = settings("autopilot.kl_low=0.01", "autopilot.kl_high=1.0")
+    points = [point(rate, rate**2) for rate in (0.01, 0.1, 1.0)]
+    assert centre_of(points, band) == pytest.approx(0.1**0.5)
+    assert centre_of([point(0.5, 0.3), point(1.0, 0.9)], band) == pytest.approx(0.5)
+    assert centre_of([point(0.001, 1e-6), point(0.01, 1e-4), point(0.1, None, True)], band) == pytest.approx(0.01)
+    assert centre_of([point(0.001, None, True)], band) == pytest.approx(0.001)
+
+
+def test_the_kl_of_a_step_grows_with_the_square_of_the_rate_and_the_rate_of_the_config_does_not_matter(settings):
+    found, other = range_test(settings()), range_test(settings("update.learning_rate=0.01"))
+    assert [p.record() for p in found.points] == [p.record() for p in other.points]
+    small = [p for p in found.points if 1e-4 < p.rate < 1e-2]
+    assert all(after.kl / before.kl == pytest.approx(10.0, rel=0.1) for before, after in pairwise(small))
+    assert found.samples == 16 * (len(found.points) + 1)
+
+
+def trial(score, *critical, state="finished"):
+    return Trial({}, 0, score, critical, 8, state)
+
+
+def test_trials_without_a_critical_finding_come_first():
+    trials = [trial(0.9, "kl_runaway"), trial(0.5), trial(None), trial(0.7), trial(0.99, state="pruned")]
+    assert [one.score for one in best_first(trials)] == [0.7, 0.5, 0.9]
+
+
+def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_path):
+    needs.package("optuna", extra="tune")
+    from steadyrl.report.tune import write_tune
+
+    said, asked = [], []
+    space = Space({"update.epochs": (1, 2, True)})
+    options = Options(samples=2000, seeds=2, space=space)
+
+    def cut():
+        asked.append(1)
+        return len(asked) >= 20
+
+    assert tune(settings(), tmp_path / "tune", options, Follow(said.append, cut)) is None
+    trials = sum(line.startswith("trial") for line in said)
+    assert trials >= 1
+    result = tune(settings(), tmp_path / "tune", options, Follow(said.append))
+    assert sum(line.startswith("range test") for line in said) == 1
+    numbers = [line.partition(":")[0] for line in said if line.startswith("trial")]
+    assert len(set(numbers)) == len(numbers) == len(result["trials"]) > trials
+    assert result["samples"] <= 2000
+    assert set(result["settings"]) == {"update.learning_rate", "update.epochs"}
+    finals = [run["settings"] for runs in result["finals"] for run in runs]
+    assert result["settings"] in finals
+    assert len(result["scores"]) == 2
+    page = write_tune(tmp_path / "tune").read_text()
+    assert f"update.learning_rate={result['settings']['update.learning_rate']:.3g}" in page
+    assert page.count("\n| ") == len(result["trials"]) + 1
+
+
+def test_a_budget_of_less_than_one_run_is_refused(settings, tmp_path):
+    needs.package("optuna", extra="tune")
+    with pytest.raises(ConfigError, match=r"the budget is 50 samples.*Give at least"):
+        tune(settings(), tmp_path, Options(samples=50))
