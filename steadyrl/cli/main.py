@@ -28,6 +28,7 @@ COMMANDS = {
     "compare": "compare:compare_command",
     "study": "study:app",
     "tune": "tune:tune_command",
+    "forecast": "forecast:forecast_command",
     "judge": "judge:judge_command",
     "sample": "run:sample_command",
     "web": "web:web_command",

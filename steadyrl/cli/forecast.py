@@ -1,0 +1,33 @@
+"""`steadyrl forecast`: where the score of a run will end, or why that cannot be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steadyrl.rundir import RunDir
+from steadyrl.studies.forecast import NOMINAL, finished_beside, forecast_run
+
+
+def forecast_command(
+    run: Annotated[Path, typer.Argument(help="a run directory, finished or not")],
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(help="finished runs to try the interval on; those in the same folder by default"),
+    ] = None,
+    metric: Annotated[str, typer.Option(help="a metric of metrics.jsonl; the held-out score by default")] = "",
+) -> None:
+    """Forecast the last score of a run from its curve. It abstains where its intervals have not held so far."""
+    directory = RunDir.open(run)
+    others = [RunDir.open(path) for path in history] if history else finished_beside(directory)
+    told = forecast_run(directory, others, metric)
+    if told.tried:
+        print(f"intervals of {100 * NOMINAL:.0f} % held the end of {told.covered} of {told.tried} finished runs")
+    if told.forecast is None:
+        print(f"no forecast of {told.metric}: {told.why}")
+        return
+    found = told.forecast
+    print(f"{told.metric} now: {found.now:.4f}, at the last step: {found.end:.4f} [{found.low:.4f}, {found.high:.4f}]")
+    print(found.worth)
