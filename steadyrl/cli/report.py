@@ -14,9 +14,19 @@ from steadyrl.rundir import RunDir
 LOSS_COLUMNS = ("loss", "policy", "likelihood", "KL", "value", "gradient", "doctor")  # of the epoch table
 
 
-def report_command(run: Annotated[Path, typer.Argument(help="a run directory")]) -> None:
-    """Write report.md, report.html, the pictures and summary.json of a run, and print the summary."""
-    show_report(RunDir.open(run))
+def report_command(
+    runs: Annotated[
+        list[Path], typer.Argument(help="a run directory; of several, one report of all", metavar="RUN...")
+    ],
+    to: Annotated[Path, typer.Option(help="where the report of several runs is written")] = Path("overlay"),
+) -> None:
+    """Write report.md, report.html, the pictures and summary.json of a run; or lay several runs over one another."""
+    if len(runs) == 1:
+        show_report(RunDir.open(runs[0]))
+        return
+    from steadyrl.report.overlay import write_overlay  # matplotlib takes a second to load
+
+    print(f"report: {write_overlay([RunDir.open(run) for run in runs], to)}")
 
 
 def show_report(run: RunDir) -> None:

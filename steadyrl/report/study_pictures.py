@@ -19,7 +19,7 @@ from steadyrl.review.epochs import series
 
 MOST_POINTS = 150  # of a curve in a picture
 ROW_INCHES = 2.25
-COLOURS = (plots.VERMILLION, plots.BLUE, plots.GREEN, plots.PURPLE, plots.ORANGE, plots.SKY)
+COLOURS = (plots.BLUE, plots.VERMILLION, plots.GREEN, plots.PURPLE, plots.ORANGE, plots.SKY)
 
 
 @dataclass(frozen=True)
