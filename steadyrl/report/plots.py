@@ -26,7 +26,7 @@ Metrics = Sequence[Mapping[str, Any]]
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 PART_COLOURS = (VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 INK, GREY = "#222222", "#6E6E6E"
-WIDTH_INCHES, HEIGHT_INCHES = 9.0, 8.0  # 900 pixels of a README at 100 pixels per inch
+WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
 PNG_DPI = 200  # twice that, for sharp displays
 WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
@@ -109,6 +109,7 @@ KL_PANEL = Panel(
 )
 COEFFICIENT_PANEL = Panel("KL coefficient", {"algorithm/kl_coef": (GREEN, "")}, exact=True)
 POLICY_LOSS_PANEL = Panel("Policy loss", {"loss/policy": (BLUE, "")}, zero=True)
+NLL_PANEL = Panel("Loss of the imitated texts", {"loss/nll": (BLUE, "")})
 VALUE_LOSS_PANEL = Panel("Value loss", {"loss/value": (BLUE, "")}, spikes=True)
 POLICY_PANELS = (
     Panel("Entropy", {"entropy_sampled": (VERMILLION, "sampled"), "entropy": (BLUE, "exact")}),
@@ -125,7 +126,17 @@ POLICY_PANELS = (
         zero=True,
         floor=LOWEST_EXPLAINED_VARIANCE,
     ),
+    Panel("Values and returns", {"return/mean": (VERMILLION, "return"), "value/mean": (BLUE, "value")}),
     Panel("Gradient norm before clipping", {"grad_norm": (BLUE, "")}, spikes=True),
+)
+GROUP_PANELS = (
+    Panel("Best of N and average", {"groups/best": (GREEN, "best of N"), "reward/mean": (BLUE, "average")}),
+    Panel(
+        "Spread of the reward",
+        {"groups/mean_std": (VERMILLION, "between problems"), "reward/std_within": (BLUE, "within a problem")},
+    ),
+    Panel("Groups whose rewards are all equal", {"groups/no_signal": (BLUE, "")}),
+    Panel("Parts of the loss", {"loss/kl": (VERMILLION, "KL"), "loss/policy": (BLUE, "policy")}, zero=True),
 )
 CURRICULUM_PANELS = (
     Panel("Groups with signal", {"curriculum/signal": (BLUE, "")}, floor=0.0),
@@ -151,8 +162,14 @@ def captions(steps: int) -> dict[str, str]:
         + "The entropy should fall slowly, and exact and sampled entropy should agree. A sudden fall means "
         "that the policy settles on few answers. Clip fraction and KL to the old policy show how far one step moves "
         "the policy. Look for a rise that does not stop. The advantage before whitening should have a mean near 0 and "
-        "a spread well above it. The explained variance should rise above 0 and stay there (the axis ends at -1). "
-        "Single spikes of the gradient norm are clipped, but a rising level is a problem.",
+        "a spread well above it. The explained variance should rise above 0 and stay there (the axis ends at -1), and "
+        "values should follow the returns. Single spikes of the gradient norm are clipped, but a rising level is a "
+        "problem.",
+        "groups": lines
+        + "The gap between the best answer to a problem and the average shows what following the best can still teach. "
+        "The spread within a problem is the learning signal. It falls as the answers become alike, and where it is 0 "
+        "a group teaches nothing. The spread between problems says how different they are. The KL's part of the loss "
+        "is shown before its coefficient.",
         "curriculum": lines
         + "The curriculum should increase the share of groups whose rewards differ, compared with a "
         "run on the same problems in order. If problems have a difficulty, its mean should rise as the policy learns. "
@@ -162,22 +179,26 @@ def captions(steps: int) -> dict[str, str]:
 
 
 def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[str, tuple[str, bytes]]:
-    """Draw the pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png)}.
+    """Draw the pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png), ...}.
 
-    A run whose curriculum weights problems has a third picture, "curriculum".
+    A run with several answers to a problem has the picture "groups", and one whose curriculum weights problems has
+    "curriculum". A panel is left out where nothing of it was measured.
 
     Args:
-        metrics: One record per step; a missing metric gives a panel that says so.
+        metrics: One record per step.
         weights: Names of the weighted reward parts, drawn beside the total; the first five that were measured.
         metric: The task's metric, drawn even without a weight.
     """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
         with matplotlib.rc_context(STYLE):
-            figures = {"train": _train(metrics, weights, metric), "policy": _policy(metrics)}
-            if np.isfinite(series(metrics, "curriculum/entropy")).any():
-                figures["curriculum"] = _curriculum(metrics)
-            return {name: (as_svg(figure), _png(figure)) for name, figure in figures.items()}
+            figures = {
+                "train": _train(metrics, weights, metric),
+                "policy": _panels(POLICY_PANELS, metrics),
+                "groups": _panels(GROUP_PANELS, metrics) if np.isfinite(series(metrics, "groups/best")).any() else None,
+                "curriculum": _curriculum(metrics) if measured(CURRICULUM_PANELS[2:], metrics) else None,
+            }
+            return {name: (as_svg(figure), _png(figure)) for name, figure in figures.items() if figure is not None}
 
 
 def as_svg(figure: Figure) -> str:
@@ -194,26 +215,41 @@ def _png(figure: Figure) -> bytes:
 
 
 def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Figure:
-    figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
-    grid = figure.add_gridspec(3, 2)
+    panels = measured((KL_PANEL, COEFFICIENT_PANEL, POLICY_LOSS_PANEL, NLL_PANEL, VALUE_LOSS_PANEL), metrics)
+    rows = -(-len(panels) // 2)
+    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * (1 + rows)))
+    grid = figure.add_gridspec(1 + rows, 2)
     _draw_reward(figure.add_subplot(grid[0, :]), metrics, weights, metric)
-    _draw_kl(figure.add_subplot(grid[1, 0]), metrics)
-    _draw_panel(figure.add_subplot(grid[1, 1]), COEFFICIENT_PANEL, metrics)
-    _draw_panel(figure.add_subplot(grid[2, 0]), POLICY_LOSS_PANEL, metrics)
-    _draw_panel(figure.add_subplot(grid[2, 1]), VALUE_LOSS_PANEL, metrics)
+    for place, panel in enumerate(panels):
+        alone = place == len(panels) - 1 and place % 2 == 0
+        axes = figure.add_subplot(grid[1 + place // 2, :] if alone else grid[1 + place // 2, place % 2])
+        _draw_kl(axes, metrics) if panel is KL_PANEL else _draw_panel(axes, panel, metrics)
     return figure
 
 
-def _policy(metrics: Metrics) -> Figure:
-    figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
-    for axes, panel in zip(figure.subplots(3, 2).flat, POLICY_PANELS, strict=True):
-        _draw_panel(axes, panel, metrics)
+def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
+    """Return the panels that have something to show."""
+    return [p for p in panels if any(np.isfinite(series(metrics, name)).any() for name in p.lines)]
+
+
+def _panels(panels: Sequence[Panel], metrics: Metrics) -> Figure | None:
+    """Draw what was measured, two panels in a row; None where nothing was."""
+    shown = measured(panels, metrics)
+    if not shown:
+        return None
+    rows = -(-len(shown) // 2)
+    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
+    grid = figure.add_gridspec(rows, 2)
+    for place, panel in enumerate(shown):
+        alone = place == len(shown) - 1 and place % 2 == 0
+        _draw_panel(figure.add_subplot(grid[place // 2, :] if alone else grid[place // 2, place % 2]), panel, metrics)
     return figure
 
 
 def _curriculum(metrics: Metrics) -> Figure:
+    panels = measured(CURRICULUM_PANELS, metrics)
     figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES))
-    for axes, panel in zip(figure.subplots(1, 3), CURRICULUM_PANELS, strict=True):
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
         _draw_panel(axes, panel, metrics)
     return figure
 

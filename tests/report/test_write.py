@@ -204,14 +204,27 @@ def test_a_report_of_one_empty_step_says_what_is_not_there(bare):
     assert "- **fine**: non_finite" in page  # what is not logged cannot be fine
 
 
-def test_panels_without_numbers_say_so(bare, hostile):
-    counted = {
-        name: [text_of(run, f"{name}.svg").count("<!-- not measured -->") for run in (bare, hostile)]
-        for name in ("train", "policy")
-    }
-    # the other run has no coefficient and value loss; no clip fraction, KL to the old policy, advantage and
-    # explained variance
-    assert counted == {"train": [5, 2], "policy": [6, 4]}
+def test_panels_without_numbers_are_left_out(bare, hostile):
+    train, policy = text_of(hostile, "train.svg"), text_of(hostile, "policy.svg")
+    assert "<!-- KL to the reference -->" in train and "<!-- Entropy -->" in policy
+    for missing in ("KL coefficient", "Value loss", "Clip fraction", "Advantage", "not measured"):
+        assert f"<!-- {missing} -->" not in train + policy
+    assert text_of(bare, "train.svg").count("<!-- not measured -->") == 1  # the reward's own place stays
+    assert not (bare.report_folder / "policy.svg").exists()
+    assert "policy.png" not in text_of(bare, "report.md")
+
+
+def test_a_run_with_several_answers_to_a_problem_has_a_picture_of_its_groups(tmp_path):
+    run = make_run(tmp_path / "run")
+    rng = np.random.default_rng(1)
+    for step in range(STEPS):
+        groups = {"groups/best": 0.9, "reward/std_within": 0.2, "loss/policy": 0.01}
+        append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **groups})
+    write_report(run.path)
+    picture = text_of(run, "groups.svg")
+    assert "<!-- Best of N and average -->" in picture and "<!-- Spread of the reward -->" in picture
+    assert "Groups whose rewards are all equal" not in picture  # nobody measured that
+    assert "](groups.png)" in text_of(run, "report.md")
 
 
 def test_a_run_whose_curriculum_weighs_problems_has_a_picture_of_it(tmp_path):
@@ -222,7 +235,7 @@ def test_a_run_whose_curriculum_weighs_problems_has_a_picture_of_it(tmp_path):
         append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **chosen})
     write_report(run.path)
     picture = text_of(run, "curriculum.svg")
-    assert picture.count("<!-- not measured -->") == 1  # the problems did not say their difficulty
+    assert "Difficulty of the chosen problems" not in picture  # the problems did not say their difficulty
     assert "Entropy of the choice" in picture
     assert "](curriculum.png)" in text_of(run, "report.md")
     page = text_of(run, "report.html")
