@@ -196,8 +196,11 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Return the name of its folder: the arm, the seed, and a digest of every setting that matters."""
-        plain = flat({**configs.dump(self.config)})
+        """Return the name of its folder: the arm, the seed, and a digest of every setting that is not the default.
+
+        A later version with further settings finds the runs of an earlier one.
+        """
+        plain = flat(self.config.model_dump(mode="json", exclude_defaults=True))
         kept = {key: value for key, value in plain.items() if key not in _NOT_COMPARED}
         if self.start:
             kept["start"] = self.start

@@ -60,6 +60,14 @@ def test_every_setting_but_seed_and_folder_tells_runs_apart(study):
     assert digests[0] == digests[2] != digests[1] == digests[3]
 
 
+def test_a_setting_at_its_default_tells_no_runs_apart(study):
+    """A version with a new setting finds the runs that were made before there was one."""
+    (job, _), (with_default, _) = jobs(study(ONE)), jobs(study(ONE + 'bundle = ["update.epochs=2", "run.steps=100"]\n'))
+    assert job.key == with_default.key
+    args = 'bundle = ["algorithm.args.gamma=1.0", "task.args.heldout_share=0.2"]\n'
+    assert jobs(study(ONE + args))[0].key == job.key
+
+
 def test_the_quick_version_has_its_own_seeds_settings_and_changes(study):
     body = (
         ONE
