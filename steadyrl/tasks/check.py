@@ -10,7 +10,7 @@ answer (see ``protocols.Attackable``), the rewards may pay none of them more tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,8 @@ from steadyrl.types import Finding, Problem, Rollout
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _PROBLEMS = 200  # of each split, spread evenly
+_ATTACKED = 100  # problems, of both splits, whose empty forms are scored
+_CORE = "honest core"
 _ROUNDING = 1e-9  # of means of equal rewards
 _NAMED = 3  # problems that fail, of as many as there may be
 _HOSTILE = ("(", '"', "AND", "x" * 5000, "( " * 400, "\x00", "NOT NOT", "'; DROP TABLE documents; --", "a:b", "\ud800")
@@ -48,11 +50,13 @@ def check_task(config: Config) -> list[Finding]:
         if len(some) < len(train) + len(heldout):
             seen = f"; {len(some)} of {len(train) + len(heldout)} problems were checked"
             answers = [replace(answer, message=answer.message + seen) for answer in answers]
-    attacks = [_empty_forms(task, task, terms, some)] if isinstance(task, Attackable) else []
+    if isinstance(task, Attackable):
+        attacked = some[:: -(-len(some) // _ATTACKED)]
+        forms = [{_CORE: task.honest_core(problem), **task.empty_forms(problem)} for problem in attacked]
+        answers.append(_empty_forms(task, terms, attacked, forms))
     return [
         _splits(train, heldout),
         *answers,
-        *attacks,
         _repeats(config, task, terms, some),
         _hostile(task, terms, some[0]),
     ]
@@ -187,17 +191,18 @@ def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, hi
     return _judged(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
 
 
-def _empty_forms(task: Task, knows: Attackable, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
+def _empty_forms(
+    task: Task, terms: Sequence[Term], problems: Sequence[Problem], forms: Sequence[Mapping[str, str]]
+) -> Finding:
     """Compare what the rewards pay for each empty form with what they pay for the honest core, on the same problems."""
-    answers = [{"": knows.honest_core(problem), **knows.empty_forms(problem)} for problem in problems]
     paid: dict[str, float] = {}
-    for form in answers[0]:
-        rollouts = _answered(task, terms, [(p, texts[form]) for p, texts in zip(problems, answers, strict=True)])
+    for form in forms[0]:
+        rollouts = _answered(task, terms, [(p, texts[form]) for p, texts in zip(problems, forms, strict=True)])
         known = [rollout.reward for rollout in rollouts if rollout.reward is not None]
         if len(known) < len(rollouts):
             return _judged("empty forms", False, f"{len(rollouts) - len(known)} of {len(rollouts)} left unscored")
         paid[form] = float(np.mean(known))
-    core = paid.pop("")
+    core = paid.pop(_CORE)
     above = sorted((form for form in paid if paid[form] > core + _ROUNDING), key=lambda form: -paid[form])
     detail = f"{len(paid) - len(above)} of {len(paid)} are paid at most the {core:.3f} of the honest answer in them"
     if above:

@@ -141,6 +141,7 @@ def test_both_corpora_of_the_search_task_are_sound(corpus, stdlib_cache, monkeyp
         ("problems", True),
         ("gold answer", True),
         ("empty answer", True),
+        ("empty forms", True),
         ("scoring repeats", True),
         ("hostile answers", True),
     ]
