@@ -16,6 +16,8 @@ from steadyrl.evaluate import evaluate_rules, means, pick_heldout
 from steadyrl.preflight.run import finding_lines
 from steadyrl.tasks.check import check_task, terms_to_check
 
+_RULE_WIDTH = 16  # characters of a rule's name in a line
+
 app = typer.Typer(help="Look at a task before training on it.", no_args_is_help=True)
 
 
@@ -50,11 +52,13 @@ def _baselines(settings: configs.Config, console: Console) -> None:
     problems = pick_heldout(task.problems("heldout"), settings.evaluate.problems)
     records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
     by_rule = {name: means(records, name) for name in rules}
-    columns = [task.metric, *sorted({part for found in by_rule.values() for part in found} - {task.metric, "reward"})]
+    measured = [task.metric, *sorted({part for found in by_rule.values() for part in found} - {task.metric, "reward"})]
     table = Table(title=f"answers without a model, {len(problems)} held-out problems", title_justify="left", box=None)
-    table.add_column("rule", no_wrap=True)
-    for column in columns:
-        table.add_column(column.replace("_", " "), justify="right", no_wrap=True)
-    for name, found in sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0)):
-        table.add_row(name, *(f"{found[c]:.3f}" if c in found else "-" for c in columns))
+    table.add_column("", no_wrap=True)
+    ranked = sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0))
+    for name, _ in ranked:
+        table.add_column(name, justify="right", max_width=_RULE_WIDTH)  # a row per rule would be too wide
+    for part in measured:
+        values = (f"{found[part]:.3f}" if part in found else "-" for _, found in ranked)
+        table.add_row(part.replace("_", " "), *values)
     console.print(table)
