@@ -29,7 +29,8 @@ FOLLOWED_S = 20.0
 
 def make_run(path: Path, steps: int, seed: int) -> RunDir:
     run = RunDir(path)
-    write_json(run.info_file, {"id": path.name, "task": "search", "algorithm": "ppo", "model": "base", "metric": "retrieval",
+    write_json(run.info_file, {"id": path.name, "task": "search", "algorithm": "ppo", "model": "base",
+                               "metric": "retrieval",
                                "status": "finished", "started": 1.7e9, "attempt": 0})  # fmt: skip
     write_json(run.resolved_file, {"run": {"steps": steps, "seed": seed}, "update": {"learning_rate": 1e-4}})
     generator = random.Random(seed)
@@ -60,8 +61,9 @@ def make_rollouts(run: RunDir, mebibytes: int) -> int:
     with path.open("w") as file:
         while file.tell() < mebibytes << 20:
             words = " ".join(generator.choices(("alpha", "beta", "gamma", "<b>", "delta\n"), k=800))
-            record = {"problem": f"p{count // 8}", "prompt": "write", "completion": words, "reward": generator.random(),
-                      "parts": {"length": 1.0}, "unscored": None, "note": "", "stop_reason": "stop", "tokens": 800}  # fmt: skip
+            record = {"problem": f"p{count // 8}", "prompt": "write", "completion": words,
+                      "reward": generator.random(), "parts": {"length": 1.0}, "unscored": None, "note": "",
+                      "stop_reason": "stop", "tokens": 800}  # fmt: skip
             file.write(json.dumps(record) + "\n")
             count += 1
     return count

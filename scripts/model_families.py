@@ -147,7 +147,7 @@ def open_model(folder: Path, *overrides: str) -> TorchBackend:
         "rewards": {"length": 1.0},
         "update": {"old_logprobs": "recompute"},
     }
-    return TorchBackend.create(config.resolve(settings, overrides), ALGORITHM)
+    return TorchBackend(config.resolve(settings, overrides), ALGORITHM)
 
 
 def row(name: str, folder: Path) -> str:

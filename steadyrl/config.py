@@ -67,6 +67,8 @@ _MOVED = {
     "judge": "rewards.judge, with the weight beside the other settings: [rewards.judge] weight = 0.2, model = ..."
 }
 _MOVED |= {f"sampler.{name}": f"sampler.args.{name}" for name in ("url", "model", "folder", "requests", "timeout_s")}
+_MOVED |= {f"backend.{name}": f"backend.args.{name}" for name in ("weights", "gradient_checkpointing")}
+_MOVED |= {f"autopilot.kl_{end}": "autopilot.kl_band, which has both ends: [0.06, 0.3]" for end in ("low", "high")}
 
 SectionType = TypeVar("SectionType", bound=BaseModel)
 
@@ -282,9 +284,7 @@ def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
 
 
 def _autopilot_problems(config: Config) -> list[str]:
-    pilot, args, found = config.autopilot, config.algorithm.args.model_dump(), []
-    if pilot.kl_low >= pilot.kl_high:
-        found.append(f"autopilot.kl_low is {pilot.kl_low:g}; expected less than autopilot.kl_high = {pilot.kl_high:g}")
+    pilot, args, found = config.autopilot, config.algorithm.args.model_dump(), list[str]()
     if pilot.mode == "off":
         return found
     if not config.update.learning_rate:

@@ -64,7 +64,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "backend": {
         "toy": "steadyrl.backends.toy:ToyBackend",
-        "torch": "steadyrl.backends.torch.backend:TorchBackend",
+        "torch": "steadyrl.backends.torch.plugin",
         "mlx": "steadyrl.backends.mlx.plugin",
     },
     # By the name of the backend whose checkpoints it reads.

@@ -145,15 +145,6 @@ class BackendSection(Section):
         description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32. "
         "'auto' is bf16 on GPUs that support it, and fp32 elsewhere.",
     )
-    weights: Literal["fp32", "bf16"] = Field(
-        "fp32",
-        description="'bf16' keeps the model's weights in bfloat16. The optimizer then updates float32 copies of them.",
-    )
-    gradient_checkpointing: bool = Field(
-        False,
-        description="Store only each layer's input and recompute its activations in the backward pass. This "
-        "saves memory and costs time.",
-    )
     micro_batch_tokens: int = Field(
         8192,
         ge=1,
@@ -295,6 +286,12 @@ class EvaluateSection(Section):
     )
 
 
+def _is_band(ends: list[float]) -> list[float]:
+    if len(ends) != 2 or not 0 < ends[0] < ends[1] < math.inf:
+        raise ValueError("two numbers above 0, the lower end and the upper one")
+    return ends
+
+
 class AutopilotSection(Section):
     """The autopilot, which can adjust a run while it trains (see autopilot.md)."""
 
@@ -303,16 +300,10 @@ class AutopilotSection(Section):
         description="'advise' only writes to actions.jsonl what it would do. 'act' also does it. 'off' disables "
         "the autopilot.",
     )
-    kl_low: float = Field(
-        0.06,
-        gt=0,
-        description="Lower end of the target band for the KL of a step (kl_step_k3), at the full learning rate.",
-    )
-    kl_high: float = Field(
-        0.3,
-        gt=0,
-        description="Upper end of the target band for the KL of a step. The learning rate is adjusted to stay "
-        "within the band.",
+    kl_band: Annotated[list[float], AfterValidator(_is_band)] = Field(
+        default_factory=lambda: [0.06, 0.3],
+        description="Lower and upper end of the target band for the KL of a step (kl_step_k3), at the full learning "
+        "rate. The learning rate is adjusted to stay within the band.",
     )
     kl_ref_target: float = Field(
         0.0,

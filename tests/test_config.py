@@ -162,8 +162,8 @@ def test_steps_that_epochs_make_void_are_refused():
 
 @pytest.mark.parametrize("mode", ["off", "advise", "act"])
 def test_a_band_that_is_upside_down_is_refused_whatever_the_autopilot_does(mode):
-    message = refusal({}, f"autopilot.mode={mode}", "autopilot.kl_low=0.5", "autopilot.kl_high=0.1")
-    assert "autopilot.kl_low is 0.5; expected less than autopilot.kl_high = 0.1" in message
+    message = refusal({}, f"autopilot.mode={mode}", "autopilot.kl_band=[0.5, 0.1]")
+    assert "autopilot.kl_band: got [0.5, 0.1]; expected two numbers above 0" in message
 
 
 def test_overrides_leave_the_given_data_alone():

@@ -102,7 +102,7 @@ def may_roll_back(pilot: PilotState) -> bool:
 
 def band_of(config: Config) -> Band:
     """Return the band of the KL of a step at the full learning rate."""
-    return Band(config.autopilot.kl_low, config.autopilot.kl_high)
+    return Band(*config.autopilot.kl_band)
 
 
 def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) -> float:

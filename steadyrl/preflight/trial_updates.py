@@ -197,6 +197,14 @@ def _update(
             state="unknown",
             message=f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})",
         )
+    return _no_gain(session, batch, before, rate, start, message, moved)
+
+
+def _no_gain(
+    session: Session, batch: Batch, before: TokenScores, rate: float, start: Path, message: str, moved: float
+) -> Finding:
+    """Say why an update did not make the mean of advantage times log-prob rise: try it again at lower rates."""
+    limit = max(_LEAP, session.config.update.kl_old_limit)
     for share in _SLOWER:
         session.backend.load(start)
         slower = _take(session, batch, batch, rate * share).after

@@ -103,7 +103,7 @@ def range_test(config: Config, tell: Callable[[Point], None] = lambda point: Non
 
 def centre_of(points: Sequence[Point], config: Config) -> float:
     """Return the rate at which a step's KL is in the middle of its band, between the rates that were tried."""
-    wanted = math.log(math.sqrt(config.autopilot.kl_low * config.autopilot.kl_high))
+    wanted = math.log(math.sqrt(math.prod(config.autopilot.kl_band)))
     known = [(math.log(point.rate), math.log(point.kl)) for point in points if point.kl]
     for (x, y), (x_next, y_next) in pairwise(known):
         if y < wanted <= y_next:
@@ -128,7 +128,7 @@ def _at(session: Session, state: State, batch: Batch, entropy: float, rate: floa
     again, reward = _batch(session, replace(state, step=1))
     assert again.old is not None, "the batch was scored"
     share = _mean(again.old.entropy, again) / entropy if entropy else None
-    broken = kl > BROKEN_KL * session.config.autopilot.kl_high or (share is not None and share < BROKEN_ENTROPY)
+    broken = kl > BROKEN_KL * session.config.autopilot.kl_band[1] or (share is not None and share < BROKEN_ENTROPY)
     return Point(rate, kl, share, reward, broken)
 
 

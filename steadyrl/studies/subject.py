@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,5 +138,4 @@ def _with_model(config: Config, trained: Config, path: str) -> Config:
 
 def _backend(config: Config, trained: Config) -> Any:
     """Return the comparison's device and precision with the kind of backend that the weights are for."""
-    own: Mapping[str, Any] = {"name": trained.backend.name, "weights": trained.backend.weights}
-    return config.backend.model_copy(update=dict(own))
+    return config.backend.model_copy(update={"name": trained.backend.name, "args": trained.backend.args})

@@ -26,7 +26,7 @@ from steadyrl.types import Finding
 GOOD = 0.1  # a learning rate at which the toy backend learns its task
 LONG = (
     "run.steps=40", "rollout.prompts_per_step=16", "algorithm.args.kl_coef=0.0", "update.warmup_steps=2",
-    "autopilot.kl_low=0.015",
+    "autopilot.kl_band=[0.015, 0.3]",
 )  # fmt: skip
 ACT = "autopilot.mode=act"
 SICK = Finding(
@@ -79,7 +79,7 @@ def test_a_healthy_rate_is_left_where_it_is(toy, tmp_path):
 
 def test_while_the_reward_clearly_rises_steps_get_longer_and_that_is_said(toy, tmp_path):
     pilot, run, state = pilot_at(toy, tmp_path)
-    band = Band(pilot.config.autopilot.kl_low, pilot.config.autopilot.kl_high)
+    band = Band(*pilot.config.autopilot.kl_band)
     record = {"learning_rate": pilot.config.update.learning_rate, "reward/std": 1.0, KL_STEP: band.middle}
     scales = []
     for rise in (0.0, 0.1):
@@ -392,10 +392,12 @@ def test_an_old_checkpoint_without_the_autopilot_is_read(toy, tmp_path):
 
 @pytest.mark.parametrize(("overrides", "message"), [
     (["autopilot.mode=on"], "autopilot.mode: got 'on'; expected 'off', 'advise' or 'act'"),
-    (["autopilot.kl_low=0"], "autopilot.kl_low: got 0"),
-    (["autopilot.kl_low=0.4"], "autopilot.kl_low is 0.4; expected less than autopilot.kl_high = 0.3"),
+    (["autopilot.kl_band=[0, 0.3]"], "autopilot.kl_band: got [0, 0.3]; expected two numbers above 0"),
+    (["autopilot.kl_band=[0.4]"], "autopilot.kl_band: got [0.4]; expected two numbers above 0"),
+    (["autopilot.kl_band=0.4"], "autopilot.kl_band: got 0.4"),
+    (["autopilot.kl_low=0.4"], "autopilot.kl_low: moved to autopilot.kl_band, which has both ends"),
     (["autopilot.cooldown=3"], "autopilot.cooldown: got 3; expected a number greater than or equal to 20"),
-    (["autopilot.kl_hihg=1"], "autopilot.kl_hihg: unknown setting; did you mean 'kl_high'?"),
+    (["autopilot.kl_badn=1"], "autopilot.kl_badn: unknown setting; did you mean 'kl_band'?"),
     (["update.learning_rate=0"], "update.learning_rate is 0"),
     (["run.doctor_every=0"], "run.doctor_every is 0"),
     (["autopilot.kl_ref_target=6", "algorithm.args.kl_coef=0"], "no algorithm.args.kl_coef above 0"),

@@ -23,7 +23,7 @@ def backend(tiny_models):
 
     settings = {"model": {"path": str(tiny_models["llama"])}, "rewards": {"length": 1.0}, "backend": {"device": "cpu"}}
     settings |= {"task": {"name": "search", "args": {"corpus": "generated"}}}
-    return TorchBackend.create(config.resolve(settings), grpo.build(grpo.Settings()))
+    return TorchBackend(config.resolve(settings), grpo.build(grpo.Settings()))
 
 
 def drawn(backend, **settings):

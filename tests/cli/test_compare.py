@@ -50,7 +50,7 @@ def made(tmp_path_factory):
         patch.chdir(folder)
         settings = config.load("config.toml")
         run = record.begin(settings, CONFIG)
-        record.close(run, train(open_session(settings), run))
+        record.close(run, train(open_session(settings), run), settings)
     return folder
 
 

@@ -50,7 +50,7 @@ def trained(settings):
         chosen = settings(*overrides)
         session = open_session(chosen)
         run = record.begin(chosen, "")
-        record.close(run, train(session, run))
+        record.close(run, train(session, run), session.config)
         return run
 
     return make

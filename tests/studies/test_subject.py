@@ -89,7 +89,7 @@ def torch_run(settings, tiny_models):
             chosen.model_copy(update={"evaluate": chosen.evaluate.model_copy(update={"problems": 2})})
         )
         run = record.begin(session.config, "")
-        record.close(run, train(session, run))
+        record.close(run, train(session, run), session.config)
         return session, run
 
     return make

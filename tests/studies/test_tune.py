@@ -40,7 +40,7 @@ def point(rate, kl, broken=False):
 
 def test_the_centre_is_where_the_kl_of_a_step_is_in_the_middle_of_its_band(settings):
     # the band 0.01 to 1 has its middle at 0.1; KL grows with the square of the rate
-    band = settings("autopilot.kl_low=0.01", "autopilot.kl_high=1.0")
+    band = settings("autopilot.kl_band=[0.01, 1.0]")
     points = [point(rate, rate**2) for rate in (0.01, 0.1, 1.0)]
     assert centre_of(points, band) == pytest.approx(0.1**0.5)
     assert centre_of([point(0.5, 0.3), point(1.0, 0.9)], band) == pytest.approx(0.5)

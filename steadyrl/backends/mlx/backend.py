@@ -48,10 +48,15 @@ class MlxBackend:
         fused_or_plain()
         self._section, self._micro_batch_tokens = config.model, config.backend.micro_batch_tokens
         self._generate_rows = config.backend.generate_rows
-        self._halved_weights = config.backend.weights == "bf16" and not config.model.lora_rank
-        lower = mx.bfloat16 if "bf16" in {config.backend.weights, config.backend.precision} else None
+        own = config.backend.args
+        self._halved_weights = own.weights == "bf16" and not config.model.lora_rank
+        lower = mx.bfloat16 if "bf16" in {own.weights, config.backend.precision} else None
         self._net = Network(
-            config.model, config.run.seed, lower, "values" in algorithm.needs, config.backend.gradient_checkpointing
+            config.model,
+            config.run.seed,
+            lower,
+            "values" in algorithm.needs,
+            own.gradient_checkpointing,
         )
         self._loaded, self.tokenizer = self._net.loaded, self._net.loaded.tokenizer
         self._vocabulary = self._loaded.head.weight.shape[0]

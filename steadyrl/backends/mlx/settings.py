@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from steadyrl.sections import Section
+from steadyrl.backends.settings import GradientSettings
 
 
-class MlxSettings(Section):
+class MlxSettings(GradientSettings):
     """What MLX needs beside the settings that every backend has (see backends/mlx.md)."""
 
     free_on_resume = frozenset({"memory_gib"})  # the run may go on on another machine

@@ -55,6 +55,7 @@ class TorchBackend:
     """See Backend."""
 
     def __init__(self, config: Config, algorithm: Algorithm):
+        own = config.backend.args
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = chosen_device(config.backend.device)
@@ -66,7 +67,7 @@ class TorchBackend:
         )
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)
-            kept_in = torch.bfloat16 if config.backend.weights == "bf16" else torch.float32
+            kept_in = torch.bfloat16 if own.weights == "bf16" else torch.float32
             self.model, self.tokenizer = load_model(config.model, self.device, kept_in)
         self._lora = config.model.lora_rank > 0
         self._context = context_length(self._inner().config)
@@ -80,7 +81,7 @@ class TorchBackend:
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
-        self._read = Reader(self.model, self._parts, self._plan, self._lower, config.backend.gradient_checkpointing)
+        self._read = Reader(self.model, self._parts, self._plan, self._lower, own.gradient_checkpointing)
         self._trusting = config.update.old_logprobs == "sampler"
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
@@ -98,11 +99,6 @@ class TorchBackend:
             weight_decay=config.update.weight_decay,
             fused=self.device.type in {"cpu", "cuda", "mps"},
         )
-
-    @classmethod
-    def create(cls, config: Config, algorithm: Algorithm) -> TorchBackend:
-        """Build the backend of a run."""
-        return cls(config, algorithm)
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""

@@ -217,7 +217,9 @@ def test_rows_that_finish_leave_the_others_as_they_would_be_alone(tiny_models):
         assert not np.isin(completion.ids[:-1], backend.tokenizer.end_ids).any()
 
 
-@pytest.mark.parametrize("overrides", [("backend.micro_batch_tokens=1",), ("backend.gradient_checkpointing=true",)])
+@pytest.mark.parametrize(
+    "overrides", [("backend.micro_batch_tokens=1",), ("backend.args.gradient_checkpointing=true",)]
+)
 def test_neither_micro_batches_nor_recomputing_change_the_update(tiny_models, overrides):
     whole, other = (opened("mlx", tiny_models["qwen3"], *some) for some in ((), overrides))
     batch, found = scored_batch(whole, NARROW), []
@@ -272,7 +274,7 @@ def test_training_moves_the_policy_and_leaves_the_reference(tiny_models, rank):
     assert np.abs(after.logprobs - batch.old.logprobs).max() > 0.01
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.weights=bf16",)])
+@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])
 def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, overrides):
     unbroken, stopped, resumed = (
         opened("mlx", tiny_models["qwen3"], *overrides, f"run.seed={seed}") for seed in (0, 0, 1)

@@ -47,7 +47,7 @@ def opened(folder, *overrides):
         "rewards": {"length": 1.0},
         "update": {"old_logprobs": "recompute"},  # entropy and exact KL of all rows; trust has a test of its own
     }
-    return TorchBackend.create(config.resolve(settings, overrides), ALGORITHM)
+    return TorchBackend(config.resolve(settings, overrides), ALGORITHM)
 
 
 @pytest.fixture(scope="module")
@@ -496,7 +496,7 @@ def test_an_error_that_is_no_lack_of_memory_is_raised_on(tiny_models):
 def test_gradient_checkpointing_changes_no_result(tiny_models, monkeypatch, family, way):
     if way == "transformers":
         monkeypatch.setattr("steadyrl.backends.torch.reader.fits", lambda plan, body: False)
-    plain, frugal = opened(tiny_models[family]), opened(tiny_models[family], "backend.gradient_checkpointing=true")
+    plain, frugal = opened(tiny_models[family]), opened(tiny_models[family], "backend.args.gradient_checkpointing=true")
     assert (frugal._read._plan is None) == (way == "transformers")
     batch = scored_batch(plain, NARROW)
     calls = []
@@ -536,14 +536,14 @@ def test_in_bfloat16_the_weights_stay_float32_and_the_sampler_near_the_trainer(t
 
 @pytest.mark.parametrize(
     ("override", "precision"),
-    [("backend.precision=fp32", "fp32"), ("backend.precision=bf16", "bf16"), ("backend.weights=bf16", "bf16")],
+    [("backend.precision=fp32", "fp32"), ("backend.precision=bf16", "bf16"), ("backend.args.weights=bf16", "bf16")],
 )
 def test_a_backend_says_which_precision_it_computes_in(tiny_models, override, precision):
     assert opened(tiny_models["llama"], override).describe()["precision"] == precision
 
 
 def test_weights_in_bfloat16_learn_from_updates_that_bfloat16_would_round_away(tiny_models):
-    backend = opened(tiny_models["llama"], "backend.weights=bf16")
+    backend = opened(tiny_models["llama"], "backend.args.weights=bf16")
     batch = scored_batch(backend, PLAIN)
     before = weights(backend)
     for _ in range(8):
@@ -557,11 +557,11 @@ def test_weights_in_bfloat16_learn_from_updates_that_bfloat16_would_round_away(t
 
 
 def test_float32_copies_are_saved_and_go_on_exactly(tiny_models, tmp_path):
-    unbroken = opened(tiny_models["llama"], "backend.weights=bf16")
+    unbroken = opened(tiny_models["llama"], "backend.args.weights=bf16")
     batch = scored_batch(unbroken, PLAIN)
     step(unbroken, batch, PLAIN, rate=1e-5)
     unbroken.save(tmp_path)
-    resumed = opened(tiny_models["llama"], "backend.weights=bf16")
+    resumed = opened(tiny_models["llama"], "backend.args.weights=bf16")
     resumed.load(tmp_path)
     one, other = (step(backend, batch, PLAIN, rate=1e-5) for backend in (unbroken, resumed))
     assert one == other

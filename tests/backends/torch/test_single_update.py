@@ -32,7 +32,7 @@ def opened(folder, *overrides):
         "rewards": {"length": 1.0},
         "sampling": {"max_new_tokens": 10},
     }
-    return TorchBackend.create(config.resolve(settings, overrides), GRPO)
+    return TorchBackend(config.resolve(settings, overrides), GRPO)
 
 
 def drawn(backend, samples=4):

@@ -149,7 +149,7 @@ def opened(server, tiny_models, tmp_path):
     """Return a function that opens a backend whose completions come from the server."""
 
     def open_backend(*overrides, model="llama", algorithm=ALGORITHM):
-        return TorchBackend.create(settings(server, tiny_models[model], tmp_path, *overrides), algorithm)
+        return TorchBackend(settings(server, tiny_models[model], tmp_path, *overrides), algorithm)
 
     return open_backend
 

@@ -1,0 +1,23 @@
+"""The settings that the backends with gradients of their own have, beside those of every backend."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from steadyrl.sections import Section
+
+
+class GradientSettings(Section):
+    """How weights are kept, and what the backward pass needs of the forward pass."""
+
+    weights: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="'bf16' keeps the model's weights in bfloat16. The optimizer then updates float32 copies of them.",
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Store only each layer's input and recompute its activations in the backward pass. This "
+        "saves memory and costs time.",
+    )
