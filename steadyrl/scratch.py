@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from steadyrl.errors import AccessError
+
 log = logging.getLogger(__name__)
 
 PREFIX = "srl-"  # short: the path of a socket in such a folder has 108 characters at most
@@ -38,11 +40,19 @@ class Folder:
 
     Attributes:
         path: Where it is.
+
+    Raises:
+        AccessError: It cannot be made.
     """
 
     def __init__(self) -> None:
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+            try:
+                self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+            except OSError as error:
+                raise AccessError(
+                    f"no folder for temporary files can be made: {error}; set TMPDIR to one with room"
+                ) from error
             self._lock = _lock(self.path, wait=True)
             if self.path.is_dir():  # else another program took it for a dead one's before it was locked
                 return

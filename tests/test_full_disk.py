@@ -14,6 +14,7 @@ from steadyrl.launch import run
 from steadyrl.preflight.trial import begin_trial
 from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rundir import RunDir, write_json
+from steadyrl.sandbox.choose import probe
 from tests.file_limit import files_end_after
 
 
@@ -44,6 +45,13 @@ def test_a_file_that_cannot_be_written_whole_leaves_no_part_of_it(tmp_path):
     with files_end_after(10), pytest.raises(AccessError, match="File too large"):
         write_json(path, {"status": "finished", "error": "x" * 100})
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"] and path.read_bytes() == before
+
+
+@pytest.mark.landlock
+def test_a_jail_that_cannot_be_tried_is_one_line():
+    probe.cache_clear()
+    with files_end_after(0), pytest.raises(AccessError, match=r"cannot write '.*target': File too large"):
+        probe("landlock")
 
 
 def test_a_lock_that_cannot_be_written_is_one_line_and_leaves_the_run_free(tmp_path):

@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 
+from steadyrl.errors import AccessError
 from steadyrl.scratch import Folder, scratch_folder, sweep
 
 OWNER = (
@@ -82,3 +83,9 @@ def test_a_link_named_like_a_folder_is_left_alone(temporary):
     (temporary / "srl-link").symlink_to(target)
     sweep()
     assert target.exists() and (temporary / "srl-link").is_symlink()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with pytest.raises(AccessError, match=r"no folder for temporary files can be made: .*; set TMPDIR"):
+        Folder()

@@ -69,7 +69,7 @@ PYTHON = (
     "assert f(1) == float('nan')",
     "async def check(candidate):\n    pass",
     "def check(candidate):\n" + "".join(" " * i + "if 1:\n" for i in range(1, 120)),
-    "def f(x):\n" + "    x = x\n" * 30_000,
+    "def f(x):\n" + "    x = x\n" * 3_000,
     "class f:\n    pass",
     "f = " + "{1: " * 2000 + "1" + "}" * 2000,
     "import os; os.abort()",

@@ -20,6 +20,7 @@ from steadyrl import kl
 from steadyrl.batch import take_rows
 from steadyrl.errors import AccessError
 from steadyrl.preflight.trial import Timed, Trial, measure, silent
+from steadyrl.scratch import scratch_folder
 from steadyrl.train import Session
 from steadyrl.types import Array, Batch, Finding, TokenScores
 
@@ -77,8 +78,9 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
                 Finding(name, state="unknown", message="the algorithm kept no rollout to train on") for name in _NAMES
             )
         )
-    with _temporary_folder(trial.session) as name:
-        start, middle = Path(name) / "start", Path(name) / "middle"
+    _require_room(trial.session)
+    with scratch_folder() as folder:
+        start, middle = folder / "start", folder / "middle"
         _save(trial.session, start)
         try:
             return _updates(trial, trial.training, start, middle, phase)
@@ -333,22 +335,21 @@ def _save(session: Session, folder: Path) -> None:
         ) from error
 
 
-def _temporary_folder(session: Session) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for two saved states.
+def _require_room(session: Session) -> None:
+    """Refuse a folder for temporary files that has no room for two saved states.
 
     Raises:
-        AccessError: It has no room for them.
+        AccessError: It has none, or there is no such folder.
     """
     described = session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
     needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)
     try:
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        if free >= needed:
-            return tempfile.TemporaryDirectory(prefix="steadyrl-preflight-")
     except OSError as error:
         raise AccessError(f"no folder for temporary files can be made: {error}; set TMPDIR to one with room") from error
-    raise AccessError(
-        f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {tempfile.gettempdir()}, where "
-        f"{free / 2**30:.1f} GiB are free; set TMPDIR to a folder with room"
-    )
+    if free < needed:
+        raise AccessError(
+            f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {tempfile.gettempdir()}, where "
+            f"{free / 2**30:.1f} GiB are free; set TMPDIR to a folder with room"
+        )

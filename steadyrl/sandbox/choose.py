@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from steadyrl.errors import ConfigError
+from steadyrl.rundir import write_text
 from steadyrl.sandbox import jails
 from steadyrl.sandbox.jails import JailName, Limits
 from steadyrl.sandbox.outcome import Outcome, Returned
@@ -123,7 +124,7 @@ def probe(jail: JailName) -> str:
         scratch_folder() as folder,
     ):
         target = folder / "target"
-        target.write_text("secret")
+        write_text(target, "secret")
         port = server.getsockname()[1]
         attempts: list[tuple[str, object]] = [
             *((name, str(target)) for name in ("read", "removed")),

@@ -1,5 +1,7 @@
 """Updates that are taken back: each fault is put into a real backend or loss, and must be told by its cause."""
 
+import os
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ from steadyrl.errors import AccessError
 from steadyrl.preflight import trial_updates as module
 from steadyrl.preflight.trial import begin_trial
 from steadyrl.preflight.trial_updates import make_trial_updates
+from steadyrl.scratch import sweep
 
 
 def verdicts(session):
@@ -267,6 +270,26 @@ def test_too_little_room_for_the_state_is_refused_before_anything_is_saved(toy, 
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(AccessError, match="set TMPDIR"):
         make_trial_updates(begin_trial(toy()))
+
+
+def test_what_a_killed_preflight_keeps_is_removed_by_the_next_program(toy, tmp_path, monkeypatch):
+    class Dies(ToyBackend):
+        def save(self, folder):
+            super().save(folder)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    trial = begin_trial(replace(toy(), backend=Dies()))
+    child = os.fork()
+    if child == 0:
+        make_trial_updates(trial)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert list(folder.iterdir())
+    sweep()
+    assert not list(folder.iterdir())
 
 
 def test_room_is_asked_for_what_is_trained_and_not_for_what_is_loaded(toy, monkeypatch):

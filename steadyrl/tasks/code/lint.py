@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import DataError, MissingExtraError
+from steadyrl.rundir import write_text
 from steadyrl.scratch import scratch_folder
 
 # Rules that find mistakes and clumsiness; layout, naming and documentation are left alone, as is what a checker of
@@ -57,7 +58,7 @@ def lint(ruff: str, programs: Sequence[str]) -> list[list[str]]:
         names = [f"p{number}.py" for number in range(len(programs))]
         for name, text in zip(names, programs, strict=True):
             # Lone surrogates cannot be written; ruff is shown a question mark in their place.
-            (folder / name).write_text(text[:LONGEST], encoding="utf-8", errors="replace", newline="")
+            write_text(folder / name, text[:LONGEST].encode("utf-8", "replace").decode("utf-8"))
         by_name: dict[str, list[str]] = {name: [] for name in names}
         for finding in _run(ruff, str(folder)):
             by_name[Path(finding["filename"]).name].append(_line(finding))
