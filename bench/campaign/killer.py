@@ -72,6 +72,10 @@ class Killer:
         self.met: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
 
+    def take(self, text: str) -> None:
+        """Try only the kinds whose names hold a text."""
+        self._kinds = tuple(kind for kind in self._kinds if text in kind.name)
+
     def attack(self, rng: random.Random, folder: Path) -> Failure:
         """Let up to six things happen to one run, go on with it each time, and compare with the unbroken one."""
         (kind,) = rng.choices(self._kinds, [kind.share for kind in self._kinds])

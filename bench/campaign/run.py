@@ -106,6 +106,7 @@ def main() -> int:
     killer = Killer()
     known = parts(killer)
     args = _arguments([*known, *OUTSIDE])
+    killer.take(args.kind)
     wanted = args.only or [*known, *OUTSIDE]
     chosen = {name: part for name, part in known.items() if name in wanted and not _left_out(name, part)}
     outside = [name for name in OUTSIDE if name in wanted]
@@ -129,6 +130,7 @@ def _arguments(names: list[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first trial of each part")
     parser.add_argument("--trials", type=int, default=None, help="at most so many of each part")
     parser.add_argument("--python", action="append", default=[], help="a further interpreter for the sandbox's attacks")
+    parser.add_argument("--kind", default="", help="kill only kinds of runs whose names hold this text")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the table is written")
     parser.add_argument("--add", action="append", type=Path, default=[], help="a JSON file of an earlier call")
     return parser.parse_args()
