@@ -11,6 +11,7 @@ from typing import Any
 from steadyrl.errors import RunError
 from steadyrl.export.model import DEFAULT_FOLDER, RECORD
 from steadyrl.rundir import RunDir, read_json
+from steadyrl.types import plain_text
 
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what its --max-lora-rank may be
 QUESTION = "your request"
@@ -64,7 +65,8 @@ def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]
     gguf = str(folder / "model.gguf")
     convert = shlex.join(["python", "convert_hf_to_gguf.py", str(folder), "--outfile", gguf])
     server = shlex.join(["llama-server", "--model", gguf, *(["--jinja"] if record["chat"] else [])])
-    return [*lines, f"{convert} && {server}", _ask(8080, name, record, stop=[end["text"] for end in ends])]
+    stop = [*(end["text"] for end in ends), *record.get("stop", ())]
+    return [*lines, f"{convert} && {server}", _ask(8080, name, record, stop=stop)]
 
 
 def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
@@ -88,10 +90,15 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
 def _ask(port: int, model: str, record: Mapping[str, Any], **more: Sequence[Any]) -> str:
     """Return a command that asks the server, prompted as in training."""
     body: dict[str, Any] = {"model": model}
+    messages = [*record.get("messages_before", ()), {"role": "user", "content": QUESTION}]
     if record["chat"]:
-        path, body["messages"] = "chat/completions", [{"role": "user", "content": QUESTION}]
+        path, body["messages"] = "chat/completions", messages
     else:
-        path, body["prompt"] = "completions", QUESTION
+        path, body["prompt"] = "completions", plain_text(messages)
+    if record.get("template_args"):
+        body["chat_template_kwargs"] = record["template_args"]
+    if record.get("stop"):
+        body["stop"] = list(record["stop"])
     content = json.dumps({**body, **more}, ensure_ascii=False)
     url = f"http://localhost:{port}/v1/{path}"
     return shlex.join(["curl", url, "-H", "Content-Type: application/json", "-d", content])

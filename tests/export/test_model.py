@@ -111,6 +111,15 @@ def test_the_folder_has_the_template_and_the_sampling_and_every_end_token_of_tra
         assert json.loads((folder / "export.json").read_text())["chat"] is True
 
 
+def test_an_export_says_how_the_policy_was_prompted(trained, tmp_path):
+    before = '[{ role = "user", content = "red" }, { role = "assistant", content = "cat" }]'
+    run = trained("llama", f"model.messages_before={before}", 'sampling.stop=["dog"]')
+    export(run, tmp_path / "model")
+    record = json.loads((tmp_path / "model" / "export.json").read_text())
+    assert record["messages_before"] == [{"role": "user", "content": "red"}, {"role": "assistant", "content": "cat"}]
+    assert (record["template_args"], record["stop"]) == ({}, ["dog"])
+
+
 def test_a_run_without_the_template_says_so(trained, tmp_path):
     export(trained("llama", "model.chat_template=never"), tmp_path / "model")
     assert json.loads((tmp_path / "model" / "export.json").read_text())["chat"] is False

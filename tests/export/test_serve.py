@@ -90,3 +90,15 @@ def test_an_adapter_is_served_beside_its_base_model_by_vllm_and_merged_for_the_o
 def test_an_adapter_of_a_folder_names_the_folder(tmp_path):
     _, commands, _ = exported(tmp_path, kind="adapter", lora_rank=8, base="base", base_folder="/models/a b")
     assert commands[0][2] == "/models/a b"
+
+
+def test_a_server_is_asked_as_the_policy_was_in_training(tmp_path):
+    before = [{"role": "user", "content": "red"}, {"role": "assistant", "content": "blue"}]
+    own = {"messages_before": before, "template_args": {"enable_thinking": False}, "stop": ["\n\n"]}
+    _, commands, _ = exported(tmp_path, **own)
+    ask_vllm, ask_llama = body(commands[1]), body(commands[5])
+    assert ask_vllm["messages"] == [*before, {"role": "user", "content": "your request"}]
+    assert (ask_vllm["chat_template_kwargs"], ask_vllm["stop"]) == ({"enable_thinking": False}, ["\n\n"])
+    assert ask_llama["stop"] == ["<|im_end|>", "<|endoftext|>", "\n\n"]
+    _, commands, _ = exported(tmp_path, **own, chat=False)
+    assert body(commands[1])["prompt"] == "red blue\n\nyour request"

@@ -60,6 +60,9 @@ def export_policy(config: Config, checkpoint: Path, folder: Path, merge: bool) -
         "base": section.path,
         "base_folder": str(Path(base).resolve()) if Path(base).is_dir() else None,
         "chat": section.chat_template == "auto" and bool(tokenizer.hf.chat_template),
+        "messages_before": [message.model_dump() for message in section.messages_before],
+        "template_args": dict(section.template_args),
+        "stop": list(config.sampling.stop),
         "max_new_tokens": config.sampling.max_new_tokens,
         "end_tokens": [{"id": id, "text": tokenizer.hf.decode([id])} for id in tokenizer.end_ids],
     }
