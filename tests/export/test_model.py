@@ -120,6 +120,14 @@ def test_an_export_says_how_the_policy_was_prompted(trained, tmp_path):
     assert (record["template_args"], record["stop"]) == ({}, ["dog"])
 
 
+def test_messages_before_every_prompt_are_in_the_card_and_for_programs(trained, tmp_path):
+    before = 'model.messages_before=[{role="system",content="Be brief."}]'
+    export(trained("llama", before), tmp_path / "model")
+    record = json.loads((tmp_path / "model" / "export.json").read_text())
+    assert record["messages_before"] == [{"role": "system", "content": "Be brief."}]
+    assert "Before every prompt stood this system message: Be brief." in (tmp_path / "model" / "README.md").read_text()
+
+
 def test_a_run_without_the_template_says_so(trained, tmp_path):
     export(trained("llama", "model.chat_template=never"), tmp_path / "model")
     assert json.loads((tmp_path / "model" / "export.json").read_text())["chat"] is False

@@ -12,7 +12,7 @@ from steadyrl.rundir import RunDir, write_json
 ENDS = [{"id": 2, "text": "<|im_end|>"}, {"id": 0, "text": "<|endoftext|>"}]
 RECORD = {
     "run": "a-run", "step": 4, "kind": "weights", "base": "org/model", "base_folder": None, "chat": True,
-    "max_new_tokens": 32, "end_tokens": ENDS, "lora_rank": 0,
+    "messages_before": [], "template_args": {}, "max_new_tokens": 32, "end_tokens": ENDS, "lora_rank": 0,
 }  # fmt: skip
 
 
@@ -102,3 +102,13 @@ def test_a_server_is_asked_as_the_policy_was_in_training(tmp_path):
     assert ask_llama["stop"] == ["<|im_end|>", "<|endoftext|>", "\n\n"]
     _, commands, _ = exported(tmp_path, **own, chat=False)
     assert body(commands[1])["prompt"] == "red blue\n\nyour request"
+
+
+def test_the_servers_are_asked_with_the_messages_and_arguments_of_training(tmp_path):
+    before = [{"role": "system", "content": "Be brief."}]
+    _, commands, _ = exported(tmp_path, messages_before=before, template_args={"enable_thinking": False})
+    for asked in (body(command) for command in commands if command[0] == "curl"):
+        assert asked["messages"] == [*before, {"role": "user", "content": "your request"}]
+        assert asked["chat_template_kwargs"] == {"enable_thinking": False}
+    _, commands, _ = exported(tmp_path)
+    assert "chat_template_kwargs" not in body(commands[1])

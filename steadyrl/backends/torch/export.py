@@ -35,7 +35,8 @@ def export_policy(config: Config, checkpoint: Path, folder: Path, merge: bool) -
     Returns:
         What was written: ``kind`` ("weights" or "adapter"), ``base`` (folder or hub name of the model that was trained
         from), ``base_folder`` (where that is here, None if it was looked up on the hub), ``chat`` (prompts went through
-        the chat template), ``max_new_tokens`` of an answer, ``end_tokens`` (id and text of each).
+        the chat template), ``messages_before`` every prompt, ``template_args``, ``max_new_tokens`` of an answer,
+        ``end_tokens`` (id and text of each).
 
     Raises:
         CheckpointError: The checkpoint is damaged.
