@@ -28,7 +28,8 @@ HOW = (
     "other people published taught the rules since (doctor_wild.md), with its figures in sight. "
     "The part that was made last has two more tasks, other learning rates and schedules, batches "
     "of half the size and three more faults; its right answers were written down before, it was "
-    "examined once, and nothing was changed for it. The machine was shared with other work. The logs "
+    "examined once, and nothing was changed for it. Of its 31 faulty and 18 healthy runs the first "
+    "10 and 3 of a random order were made. The machine was shared with other work. The logs "
     "therefore contain no times, and throughput is not judged. rlwatch was run unchanged."
 )
 MAPPING = (
