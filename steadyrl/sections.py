@@ -133,6 +133,9 @@ class ModelSection(Section):
 class BackendSection(Section):
     """Where and how the model is computed."""
 
+    # A checkpoint is the same in every framework that can read it; one that cannot says so.
+    free_on_resume = frozenset({"name", "device", "args"})
+
     name: str = Field("torch", description="'torch', 'mlx', 'toy' (NumPy with exact gradients), or an import path.")
     device: str = Field(
         "auto",

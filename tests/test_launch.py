@@ -101,7 +101,7 @@ def test_a_run_is_resumed_with_its_own_config_alone(settings):
         run(settings, resume=found)
     with pytest.raises(
         ConfigError,
-        match=r"'update.epochs=1' cannot change on resuming; only evaluate.patience, ",
+        match=r"'update.epochs=1' cannot change on resuming; only backend.args, ",
     ):
         run(overrides=["update.epochs=1"], resume=found)
     with pytest.raises(RunError, match=r"is finished: 4 of 4 steps; add run.steps=N"):

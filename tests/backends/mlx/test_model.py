@@ -20,6 +20,8 @@ from mlx_lm.utils import load_model as load_with_defaults  # noqa: E402
 from steadyrl.backends.mlx.model import FAMILIES, load_model  # noqa: E402
 from steadyrl.backends.portable import spell_twice, write_probe  # noqa: E402
 
+mx.set_default_device(mx.cpu)  # on a Mac too: what is compared is the arithmetic, in full float32
+
 SHAPE = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 512, "eos_token_id": 1, "bos_token_id": None,

@@ -1,0 +1,44 @@
+"""Whole runs in MLX: one that changes the framework twice, and one where MLX is not installed."""
+
+import json
+import sys
+
+import pytest
+
+import steadyrl
+from steadyrl.backends.mlx import plugin
+from steadyrl.errors import MissingExtraError
+from tests import needs
+
+
+def test_a_run_goes_on_in_the_other_framework_and_comes_back(tiny_models, tmp_path):
+    needs.package("mlx", extra="mlx")
+    needs.package("mlx_lm", extra="mlx")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(
+        "".join(json.dumps({"prompt": text}) + "\n" for text in ("the cat", "a dog", "two birds", "one"))
+    )
+    settings = {
+        "run": {"steps": 2, "preflight": "off", "checkpoint_every": 1, "folder": str(tmp_path / "runs")},
+        "model": {"path": str(tiny_models["llama"])},
+        "backend": {"name": "torch", "device": "cpu"},
+        "task": {"name": "prompts", "args": {"path": str(prompts)}},
+        "rewards": {"length": 1.0},
+        "algorithm": {"name": "ppo"},
+        "sampling": {"max_new_tokens": 6},
+        "rollout": {"prompts_per_step": 3, "samples_per_prompt": 2},
+        "evaluate": {"problems": 1},
+    }
+    run = steadyrl.run(settings)
+    run = steadyrl.run(resume=run, overrides=["run.steps=4", "backend.name=mlx"])
+    assert run.resolved()["backend"]["args"] == {"memory_gib": 0.0}
+    run = steadyrl.run(resume=run, overrides=["run.steps=5", "backend.name=torch", "backend.args={}"])
+    assert run.status == "finished"
+    assert [(line["step"], line["attempt"]) for line in run.metrics()] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2)]
+    assert all(line["grad_norm"] > 0 for line in run.metrics())
+
+
+def test_without_mlx_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    with pytest.raises(MissingExtraError, match=r"'mlx' is not installed .* pip install 'steadyrl\[mlx\]'"):
+        plugin.create(None, None)
