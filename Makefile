@@ -1,12 +1,18 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. Both install into .venv first.
 PYTHON ?= python3
-VENV ?= .venv
+# The framework of `make demo`: torch, or mlx, which needs no torch and has an environment of its own.
+BACKEND ?= torch
+# How many steps `make demo` trains; empty for as many as the example says.
+STEPS ?=
+VENV ?= $(if $(filter mlx,$(BACKEND)),.venv-mlx,.venv)
 # More arguments for pip, for example an index with CPU builds of torch: PIP_ARGS="--extra-index-url https://..."
 PIP_ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
+EVERYTHING := torch,test,code,browse,web,data
+EXTRAS := $(if $(filter mlx,$(BACKEND)),mlx,$(EVERYTHING))
 # One installation at a time, where the system has flock.
 ALONE := $(if $(shell command -v flock),flock Makefile)
 # Tests that need one of these skip without it. Debian's names.
@@ -15,11 +21,11 @@ SYSTEM := chromium bubblewrap git openssl
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo test check docs bench campaign base-model smollm2 system clean
+.PHONY: demo test check docs bench bench-mlx campaign base-model smollm2 system clean
 
 demo: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/search.toml
-	$(BIN)/steadyrl train examples/search.toml
+	$(BIN)/steadyrl train examples/search.toml backend.name=$(BACKEND) $(if $(STEPS),run.steps=$(STEPS))
 	@echo
 	@run=$$(ls -d runs/*-ppo-search-s0* | tail -n 1); \
 	echo "steadyrl sample $$run 'put an item into the queue without blocking'"; \
@@ -38,6 +44,11 @@ check: $(TOOLS)
 docs: $(TOOLS)
 	$(BIN)/python scripts/generate_docs.py
 	$(BIN)/sphinx-build --builder html --conf-dir docs --nitpicky --fail-on-warning --quiet . build/site
+
+# What a step takes in MLX and in PyTorch, on this machine: the one command to run on a Mac.
+bench-mlx: $(INSTALLED)
+	$(BIN)/python bench/step_time.py --backend mlx
+	$(BIN)/python bench/step_time.py
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/step_time.py
@@ -68,7 +79,8 @@ system:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(ALONE) sh -ec 'if [ $@ -nt pyproject.toml ] && [ $@ -nt constraints.txt ]; then exit; fi; \
 	[ -e $@ ] || $(PYTHON) -m venv --clear $(VENV); rm -f $@; \
-	$(PIP) -e ".[torch,test,code,browse,web,data]"; $(PIP) --no-deps miniwob; touch $@'
+	$(PIP) -e ".[$(EXTRAS)]"; $(PIP) --no-deps miniwob; \
+	$(PIP) -e ".[mlx]" || echo "MLX has no wheel for this system: its tests skip"; touch $@'
 
 $(TOOLS): $(INSTALLED)
 	@$(ALONE) $(PIP) -e '.[dev,docs]'
