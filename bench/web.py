@@ -2,6 +2,7 @@
 
 A folder of many runs, one long run and one large file of rollouts are made, served by a process of its own, and opened.
 Times are of whole answers, as a browser would wait for them; each is the first answer after the server has started.
+Beside each stands the processor time that the server took for it, which says more on a machine that others use.
 Memory is the greatest that the server held. A training beside an open page is timed by the processor time that the
 server used meanwhile, as a share of the time that passed.
 """
@@ -29,9 +30,8 @@ FOLLOWED_S = 20.0
 
 def make_run(path: Path, steps: int, seed: int) -> RunDir:
     run = RunDir(path)
-    write_json(run.info_file, {"id": path.name, "task": "search", "algorithm": "ppo", "model": "base",
-                               "metric": "retrieval",
-                               "status": "finished", "started": 1.7e9, "attempt": 0})  # fmt: skip
+    info = {"id": path.name, "task": "search", "algorithm": "ppo", "model": "base", "metric": "retrieval"}
+    write_json(run.info_file, {**info, "status": "finished", "started": 1.7e9, "attempt": 0})
     write_json(run.resolved_file, {"run": {"steps": steps, "seed": seed}, "update": {"learning_rate": 1e-4}})
     generator = random.Random(seed)
     with run.metrics_file.open("w") as file:
@@ -61,10 +61,9 @@ def make_rollouts(run: RunDir, mebibytes: int) -> int:
     with path.open("w") as file:
         while file.tell() < mebibytes << 20:
             words = " ".join(generator.choices(("alpha", "beta", "gamma", "<b>", "delta\n"), k=800))
-            record = {"problem": f"p{count // 8}", "prompt": "write", "completion": words,
-                      "reward": generator.random(), "parts": {"length": 1.0}, "unscored": None, "note": "",
-                      "stop_reason": "stop", "tokens": 800}  # fmt: skip
-            file.write(json.dumps(record) + "\n")
+            record = {"problem": f"p{count // 8}", "prompt": "write", "completion": words, "reward": generator.random()}
+            more = {"parts": {"length": 1.0}, "unscored": None, "note": "", "stop_reason": "stop", "tokens": 800}
+            file.write(json.dumps({**record, **more}) + "\n")
             count += 1
     return count
 
@@ -79,15 +78,22 @@ class Server:
         line = self.process.stdout.readline()
         self.port = int(line.rsplit(":", 1)[1].strip().strip("/"))
 
-    def get(self, path: str) -> tuple[float, bytes]:
-        began = time.monotonic()
+    def get(self, path: str) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         connection.request("GET", path, headers={"accept": "text/html"})
         answer = connection.getresponse()
         data = answer.read()
         assert answer.status == 200, (path, answer.status, data[:300])
         connection.close()
-        return time.monotonic() - began, data
+        return data
+
+    def timed(self, found: dict[str, object], name: str, path: str) -> bytes:
+        """Ask for a page, and note how long it took and what it took of the processor."""
+        began, used = time.monotonic(), self.processor_s()
+        data = self.get(path)
+        found[f"{name}_s"], found[f"{name}_processor_s"] = time.monotonic() - began, self.processor_s() - used
+        print(name, found[f"{name}_s"], found[f"{name}_processor_s"], file=sys.stderr, flush=True)
+        return data
 
     def processor_s(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -112,24 +118,23 @@ def measure(folder: Path, runs: int, steps: int, long_steps: int, mebibytes: int
     found: dict[str, object] = {"runs": runs, "steps_each": steps, "long_steps": long_steps, "rollouts": count,
                                 "long_mib": round(one.metrics_file.stat().st_size / 2**20)}  # fmt: skip
     server = Server(many)
-    found["table_s"], page = server.get("/")
+    page = server.timed(found, "table", "/")
     assert page.count(b"/run/run-") >= min(runs, 100)
-    found["table_again_s"] = server.get("/?sort=step")[0]
-    found["run_s"] = server.get("/run/run-0000")[0]
+    server.timed(found, "table_sorted", "/?sort=step")
+    server.timed(found, "run", "/run/run-0000")
     found["table_peak_mib"] = server.peak_mib()
     server.close()
     server = Server(long)
-    found["long_page_s"] = server.get("/run/long")[0]
-    found["long_curves_s"], data = server.get("/run/long/curves")
-    found["long_first_is_sample"] = not json.loads(data)["complete"]
+    server.timed(found, "long_page", "/run/long")
+    found["long_first_is_sample"] = not json.loads(server.timed(found, "long_curves", "/run/long/curves"))["complete"]
     began = time.monotonic()
-    while not json.loads(server.get("/run/long/curves")[1])["complete"]:
+    while not json.loads(server.get("/run/long/curves"))["complete"]:
         time.sleep(0.5)
     found["long_complete_after_s"] = time.monotonic() - began
-    found["long_zoom_s"] = server.get(f"/run/long/curves?from={long_steps // 2}&to={long_steps // 2 + 500}")[0]
-    found["rollouts_s"] = server.get("/run/long/rollouts?order=worst")[0]
-    found["rollout_s"] = server.get(f"/run/long/rollouts/10/{count - 1}")[0]
-    found["search_s"] = server.get("/run/long/rollouts?q=alpha+gamma")[0]
+    server.timed(found, "long_zoom", f"/run/long/curves?from={long_steps // 2}&to={long_steps // 2 + 500}")
+    server.timed(found, "rollouts", "/run/long/rollouts?order=worst")
+    server.timed(found, "rollout", f"/run/long/rollouts/10/{count - 1}")
+    server.timed(found, "search", "/run/long/rollouts?q=alpha+gamma")
     found["long_peak_mib"] = server.peak_mib()
     server.close()
     return found | follow(folder / "followed")

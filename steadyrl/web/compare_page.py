@@ -120,23 +120,18 @@ def _verdict(first: Place, second: Place) -> dict[str, Any]:
     before, after = ({problem: one["metric"] for problem, one in found.items()} for found in answers)
     moved = {problem: after[problem] - value for problem, value in before.items() if problem in after}
     ordered = sorted(moved, key=lambda problem: -moved[problem])
+    changed = change(before, after)
     return {
         **names,
         "lacks": [],
-        "change": change(before, after),
-        "word": _word(change(before, after)["interval"]),
+        "change": changed,
+        "word": changed["verdict"],
         "gained": [_pair(p, moved[p], answers) for p in ordered[:SHOWN_PROBLEMS] if moved[p] > 0],
         "lost": [_pair(p, moved[p], answers) for p in ordered[::-1][:SHOWN_PROBLEMS] if moved[p] < 0],
         "wins": sum(value > 0 for value in moved.values()),
         "losses": sum(value < 0 for value in moved.values()),
         "ties": sum(value == 0 for value in moved.values()),
     }
-
-
-def _word(interval: Sequence[float] | None) -> str:
-    if interval is None or interval[0] <= 0 <= interval[1]:
-        return "undecided"
-    return "better" if interval[0] > 0 else "worse"
 
 
 def _answers(place: Place) -> dict[str, dict[str, Any]]:
