@@ -5,8 +5,10 @@
   if (!root || !root.dataset.events || !window.EventSource) return;
   const mark = document.getElementById("live-mark");
   const text = document.getElementById("live-text");
-  let busy = false;
-  let again = false;
+  const apart = 1000; // milliseconds between two refreshes: a run with many steps a second must not cost it time
+  let last = -apart;
+  let waiting = false;
+  let missed = false;
 
   function address() {
     if (root.dataset.part) return root.dataset.part;
@@ -44,8 +46,8 @@
   }
 
   async function refresh() {
-    if (busy) { again = true; return; }
-    busy = true;
+    waiting = false;
+    last = performance.now();
     try {
       const answer = await fetch(address(), { headers: { accept: "text/html" } });
       if (answer.ok) {
@@ -57,10 +59,14 @@
       }
     } catch (error) {
       say("offline", false);
-    } finally {
-      busy = false;
-      if (again) { again = false; setTimeout(refresh, 200); }
     }
+  }
+
+  function changed() {
+    missed = document.hidden; // nobody looks; what is new is fetched when somebody does
+    if (missed || waiting) return;
+    waiting = true;
+    setTimeout(refresh, Math.max(0, last + apart - performance.now()));
   }
 
   function say(word, alive) {
@@ -71,7 +77,8 @@
 
   const events = new EventSource(root.dataset.events);
   events.addEventListener("begin", () => say("live", true));
-  events.addEventListener("changed", refresh);
+  events.addEventListener("changed", changed);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && missed) changed(); });
   events.onerror = () => say("connection lost", false);
   addEventListener("pagehide", () => events.close());
 })();
