@@ -17,7 +17,7 @@ from markupsafe import Markup
 from steadyrl.metrics import describe
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
-DIGITS = 4  # significant, of a number in the page
+DIGITS = 3  # significant, of a number in the page
 # In the order of the founding documents' topics; what else was measured follows by name.
 FIRST = (
     "reward/mean",
@@ -34,7 +34,17 @@ FIRST = (
     "completion/length",
     "grad_norm",
 )
-_LEFT_OUT = ("time/", "tokens/", "judge/", "sampler/")
+_LEFT_OUT = (
+    "time/",
+    "tokens/",
+    "judge/",
+    "reward_share/",
+    "autopilot/",
+    "rechecked",
+    "updates",
+    "epochs",
+    "data_epoch",
+)
 _ASSETS = Path(__file__).parent.parent / "web" / "static"
 
 Records = Sequence[Mapping[str, Any]]

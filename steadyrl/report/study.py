@@ -192,8 +192,9 @@ def numbers(judged: Judged) -> str:
 def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]) -> str:
     if not outcome.runs:
         return "not run yet"
-    if judged:
-        return str(judged[0]["numbers"])
+    if judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
+        deciding = next((one for one in judged if one["word"] == outcome.word), judged[0])
+        return f"{deciding['says']} {deciding['numbers']}"
     values = values_of(outcome.runs, study.file.metric, "last", study.file.rule.share)
     level = middle(values)
     if level is None:

@@ -17,7 +17,7 @@ from steadyrl.report import plots
 from steadyrl.report.curves import Records, thinned
 from steadyrl.review.epochs import series
 
-MOST_POINTS = 150  # of a curve in a picture
+MOST_POINTS = 100  # of a curve in a picture
 ROW_INCHES = 2.25
 COLOURS = (plots.BLUE, plots.VERMILLION, plots.GREEN, plots.PURPLE, plots.ORANGE, plots.SKY)
 
@@ -47,7 +47,8 @@ def drawing() -> Iterator[None]:
     """Draw with the project's own style, whatever a reader's matplotlibrc says."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        with matplotlib.rc_context(plots.STYLE):
+        # Text stays text: of a page with twenty pictures, letters as shapes would be the larger part.
+        with matplotlib.rc_context({**plots.STYLE, "svg.fonttype": "none"}):
             yield
 
 
