@@ -40,7 +40,9 @@ NAVIGATION = {
             "docs/autopilot",
             "docs/compare",
             "docs/studies",
+            "docs/studies/*/report",
             "docs/tune",
+            "docs/forecast",
         ],
         "Reference": ["docs/config", "docs/metrics", "docs/security"],
         "Project": [

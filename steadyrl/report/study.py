@@ -152,7 +152,7 @@ def _section(
 def _claims(outcome: Outcome, judged: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what an earlier study concluded beside what was measured."""
     concluded = outcome.arm.experiment.concluded
-    if not concluded:
+    if not concluded or not any(one.values for one in outcome.judged):
         return []
     return [{"name": outcome.arm.name, "concluded": concluded, "word": outcome.word, "judged": judged}]
 

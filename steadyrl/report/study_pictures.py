@@ -76,10 +76,11 @@ def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = T
         return plots.as_svg(figure)
 
 
-def middle_and_range(runs: Sequence[Records], metric: str) -> tuple[np.ndarray, ...] | None:
-    """Return steps, mean, lowest and highest over the runs, smoothed each; None where nothing was measured.
+def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tuple[np.ndarray, ...] | None:
+    """Return steps, mean, lowest and highest over the runs; None where nothing was measured.
 
-    A step that only some of the runs reached is averaged over those.
+    A step that only some of the runs reached is averaged over those. Each run is smoothed, unless its spikes are what
+    counts.
     """
     at: dict[float, list[float]] = {}
     for records in runs:
@@ -88,14 +89,14 @@ def middle_and_range(runs: Sequence[Records], metric: str) -> tuple[np.ndarray, 
         if not known.any():
             continue
         steps = np.array([record["step"] for record in records], np.float64)[known]
-        smooth = plots.rolling_median(values[known], plots.window(int(known.sum())))
+        smooth = values[known] if spikes else plots.rolling_median(values[known], plots.window(int(known.sum())))
         for step, value in zip(steps, smooth, strict=True):
             at.setdefault(float(step), []).append(float(value))
     if not at:
         return None
     steps = np.array(sorted(at))
     found = [np.array([f(at[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
-    shorter = [thinned(steps, values, MOST_POINTS) for values in found]
+    shorter = [(steps, values) if spikes else thinned(steps, values, MOST_POINTS) for values in found]
     return shorter[0][0], *(values for _, values in shorter)
 
 
@@ -115,7 +116,7 @@ def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequ
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     highest, lowest = 0.0, np.inf
     for number, (name, runs) in enumerate(groups.items()):
-        found = middle_and_range(runs, metric)
+        found = middle_and_range(runs, metric, topic.spikes)
         colour = COLOURS[number % len(COLOURS)]
         if found is None:
             axes.plot([], [], color=colour, label=name)
