@@ -28,7 +28,6 @@ from steadyrl.tasks.search.empty_forms import empty_forms, honest_core
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
 from steadyrl.tasks.search.query import Node, canonical, parse, terms
-from steadyrl.tasks.search.teacher import teacher_query
 from steadyrl.tasks.search.worth import MALFORMED, weigh
 from steadyrl.types import Problem, Rollout, Score
 
@@ -45,11 +44,6 @@ class SearchSettings(Section):
         "request: {request}\nquery:", description="Template of the prompt. {request} is replaced by the request."
     )
     corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
-    gold: Literal["hindsight", "words"] = Field(
-        "hindsight",
-        description="Query that `sft` learns for a request. 'hindsight' is made from the relevant documents. 'words' "
-        "joins rare words of the request, for a warm start.",
-    )
 
     @field_validator("prompt")
     @classmethod
@@ -74,7 +68,6 @@ class SearchTask:
             self.index = SearchIndex.build(self.corpus.documents)
         self._gold = gold_queries(seed=settings.corpus_seed) if settings.corpus == "generated" else {}
         self._prompt = settings.prompt
-        self._words_only = settings.gold == "words"
         self._relevant = {
             request.id: np.array(sorted(self.index.number_of(i) for i in request.relevant), np.int32)
             for request in [*self.corpus.train, *self.corpus.heldout]
@@ -98,9 +91,7 @@ class SearchTask:
         return {name: self._baseline(rule) for name, rule in BASELINES.items()}
 
     def gold(self, problem: Problem) -> str | None:
-        """Return a known good query: by construction, or made from the relevant documents; or see ``gold``."""
-        if self._words_only:
-            return teacher_query(problem.columns["request"], self.index)
+        """Return a known good query: by construction, or made from the relevant documents."""
         if problem.id in self._gold:
             return self._gold[problem.id]
         return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
