@@ -169,11 +169,11 @@ def traces(run: RunDir) -> dict[str, Any]:
         {name: value for name, value in record.items() if name not in TIMED and not name.startswith(_COUNTS)}
         for record in run.metrics()
     ]
-    files = (str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
+    files = [str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()]
     chosen = {record["step"]: record["choices"] for record in read_lines(run.curriculum_file)}
     return {
         "metrics": json.dumps(lines),
-        "rollouts": {path.name: path.read_text(encoding="utf-8") for path in (run.path / "rollouts").iterdir()},
+        "rollouts": {str(path): _content(run.path / path) for path in map(Path, files) if path.parts[0] == "rollouts"},
         "choices": json.dumps(chosen, sort_keys=True),
         "actions": json.dumps(run.actions()),
         "answers": {path.name: path.read_text(encoding="utf-8") for path in (run.path / "evaluations").iterdir()},
