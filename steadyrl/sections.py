@@ -133,7 +133,7 @@ class ModelSection(Section):
 class BackendSection(Section):
     """Where and how the model is computed."""
 
-    # A checkpoint is the same in every framework that can read it; one that cannot says so.
+    # A checkpoint is the same in every framework that can read it; one that cannot says so. Each has its own settings.
     free_on_resume = frozenset({"name", "device", "args"})
 
     name: str = Field("torch", description="'torch', 'mlx', 'toy' (NumPy with exact gradients), or an import path.")

@@ -45,7 +45,9 @@ def test_rewards_of_ones_own_and_those_written_for_trl_are_learned_from(tmp_path
         total = line["reward/echo"] + 0.05 * line["reward/brevity"]
         assert line["reward/mean"] == pytest.approx(total, rel=1e-9)
     summary = json.loads((run.report_folder / "summary.json").read_text())
-    assert (summary["metric"], summary["verdict"], summary["n"]) == ("echo", "better", 4)
+    # four problems are too few for a verdict, however large the gain
+    assert (summary["metric"], summary["verdict"], summary["n"]) == ("echo", "undecided", 4)
+    assert summary["before"] < 0.1 < 0.9 < summary["after"]
     assert "held-out echo, sampled: " in printed
 
 

@@ -110,7 +110,7 @@ def test_ppo_learns_synonyms_from_what_queries_find_and_holds_on_unseen_requests
     run = record.begin(settings, "")
     record.add_model(run, session)
     assert train(session, run) == "finished"
-    record.close(run, "finished")
+    record.close(run, "finished", settings)
     summary = json.loads((write_report(run.path) / "summary.json").read_text())
     assert summary["n"] == len(session.heldout) == 85
     assert summary["interval"][0] > 0.05, summary

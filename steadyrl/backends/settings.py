@@ -12,6 +12,8 @@ from steadyrl.sections import Section
 class GradientSettings(Section):
     """How weights are kept, and what the backward pass needs of the forward pass."""
 
+    free_on_resume = frozenset({"gradient_checkpointing"})  # it changes no number
+
     weights: Literal["fp32", "bf16"] = Field(
         "fp32",
         description="'bf16' keeps the model's weights in bfloat16. The optimizer then updates float32 copies of them.",

@@ -217,7 +217,7 @@ def test_a_malformed_corpus_line_is_named_with_its_number(refused, here, command
 def test_a_malformed_line_of_prompts_is_named_with_its_number(refused, here):
     with (here / "prompts.jsonl").open("a") as file:
         file.write('{"promt": "say 9"}\n')
-    assert "prompts.jsonl, line 9: 'prompt' is missing; the line has promt" in refused("train", "config.toml")
+    assert "prompts.jsonl, line 9: 'prompt' is missing; the row has promt" in refused("train", "config.toml")
 
 
 @pytest.mark.parametrize("command", [("report",), ("train", "--resume"), ("sample",)])
@@ -337,7 +337,7 @@ def test_a_finished_run_trains_longer_when_asked_and_remembers_it(steadyrl, refu
 def test_what_would_make_another_run_of_it_cannot_change_on_resuming(refused, finished, override):
     interrupt(finished)
     message = refused("train", "--resume", finished, override)
-    assert message.startswith(f"'{override}' cannot change on resuming; only evaluate.patience, ")
+    assert message.startswith(f"'{override}' cannot change on resuming; only backend.args, ")
     assert message.endswith("For anything else start a new run")
     assert json.loads((finished / "run.json").read_text())["status"] == "running"
 

@@ -32,7 +32,7 @@ def test_the_policy_is_asked_turn_after_turn_and_its_lines_are_judged(tmp_path, 
     (tmp_path / "config.toml").write_text(CONFIG)
     settings = config.load("config.toml")
     run = record.begin(settings, CONFIG)
-    record.close(run, train(open_session(settings), run))
+    record.close(run, train(open_session(settings), run), settings)
     monkeypatch.setattr(sys, "argv", ["steadyrl", "sample", str(run.path), "buy a box", "--samples", "1"])
     try:
         main()

@@ -178,7 +178,7 @@ def test_the_table_of_a_real_run_is_in_terminal_report_and_summary(toy, tmp_path
     run = record.begin(session.config, "")
     record.add_model(run, session)
     train(session, run)
-    record.close(run, "finished")
+    record.close(run, "finished", session.config)
     folder = write_report(RunDir(run.path).path)
     summary = json.loads((folder / "summary.json").read_text())
     rows, lines = summary["epochs"]["rows"], run.metrics()

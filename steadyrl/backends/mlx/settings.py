@@ -10,7 +10,7 @@ from steadyrl.backends.settings import GradientSettings
 class MlxSettings(GradientSettings):
     """What MLX needs beside the settings that every backend has (see backends/mlx.md)."""
 
-    free_on_resume = frozenset({"memory_gib"})  # the run may go on on another machine
+    free_on_resume = GradientSettings.free_on_resume | {"memory_gib"}  # the run may go on on another machine
 
     memory_gib: float = Field(
         0.0,

@@ -188,10 +188,10 @@ def test_a_judge_that_dies_in_an_evaluation_leaves_the_metrics_of_its_step_and_a
     honest = servers.scalar(count_of_a)
     evaluate = train_module._evaluate_now
 
-    def dies_at_the_second_step(session, finished):
-        if finished == 2:
+    def dies_at_the_second_step(session, run, state, watch):
+        if state.step == 2:
             server.respond = servers.status(500)
-        return evaluate(session, finished)
+        return evaluate(session, run, state, watch)
 
     monkeypatch.setattr(train_module, "_evaluate_now", dies_at_the_second_step)
     with judge_server(honest) as server:
@@ -200,7 +200,7 @@ def test_a_judge_that_dies_in_an_evaluation_leaves_the_metrics_of_its_step_and_a
         server.respond = honest
         run = RunDir("run")
         assert [step["step"] for step in run.metrics()] == [0, 1]
-        assert run.checkpoints() == [2]
+        assert run.checkpoints() == [1, 2]  # the best one, and that of the step
 
 
 def test_the_key_is_in_no_file_of_a_run_and_in_nothing_printed(here, steadyrl, monkeypatch):
