@@ -97,5 +97,5 @@ def chosen_logprobs(
     for rows in chunks(len(chosen), head.weight.shape[0]):
         # The weights of the head are inputs of their own: what a recomputed function merely sees has no gradient.
         parts.append(nn.utils.checkpoint(head, lambda part, rows=rows: measured(part, rows))(hidden[rows]))
-    joined = [mx.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+    joined = [mx.concatenate(list(pieces)) for pieces in zip(*parts, strict=True)]
     return joined[0], joined[1] if entropy else None

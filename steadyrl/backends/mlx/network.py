@@ -79,7 +79,7 @@ class Network:
         """
         rows, columns = np.nonzero(part.completion_mask)
         width = part.tokens.shape[1] - 1
-        states = self.loaded.net.model(mx.array(part.tokens[:, :-1]))
+        states: mx.array = self.loaded.net.model(mx.array(part.tokens[:, :-1]))
         return states.reshape(-1, states.shape[-1])[mx.array(rows * width + columns - 1)]
 
     def measure(self, tokens: np.ndarray) -> np.ndarray:

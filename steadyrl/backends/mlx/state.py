@@ -48,7 +48,8 @@ def read_arrays(path: Path) -> dict[str, mx.array]:
     try:
         with safe_open(path, "np"):  # it checks the table of arrays, which MLX trusts
             pass
-        found: dict[str, mx.array] = mx.load(str(path))
+        found = mx.load(str(path))
+        assert isinstance(found, dict), "a file of safetensors is a table"
         mx.eval(found)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise CheckpointError(
