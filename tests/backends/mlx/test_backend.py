@@ -409,7 +409,8 @@ def test_an_adapter_trains_on_quantised_weights(tiny_models, tmp_path):
         (["model.trust_remote_code=true"], "runs no code of a model folder"),
         (["sampler.engine=vllm"], "serves the weights of backend.name = 'torch'; got 'mlx'"),
         (["backend.args.memory_gib=-1"], r"backend\.args\.memory_gib: got -1; expected a number greater than or"),
-        (["backend.name=torch", "backend.args.memory_gib=1"], "has no effect with backend.name = 'torch'"),
+        (["backend.name=torch", "backend.args.memory_gib=1"], r"backend\.args\.memory_gib: unknown setting"),
+        (["backend.name=toy", "backend.args.memory_gib=1"], "has no effect with backend.name = 'toy'"),
     ],
 )
 def test_what_mlx_has_not_is_refused(overrides, message):
