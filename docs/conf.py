@@ -32,6 +32,8 @@ NAVIGATION = {
             "docs/from-trl",
             "docs/performance",
             "docs/vllm",
+            "docs/backends/*",
+            "docs/export",
         ],
         "Tasks & rewards": ["docs/tasks/*", "docs/rewards/*", "docs/sandbox"],
         "Staying steady": [
@@ -44,6 +46,7 @@ NAVIGATION = {
             "docs/tune",
             "docs/forecast",
         ],
+        "Watching": ["docs/web", "docs/trackers"],
         "Reference": ["docs/config", "docs/metrics", "docs/security"],
         "Project": [
             "docs/architecture",
