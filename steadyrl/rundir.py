@@ -316,8 +316,8 @@ def _not_written(path: Path, error: OSError) -> AccessError:
     file = next((folder for folder in path.parents if folder.is_file()), None)
     if file is not None:
         return AccessError(f"cannot write '{path}': '{file}' is a file; expected a folder, or a name not yet taken")
-    todo = "raise the limit of `ulimit -f`" if error.errno == errno.EFBIG else "free some space or fix the permissions"
-    return AccessError(f"cannot write '{path}': {error.strerror}; {todo}")
+    way = "raise the limit of `ulimit -f`" if error.errno == errno.EFBIG else "free some space or fix the permissions"
+    return AccessError(f"cannot write '{path}': {error.strerror}; {way}")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
