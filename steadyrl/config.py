@@ -63,11 +63,10 @@ _TOO_DEEP = (
 LARGEST = 1e9  # of a setting without a bound of its own
 
 # Settings of earlier versions, and where they are now.
-_MOVED = {
-    "judge": "rewards.judge, with the weight beside the other settings: [rewards.judge] weight = 0.2, model = ..."
-}
+_MOVED = {"judge": "rewards.judge, with its weight among the other settings: [rewards.judge] weight = 0.2, model = ..."}
 _MOVED |= {f"sampler.{name}": f"sampler.args.{name}" for name in ("url", "model", "folder", "requests", "timeout_s")}
-_MOVED |= {f"backend.{name}": f"backend.args.{name}" for name in ("weights", "gradient_checkpointing")}
+_GRADIENT = ("weights", "gradient_checkpointing", "micro_batch_tokens", "generate_rows")
+_MOVED |= {f"backend.{name}": f"backend.args.{name}" for name in _GRADIENT}
 _MOVED |= {f"autopilot.kl_{end}": "autopilot.kl_band, which has both ends: [0.06, 0.3]" for end in ("low", "high")}
 
 SectionType = TypeVar("SectionType", bound=BaseModel)

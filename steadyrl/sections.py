@@ -148,17 +148,6 @@ class BackendSection(Section):
         description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32. "
         "'auto' is bf16 on GPUs that support it, and fp32 elsewhere.",
     )
-    micro_batch_tokens: int = Field(
-        8192,
-        ge=1,
-        description="Maximum tokens per forward and backward pass, padding included. It is halved when memory "
-        "runs out.",
-    )
-    generate_rows: int = Field(
-        256,
-        ge=1,
-        description="Maximum number of completions sampled at the same time. It is halved when memory runs out.",
-    )
     args: Any = Field(
         default_factory=dict, description="The backend's own settings, if it has some. See the backend's page."
     )

@@ -12,7 +12,9 @@ from steadyrl.sections import Section
 class GradientSettings(Section):
     """How weights are kept, and what the backward pass needs of the forward pass."""
 
-    free_on_resume = frozenset({"gradient_checkpointing"})  # it changes no number
+    free_on_resume = frozenset(
+        {"gradient_checkpointing", "micro_batch_tokens", "generate_rows"}
+    )  # they change no number
 
     weights: Literal["fp32", "bf16"] = Field(
         "fp32",
@@ -22,4 +24,15 @@ class GradientSettings(Section):
         False,
         description="Store only each layer's input and recompute its activations in the backward pass. This "
         "saves memory and costs time.",
+    )
+    micro_batch_tokens: int = Field(
+        8192,
+        ge=1,
+        description="Maximum tokens per forward and backward pass, padding included. It is halved when memory "
+        "runs out.",
+    )
+    generate_rows: int = Field(
+        256,
+        ge=1,
+        description="Maximum number of completions sampled at the same time. It is halved when memory runs out.",
     )

@@ -104,8 +104,13 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
 
 
 def _drawing(trial: Trial, rows: int) -> float:
-    calls = -(-rows // trial.session.config.backend.generate_rows)
+    calls = -(-rows // _limit(trial.session.config, "generate_rows", rows))
     return affine(*trial.sampling, rows=rows, calls=calls)
+
+
+def _limit(config: Config, name: str, whole: int) -> int:
+    """Return what the backend computes at once at most: ``whole``, where it has no such setting."""
+    return int(getattr(config.backend.args, name, whole))
 
 
 def _evaluation(trial: Trial, per_reward: float) -> float:
@@ -121,8 +126,10 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     moments = trained * _MOMENT_BYTES if isinstance(trained, int) else 0
     rows, lengths = step_rollouts(trial.session), trial.batch.lengths
     # Rows are computed in parts of bounded size.
-    at_once = min(rows, config.backend.micro_batch_tokens / max(1.0, float(lengths.mean())))
-    drawn = min(rows, config.backend.generate_rows)
+    at_once = min(
+        rows, _limit(config, "micro_batch_tokens", rows * int(lengths.max())) / max(1.0, float(lengths.mean()))
+    )
+    drawn = min(rows, _limit(config, "generate_rows", rows))
     growth = max(1.0, at_once / trial.scoring.rows, drawn / trial.sampling[1].rows)
     most = now.peak + (growth - 1) * max(0, now.peak - before.peak - moments)
     message = (
@@ -136,9 +143,10 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
         message=f"{message}: a full step may not fit",
         cause="memory",
         remedy="lower what is computed at once",
-        overrides=(
-            f"backend.micro_batch_tokens={max(1, config.backend.micro_batch_tokens // 2)}",
-            f"backend.generate_rows={max(1, config.backend.generate_rows // 2)}",
+        overrides=tuple(
+            f"backend.args.{name}={max(1, getattr(config.backend.args, name) // 2)}"
+            for name in ("micro_batch_tokens", "generate_rows")
+            if hasattr(config.backend.args, name)
         ),
     )
 

@@ -201,7 +201,7 @@ def _padding(trial: Trial, gap: np.ndarray) -> _Cause | None:
             f"scored alone, the {len(worst)} worst rows are {np.abs(np.concatenate(alone)).mean():.2g} nats from the "
             f"sampler, scored among others {whole.mean():.2g}: padding or positions in the trainer",
             "mask the padding and count positions from each row's first token when scoring",
-            ("backend.micro_batch_tokens=1",),
+            _one_at_a_time(session, "micro_batch_tokens"),
         )
     problems = [trial.measured[trial.batch.groups[row]].problem for row in worst]
     own = []
@@ -214,9 +214,14 @@ def _padding(trial: Trial, gap: np.ndarray) -> _Cause | None:
             f"drawn alone, completions of the {len(worst)} worst prompts are scored alike by both "
             f"(at most {_most(np.concatenate(own)):.2g} nats apart): padding or positions in the sampler",
             "mask the padding and count positions from each prompt's first token when sampling",
-            ("backend.generate_rows=1",),
+            _one_at_a_time(session, "generate_rows"),
         )
     return None
+
+
+def _one_at_a_time(session: Session, setting: str) -> tuple[str, ...]:
+    """Return the override that lets the backend compute one row at a time, where it has the setting."""
+    return (f"backend.args.{setting}=1",) if hasattr(session.config.backend.args, setting) else ()
 
 
 def _offset(trial: Trial, gap: np.ndarray) -> _Cause | None:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from steadyrl.backends.settings import GradientSettings
 from steadyrl.preflight import forecast as module
 from steadyrl.preflight.forecast import Memory, affine, duration, forecast
 from steadyrl.preflight.trial import Timed, begin_trial
@@ -60,6 +61,13 @@ def timed(toy):
     return begin
 
 
+def bounded(trial, **limits):
+    """Return the trial as of a backend that computes only so much at once; the toy has no such settings."""
+    config = trial.session.config
+    backend = config.backend.model_copy(update={"args": GradientSettings(**limits)})
+    return replace(trial, session=replace(trial.session, config=config.model_copy(update={"backend": backend})))
+
+
 def test_the_time_of_a_run_by_hand(timed):
     """A step of 32 rollouts: 0.3 + 1.6 sampling, 0.32 rewards, 0.64 scoring, 8 x 0.1 + 2 x 1.6 updates = 6.86 s.
 
@@ -76,7 +84,8 @@ def test_the_time_of_a_run_by_hand(timed):
 
 def test_prompts_beyond_the_rows_of_one_generation_cost_further_calls(timed):
     """32 rollouts in 4 calls: 4 x 0.3 + 1.6 s."""
-    message = told(*timed("rollout.prompts_per_step=16", "backend.generate_rows=8"))["time"].message
+    trial, updates = timed("rollout.prompts_per_step=16")
+    message = told(bounded(trial, generate_rows=8), updates)["time"].message
     assert "sampling 2.8 s" in message
 
 
@@ -89,6 +98,7 @@ def test_without_an_update_there_is_no_forecast_of_time_and_disk(timed):
 def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
     """16 of 64 rollouts added 3 GiB less the moments to 1 GiB: three times as much again."""
     trial, updates = timed("rollout.prompts_per_step=32")
+    trial = bounded(trial)
     gib, parameters = 2**30, trial.session.backend.describe()["parameters"]
 
     def memory(total):
@@ -101,7 +111,7 @@ def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
     assert "peak so far 4.00 GiB, at most 13.00 GiB in a full step; the CUDA device has 14.00 GiB" in fits.message
     tight = memory(12 * gib)
     assert (tight.state, tight.cause) == ("unknown", "memory")
-    assert tight.overrides == ("backend.micro_batch_tokens=4096", "backend.generate_rows=128")
+    assert tight.overrides == ("backend.args.micro_batch_tokens=4096", "backend.args.generate_rows=128")
 
 
 def test_a_disk_without_room_for_the_checkpoints_fails(timed, monkeypatch):

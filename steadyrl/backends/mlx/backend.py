@@ -46,8 +46,8 @@ class MlxBackend:
             mx.set_default_device(mx.Device(mx.cpu if config.backend.device == "cpu" else mx.gpu))
         memory.limit(config.backend.args.memory_gib)
         fused_or_plain()
-        self._section, self._micro_batch_tokens = config.model, config.backend.micro_batch_tokens
-        self._generate_rows = config.backend.generate_rows
+        self._section, self._micro_batch_tokens = config.model, config.backend.args.micro_batch_tokens
+        self._generate_rows = config.backend.args.generate_rows
         own = config.backend.args
         self._halved_weights = own.weights == "bf16" and not config.model.lora_rank
         lower = mx.bfloat16 if "bf16" in {own.weights, config.backend.precision} else None
@@ -93,7 +93,7 @@ class MlxBackend:
             try:
                 drawn = self._sample([prompts[i] for i in rows], sampling, [seeds[i] for i in rows])
             except (RuntimeError, MemoryError) as error:
-                self._generate_rows = memory.halved(error, len(rows), "backend.generate_rows")
+                self._generate_rows = memory.halved(error, len(rows), "backend.args.generate_rows")
                 continue
             done.update(zip(rows, drawn, strict=True))
         return [done[i] for i in range(len(prompts))]
@@ -252,7 +252,7 @@ class MlxBackend:
             try:
                 return work(size)
             except (RuntimeError, MemoryError) as error:
-                self._micro_batch_tokens = memory.halved(error, size, "backend.micro_batch_tokens")
+                self._micro_batch_tokens = memory.halved(error, size, "backend.args.micro_batch_tokens")
 
     def _kept_mask(self, part: Batch, sampling: Sampling) -> np.ndarray | None:
         """Return [N, V] bool, True for the ids that truncation left, or None where nothing was cut."""

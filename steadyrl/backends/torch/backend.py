@@ -76,8 +76,8 @@ class TorchBackend:
         self._plan = checked_plan(self.model) if self._parts.scale == 1.0 else None
         # Where not, only prompts of one length are decoded together.
         self._pads = self._plan is not None or pads(self._parts, self._inner().config.model_type)
-        self._micro_batch_tokens = config.backend.micro_batch_tokens
-        self._generate_rows = config.backend.generate_rows
+        self._micro_batch_tokens = config.backend.args.micro_batch_tokens
+        self._generate_rows = config.backend.args.generate_rows
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
@@ -139,7 +139,7 @@ class TorchBackend:
                         StopStrings(sampling.stop, self.tokenizer.decode) if sampling.stop else None,
                     )
             except (RuntimeError, MemoryError) as error:
-                self._generate_rows = memory.halved(error, len(rows), "backend.generate_rows")
+                self._generate_rows = memory.halved(error, len(rows), "backend.args.generate_rows")
                 continue
             done.update(zip(rows, drawn, strict=True))
         return [done[i] for i in range(len(prompts))]
@@ -332,7 +332,9 @@ class TorchBackend:
             try:
                 return work()
             except (RuntimeError, MemoryError) as error:
-                self._micro_batch_tokens = memory.halved(error, self._micro_batch_tokens, "backend.micro_batch_tokens")
+                self._micro_batch_tokens = memory.halved(
+                    error, self._micro_batch_tokens, "backend.args.micro_batch_tokens"
+                )
 
     def _new_scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         hidden = self._read(part)

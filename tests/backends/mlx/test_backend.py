@@ -209,7 +209,10 @@ def test_sampled_tokens_have_the_exact_distribution(tiny_models):
 
 
 def test_rows_that_finish_leave_the_others_as_they_would_be_alone(tiny_models):
-    backend, sampling = opened("mlx", tiny_models["llama"], "backend.generate_rows=5"), Sampling(24, temperature=1.5)
+    backend, sampling = (
+        opened("mlx", tiny_models["llama"], "backend.args.generate_rows=5"),
+        Sampling(24, temperature=1.5),
+    )
     prompts = [p for p in prompts_of(backend)[:3] for _ in range(4)]
     together = backend.generate(prompts, sampling, range(12))
     lengths = [len(c.ids) for c in together]
@@ -223,7 +226,7 @@ def test_rows_that_finish_leave_the_others_as_they_would_be_alone(tiny_models):
 
 
 @pytest.mark.parametrize(
-    "overrides", [("backend.micro_batch_tokens=1",), ("backend.args.gradient_checkpointing=true",)]
+    "overrides", [("backend.args.micro_batch_tokens=1",), ("backend.args.gradient_checkpointing=true",)]
 )
 def test_neither_micro_batches_nor_recomputing_change_the_update(tiny_models, overrides):
     whole, other = (opened("mlx", tiny_models["qwen3"], *some) for some in ((), overrides))

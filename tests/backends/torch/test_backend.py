@@ -177,7 +177,7 @@ def test_equal_seeds_give_equal_tokens_whatever_the_batch_split(tiny_models, bac
     prompts, seeds = prompts_of(backend), range(10, 16)
     together = backend.generate(prompts, NARROW, seeds)
     alone = [backend.generate([p], NARROW, [s])[0] for p, s in zip(prompts, seeds, strict=True)]
-    in_fours = opened(tiny_models[family], "backend.generate_rows=4").generate(prompts, NARROW, seeds)
+    in_fours = opened(tiny_models[family], "backend.args.generate_rows=4").generate(prompts, NARROW, seeds)
     assert [c.ids.tolist() for c in together] == [c.ids.tolist() for c in alone]
     assert [c.ids.tolist() for c in together] == [c.ids.tolist() for c in in_fours]
     for one, other in zip(together, alone, strict=True):
@@ -226,7 +226,7 @@ def test_sampling_stops_at_the_first_of_several_ends(backends, way):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_micro_batches_change_neither_loss_nor_gradients_nor_the_update(tiny_models, family):
     """One plain gradient step, since Adam's first would blow rounding up to the learning rate."""
-    whole, rows = (opened(tiny_models[family], f"backend.micro_batch_tokens={n}") for n in (100_000, 1))
+    whole, rows = (opened(tiny_models[family], f"backend.args.micro_batch_tokens={n}") for n in (100_000, 1))
     batch = scored_batch(whole, NARROW, samples=2)
     start = weights(whole)
     np.testing.assert_allclose(rows.score(batch, NARROW, ALGORITHM.needs).logprobs, batch.old.logprobs, atol=1e-5)
@@ -459,7 +459,7 @@ def test_running_out_of_memory_changes_the_size_of_the_parts_and_not_the_result(
     tried._read = hungry
     one, other = step(wanted, batch), step(tried, batch)
     assert max(sizes) > 40 >= sizes[-1]
-    assert "memory ran out with backend.micro_batch_tokens = 8192; going on with 4096" in caplog.text
+    assert "memory ran out with backend.args.micro_batch_tokens = 8192; going on with 4096" in caplog.text
     assert other["loss/total"] == pytest.approx(one["loss/total"], rel=1e-5)
     for name, parameter in tried._trainable().items():
         torch.testing.assert_close(parameter.grad, wanted._trainable()[name].grad, atol=1e-5, rtol=1e-4)
@@ -475,7 +475,7 @@ def test_a_single_row_that_does_not_fit_is_said(tiny_models):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried")
 
     backend._read = hungry
-    with pytest.raises(ModelError, match=r"memory ran out with backend\.micro_batch_tokens at 1"):
+    with pytest.raises(ModelError, match=r"memory ran out with backend\.args\.micro_batch_tokens at 1"):
         step(backend, batch)
 
 
@@ -597,7 +597,9 @@ def test_rows_without_a_completion_change_neither_scores_nor_the_update(tiny_mod
     """An episode in which no turn fitted is a row of its prompt: alone in a micro-batch, or every rechecked row."""
     found = []
     for empty in (0, 6):
-        backend = opened(tiny_models["llama"], f"backend.micro_batch_tokens={tokens}", "update.old_logprobs=sampler")
+        backend = opened(
+            tiny_models["llama"], f"backend.args.micro_batch_tokens={tokens}", "update.old_logprobs=sampler"
+        )
         groups = collect(backend, PROBLEMS, 1, PLAIN, (0, 0))
         rollouts = [replace(group.rollouts[0], reward=float(i)) for i, group in enumerate(groups)]
         nothing = np.zeros(0)
