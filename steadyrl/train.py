@@ -156,7 +156,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
 def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
     """Make all remaining steps; return False if the watch stopped the run first."""
     config = session.config
-    doctor = _doctor(session, run)
+    doctor = _doctor(session, run, state.step)
     pilot = Autopilot(config, run, session.backend, watch.action)
     while state.step < config.run.steps and not evaluation.out_of_patience(config.evaluate.patience, state):
         pilot.secure(state)
@@ -389,11 +389,11 @@ def _token_look(session: Session, state: State) -> TokenLook | None:
     return TokenLook(session.backend, sampling, session.algorithm.needs) if every and state.step % every == 0 else None
 
 
-def _doctor(session: Session, run: RunDir) -> LiveDoctor | None:
-    """Return the doctor that follows the run, with what earlier attempts measured; None where none is wanted."""
+def _doctor(session: Session, run: RunDir, step: int) -> LiveDoctor | None:
+    """Return the doctor that follows the run, with what is known from before ``step``; None where none is wanted."""
     every = session.config.run.doctor_every
     if not every:
         return None
     doctor = LiveDoctor(flat_settings(dump(session.config)), every, completions=Ends(run.rollouts_file(0).parent))
-    doctor.remember(run.metrics())
+    doctor.remember(row for row in run.metrics() if row["step"] < step)
     return doctor

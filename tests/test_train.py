@@ -98,6 +98,27 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(toy, tmp_path):
     assert [line["attempt"] for line in run.metrics()] == [0, 0, 1, 1, 1, 1]
 
 
+def test_a_step_that_is_made_again_is_examined_again(toy, tmp_path):
+    """It dies when the line of the last step is written and nobody has looked at it: what is seen there is not lost."""
+
+    class Killed(Exception):
+        pass
+
+    def die(record):
+        if record["step"] == 5:
+            raise Killed
+
+    unbroken, run = RunDir(tmp_path / "unbroken"), RunDir(tmp_path / "killed")
+    settings = (*MUCH, "run.checkpoint_every=1", "run.doctor_every=6")
+    train(toy(*settings), unbroken)
+    with pytest.raises(Killed):
+        train(toy(*settings), run, watch=Watch(step=die))
+    assert not run.findings_file.exists()
+    train(toy(*settings), run, attempt=1)
+    found = [[(line["step"], line["check"]) for line in read_lines(one.findings_file)] for one in (run, unbroken)]
+    assert found[0] == found[1] != []
+
+
 def test_a_checkpoint_without_its_marker_is_no_checkpoint(toy, tmp_path):
     unbroken, run = RunDir(tmp_path / "unbroken"), RunDir(tmp_path / "stopped")
     train(toy(*MUCH), unbroken)
