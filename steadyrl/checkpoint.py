@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
+from steadyrl.curriculum.memory import checked
 from steadyrl.errors import AccessError, CheckpointError, EngineError
 from steadyrl.protocols import Backend
 from steadyrl.rundir import DONE, RunDir, append_line
@@ -126,7 +127,7 @@ class State:
     problems_drawn: int = 0
     tokens: int = 0
     algorithm: dict[str, float] = field(default_factory=dict)
-    curriculum: dict[str, Any] = field(default_factory=dict)
+    curriculum: Annotated[dict[str, Any], AfterValidator(checked)] = field(default_factory=dict)
     autopilot: PilotState = field(default_factory=PilotState)
     best: Best | None = None
     evaluations_since_best: int = 0

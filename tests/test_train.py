@@ -154,6 +154,25 @@ def test_a_damaged_state_is_refused(toy, tmp_path):
         train(toy("run.steps=4"), run)
 
 
+@pytest.mark.parametrize(
+    ("memory", "told"),
+    [
+        ({"seen": {"a": {"rollouts": 2.0, "lost": 1.0}}}, r"what is remembered of 'a' lacks last"),
+        ({"seen": {"a": {"rollouts": "many", "last": 1.0}}}, "valid number"),
+        ({"seen": [1]}, "should be an object"),
+        ({"made": [{"id": "a"}]}, "prompt"),
+    ],
+)
+def test_a_damaged_memory_of_the_curriculum_is_refused(toy, tmp_path, memory, told):
+    run = RunDir(tmp_path)
+    train(toy("run.steps=2", "curriculum.name=learnability"), run)
+    file = run.checkpoint_folder(2) / "state.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps(state | {"curriculum": state["curriculum"] | memory}))
+    with pytest.raises(CheckpointError, match=rf"state\.json: (?s:.)*{told}"):
+        train(toy("run.steps=4", "curriculum.name=learnability"), run)
+
+
 def test_a_finished_run_has_nothing_left_to_do(toy, tmp_path):
     run = RunDir(tmp_path)
     train(toy("run.steps=2"), run)

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from steadyrl.types import Group, Problem
 
+_SEEN: TypeAdapter[dict[str, dict[str, float]]] = TypeAdapter(dict[str, dict[str, float]])
+_MADE: TypeAdapter[list[Problem]] = TypeAdapter(list[Problem])
 MOST_KNOWN = 20_000  # problems remembered, about 3 MB of a checkpoint; those not drawn for longest are forgotten
 
 
@@ -41,6 +44,19 @@ def recall(data: Mapping[str, Any]) -> Memory:
     """Return the memory that ``plain`` wrote; an empty memory for empty data."""
     made = [Problem(**{**one, "messages": tuple(one.get("messages", ()))}) for one in data.get("made", ())]
     return Memory(data.get("seen", {}), {problem.id: problem for problem in made})
+
+
+def checked(data: dict[str, Any]) -> dict[str, Any]:
+    """Return data that ``recall`` understands as it is.
+
+    Raises:
+        ValueError: ``plain`` cannot have written it.
+    """
+    _MADE.validate_python(data.get("made", []))
+    for name, numbers in _SEEN.validate_python(data.get("seen", {})).items():
+        if missing := {"rollouts", "last"} - numbers.keys():
+            raise ValueError(f"what is remembered of '{name}' lacks {', '.join(sorted(missing))}")
+    return data
 
 
 @dataclass(frozen=True)
