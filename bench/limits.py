@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import linear
-from workloads import EPOCHS, Workload, workload
+from workloads import EPOCHS, LORA, Workload, now, workload
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SQUARE = (512, 1024, 2048)
@@ -94,10 +93,10 @@ def read_bandwidth(mib: int) -> float:
 def best_seconds(action: Callable[[], object]) -> float:
     """Return the shortest of many repetitions."""
     action()
-    best, end = float("inf"), time.perf_counter() + MEASURE_S
-    while (began := time.perf_counter()) < end:
+    best, end = float("inf"), now() + MEASURE_S
+    while (began := now()) < end:
         action()
-        best = min(best, time.perf_counter() - began)
+        best = min(best, now() - began)
     return best
 
 
@@ -125,7 +124,8 @@ def needs(work: Workload, kind: str, weight: int) -> list[tuple[str, Need]]:
     - generate: every prompt once per group, then the rows token by token; all weights are read at every token, and
       the keys and values of what stands before.
     - score: one pass of the reference over the rows. Log-probs and values of the policy come with the sampling.
-    - update: per epoch a pass forward and two backward, and the optimizer's pass over its state.
+    - update: per epoch a pass forward and two backward, and the optimizer's pass over its state. With an adapter one
+      pass backward, for the weights have no gradient; the adapter itself is not counted.
 
     The output layer counts for completion tokens only. Activations are not counted: they may stay in a cache.
     """
@@ -142,10 +142,11 @@ def needs(work: Workload, kind: str, weight: int) -> list[tuple[str, Need]]:
     if kind == "generate":
         return found
     forward = work.group * sum(forward_flops(shape, 0, p + work.new_tokens - 1, work.new_tokens) for p in prompts)
-    state = (shape.body + shape.head) * ADAM_BYTES
+    state = 0 if LORA else (shape.body + shape.head) * ADAM_BYTES
+    passes = 2 if LORA else 3
     found.append(("score", Need(forward, read, read)))
     for _ in range(EPOCHS[kind]):
-        found += [("update", Need(3 * forward, 3 * read, read)), ("update", Need(0, state, state))]
+        found += [("update", Need(passes * forward, passes * read, read)), ("update", Need(0, state, state))]
     return found
 
 

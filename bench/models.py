@@ -3,11 +3,16 @@
 Completions must have the same length in every system, or the comparison would time luck. So the tokenizer of every
 model names as its end-of-sequence token an id just past the vocabulary, which no sampler can draw. This costs no
 system anything, unlike a minimum length, which transformers enforces by a pass over the logits at every token.
+steadyrl refuses such a tokenizer. The folder "own" holds the same weights with the tokenizer as it was, for
+ours_step.py, which takes the end tokens away itself.
+
+smollm2 is the folder that `make smollm2` makes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -16,7 +21,9 @@ from typing import Any
 
 from workloads import MODELS, SIZES
 
-BASE = Path(__file__).parent.parent / "steadyrl" / "assets" / "base-model"
+ROOT = Path(__file__).parent.parent
+BASE = ROOT / "steadyrl" / "assets" / "base-model"
+SOURCES = {"smollm2": ROOT / "models" / "smollm2"}  # all others start from BASE
 NEVER = "<|never|>"
 # Llama-shaped, with the base model's vocabulary of 7168 and tied embeddings; 29.4 M parameters.
 SHAPES = {
@@ -49,22 +56,33 @@ def main() -> None:
 
 
 def model_folder(name: str) -> Path:
-    """Return the folder of a model, made now if it is lacking or older than the base model."""
-    folder = MODELS / name
+    """Return the folder of a model, made now if it is lacking or older than what it is made from."""
+    folder, source = MODELS / name, SOURCES.get(name, BASE)
+    if not (source / "config.json").is_file():
+        sys.exit(f"'{source}' holds no model; make it with: make {name}")
     if folder.is_dir():
         made_at = (folder / "config.json").stat().st_mtime
-        if all(file.stat().st_mtime <= made_at for file in BASE.iterdir()):
+        if (folder / "own").is_dir() and all(file.stat().st_mtime <= made_at for file in source.iterdir()):
             return folder
         shutil.rmtree(folder)
     MODELS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=MODELS) as work:
         made = Path(work) / name
-        shutil.copytree(BASE, made)
+        shutil.copytree(source, made)
         if name in SHAPES:
             _write_random(made, SHAPES[name])
+        shutil.copytree(made, made / "own", copy_function=_link_weights)
         _move_eos(made)
         made.rename(folder)  # whole or not at all
     return folder
+
+
+def _link_weights(source: str, target: str) -> None:
+    """Copy a file, or link it where it is large and never changed."""
+    if source.endswith(".safetensors"):
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
 
 
 def _write_random(folder: Path, shape: dict[str, int]) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from workloads import (
     EPOCHS,
     KL_COEF,
     LEARNING_RATE,
+    LORA,
     PRECISION,
     PROMPTS,
     VALUE_COEF,
@@ -18,6 +21,7 @@ from workloads import (
     System,
     Workload,
     arguments,
+    now,
     report,
 )
 
@@ -36,18 +40,37 @@ def main() -> None:
     system = System(f"steadyrl-{args.what}", "steadyrl")
     session = make_session({"name": args.what, "args": ALGORITHMS[args.what]}, work, steps)
     state = State(algorithm=dict(session.algorithm.state))
+    timed = {name: Timed(getattr(session.backend, name)) for name in ("generate", "step")}
+    for name, method in timed.items():
+        setattr(session.backend, name, method)
     for step in range(steps):
-        groups, found = one_step(session, state)
+        began = now()
+        groups, _ = one_step(session, state)
+        whole = now() - began
+        generated, updated = (timed[name].take() for name in ("generate", "step"))
         if step < WARM_UP:
             continue
         tokens = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
-        seconds = {
-            "step": found["time/step"],
-            "generate": found["time/rollout"],
-            "score": found["time/reward"] + found["time/score"],
-            "update": found["time/update"],
-        }
-        report(system, work, torch.get_num_threads(), tokens, seconds)
+        parts = {"step": whole, "generate": generated, "score": whole - generated - updated, "update": updated}
+        report(system, work, torch.get_num_threads(), tokens, parts)
+
+
+class Timed:
+    """Calls a function and adds up the time of its calls."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function, self._seconds = function, 0.0
+
+    def __call__(self, *args: Any) -> Any:
+        began = now()
+        found = self._function(*args)
+        self._seconds += now() - began
+        return found
+
+    def take(self) -> float:
+        """Return the seconds since the last time."""
+        found, self._seconds = self._seconds, 0.0
+        return found
 
 
 def make_session(algorithm: dict[str, object], work: Workload, steps: int) -> Session:
@@ -58,7 +81,9 @@ def make_session(algorithm: dict[str, object], work: Workload, steps: int) -> Se
             lines = [json.dumps({"prompt": prompt}) + "\n" for prompt in prompts]
             (Path(folder) / name).write_text("".join(lines), encoding="utf-8")
         task = {"name": "prompts", "args": {name: str(Path(folder) / name) for name in files}}
-        return open_session(settings(algorithm, task, work, steps))
+        session = open_session(settings(algorithm, task, work, steps))
+    session.backend.tokenizer.end_ids = ()  # as for the peers, see models.py
+    return session
 
 
 def settings(algorithm: dict[str, object], task: dict[str, object], work: Workload, steps: int) -> Config:
@@ -66,7 +91,12 @@ def settings(algorithm: dict[str, object], task: dict[str, object], work: Worklo
     return resolve(
         {
             "run": {"steps": steps},
-            "model": {"path": str(work.folder)},
+            "model": {
+                "path": str(work.own_folder),
+                "chat_template": "never",
+                "lora_rank": LORA,
+                "lora_alpha": LORA or 1,
+            },
             "backend": {"device": "cpu", "precision": PRECISION},
             "task": task,
             "rewards": {"workloads:distinct_words": 1.0},

@@ -2,7 +2,8 @@
 
 Every measurement is a process of its own: A B A B ... over the rounds, so that whatever else changes on the machine
 changes for both. Prints a table, and writes it and its numbers to bench/results. Only a machine that does nothing
-else gives times that mean something: what others take of it at the start is noted.
+else gives wall times that mean something: what others take of it at the start is noted. CLOCK=processor counts the
+processor's time instead. PRECISION=bf16 and LORA=8 set what both sides do, WARM_UP how many steps are not counted.
 
 This file imports neither torch nor steadyrl: a child's peak memory starts at what its parent had.
 """
@@ -76,7 +77,7 @@ def main() -> None:
         "systems": {line["system"]: {"version": line["version"], **line["packages"]} for line in lines},
         "results": [table.summarise(part, limits) for part in table.by_system(lines)],
     }
-    write(result, args.results)
+    write(result, args.results / args.name)
 
 
 def parse() -> argparse.Namespace:
@@ -89,6 +90,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="processes of every system")
     parser.add_argument("--venvs", type=Path, default=DEFAULT_FOLDER, help="where the peers' environments are")
     parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--name", default="side_by_side", help="of the two files in the folder of results")
     return parser.parse_args()
 
 
@@ -162,13 +164,13 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def write(result: Mapping[str, Any], folder: Path) -> None:
+def write(result: Mapping[str, Any], file: Path) -> None:
     """Print the table; write it, and the numbers."""
-    folder.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     text = table.markdown(result)
     print(text)
-    (folder / "side_by_side.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (folder / "side_by_side.md").write_text(text, encoding="utf-8")
+    file.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workloads import EPOCHS, PRECISION
+from workloads import CLOCK, EPOCHS, LORA, PRECISION
 
 Record = Mapping[str, Any]
 PARTS = ("step_s", "generate_s", "score_s", "update_s")
@@ -60,7 +60,7 @@ def markdown(result: Record) -> str:
         "",
         f"{result['date']}, {machine['processor']}, {machine['cores']} cores, torch threads: {result['threads']}, "
         f"{machine['system']}, Python {machine['python']}; steadyrl at {result['steadyrl_commit']}. "
-        f"Medians of {result['rounds']} rounds of {result['steps']} steps, in turns, a process each; {PRECISION}.",
+        f"Medians of {result['rounds']} rounds of {result['steps']} steps, in turns, a process each; {setting()}.",
         *(
             ["", f"**Rough: others kept {result['busy_cores_before']:.1f} cores busy at the start.**"]
             if result["rough"]
@@ -73,6 +73,13 @@ def markdown(result: Record) -> str:
         rows = [record for record in records if (record["workload"], record["kind"]) == (workload, kind)]
         lines += ["", f"## {workload}, {kind}", "", *comparison(rows), "", floor_line(limits, workload, kind)]
     return "\n".join(lines) + "\n"
+
+
+def setting() -> str:
+    """Say what was measured: the precision, what is trained, and which time."""
+    trained = f"LoRA of rank {LORA}" if LORA else "all weights"
+    seconds = "seconds of processor time" if CLOCK == "processor" else "seconds of wall time"
+    return f"{PRECISION}, {trained}, {seconds}"
 
 
 COLUMNS = {

@@ -11,13 +11,15 @@ import os
 import re
 import resource
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 MODELS = Path(__file__).parent / ".models"
-WARM_UP = 3  # steps before the counted ones: the first makes the optimizer's state and fills the allocator
+# Steps before the counted ones: the first makes the optimizer's state and fills the allocator.
+WARM_UP = int(os.environ.get("WARM_UP", "3"))
 
 MAXRSS_PER_MIB = 2**20 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
 
@@ -93,12 +95,28 @@ class Workload:
 
     @property
     def folder(self) -> Path:
-        """Where models.py puts the model."""
+        """Where models.py puts the model for the peers: its tokenizer names an end token that cannot be drawn."""
         return MODELS / self.model
+
+    @property
+    def own_folder(self) -> Path:
+        """Where it puts the same weights with the tokenizer as it was."""
+        return self.folder / "own"
 
 
 PRECISION = os.environ.get("PRECISION", "fp32")  # or "bf16": products in bfloat16, in TRL's GRPO and in ours
-SIZES = {"base": (2, 8, 32), "7m": (2, 8, 32), "30m": (2, 8, 128)}  # prompts, group, new tokens
+LORA = int(os.environ.get("LORA", "0"))  # rank of an adapter on all linear layers, in TRL's GRPO and in ours; 0: none
+# CLOCK=processor counts the processor's time of all threads: on a busy machine the only one that can be compared.
+CLOCK = os.environ.get("CLOCK", "wall")
+now = time.process_time if CLOCK == "processor" else time.perf_counter
+# Prompts, group, new tokens.
+SIZES = {"base": (2, 8, 32), "7m": (2, 8, 32), "30m": (2, 8, 128), "smollm2": (4, 4, 48)}
+# A model with a chat template reads the same texts as a chat, written out so that every system gets the same tokens.
+CHATS = {
+    "smollm2": "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "<|im_start|>user\nWrite a Boolean search query of at most four words for this request: {}<|im_end|>\n"
+    "<|im_start|>assistant\n"
+}
 
 
 def workload(name: str) -> Workload:
@@ -110,7 +128,8 @@ def workload(name: str) -> Workload:
     prompts, group, new_tokens = (int(size) for size in found.groups()) if found else SIZES[model]
     if not 1 <= prompts <= len(PROMPTS) or group < 1 or new_tokens < 1:
         sys.exit(f"'{name}': expected 1 to {len(PROMPTS)} prompts, and groups and new tokens of 1 or more")
-    return Workload(name, model, PROMPTS[:prompts], group, new_tokens)
+    chat = CHATS.get(model, "{}")
+    return Workload(name, model, tuple(chat.format(prompt) for prompt in PROMPTS[:prompts]), group, new_tokens)
 
 
 def distinct_words(completions: Sequence[str], **columns: object) -> list[float]:

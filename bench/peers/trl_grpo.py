@@ -9,7 +9,6 @@ which it switches on, and dataloader workers' pinned memory.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +20,14 @@ from workloads import (
     EPOCHS,
     KL_COEF,
     LEARNING_RATE,
+    LORA,
     PRECISION,
     WARM_UP,
     System,
     Workload,
     arguments,
     distinct_words,
+    now,
     report,
 )
 
@@ -46,10 +47,20 @@ def main() -> None:
             args=config(work, WARM_UP + steps, folder),
             # As many rows as the steps use: the end of an epoch would make a new dataloader within a step.
             train_dataset=Dataset.from_dict({"prompt": list(work.prompts) * (WARM_UP + steps)}),
+            peft_config=adapter(),
         )
         trainer.remove_callback(PrinterCallback)  # it prints between our lines
         trainer.add_callback(Stopwatch(trainer, work))
         trainer.train()
+
+
+def adapter() -> Any:
+    """Return the settings of the adapter, None where all weights are trained."""
+    if not LORA:
+        return None
+    from peft import LoraConfig  # asked for only where an adapter is trained
+
+    return LoraConfig(r=LORA, lora_alpha=LORA, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def config(work: Workload, steps: int, folder: str) -> GRPOConfig:
@@ -89,23 +100,23 @@ class Stopwatch(TrainerCallback):
             setattr(trainer, name, self._timed(name, getattr(trainer, name)))
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._began = time.perf_counter()
+        self._began = now()
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        now = time.perf_counter()
-        step, scored, generated = now - self._began, self._seconds[ROLLOUT_AND_SCORE], self._seconds[GENERATE]
+        ended = now()
+        step, scored, generated = ended - self._began, self._seconds[ROLLOUT_AND_SCORE], self._seconds[GENERATE]
         self._steps += 1
         if self._steps > WARM_UP:
             parts = {"step": step, "generate": generated, "score": scored - generated, "update": step - scored}
             report(SYSTEM, self._work, torch.get_num_threads(), self._tokens, parts)
         self._seconds = dict.fromkeys(self._seconds, 0.0)
-        self._began = time.perf_counter()
+        self._began = now()
 
     def _timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
-            began = time.perf_counter()
+            began = now()
             found = method(*args)
-            self._seconds[name] += time.perf_counter() - began
+            self._seconds[name] += now() - began
             if name == GENERATE:
                 self._tokens = sum(len(ids) for ids in found[1])  # prompt ids, completion ids, ...
             return found
