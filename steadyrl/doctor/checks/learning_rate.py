@@ -106,6 +106,9 @@ def _leap(run: Run) -> tuple[int, str] | None:
     if not len(leaps):
         return None
     at = int(leaps[0])
+    size = update_size(run)
+    if size is not None and updates_per_step(run) != 1 and np.isin(size.steps, kl.steps[at]).any():
+        return None  # the step's own KL is measured: if it is large, it is a sign by itself
     old, new = number(float(kl.values[at])), number(float(kl.values[at + 1]))
     since = int(kl.steps[at])  # measured before the step's updates: those of this step did it
     return since, f"the KL to the reference went from {old} to {new} nats/token in the one step {since}"

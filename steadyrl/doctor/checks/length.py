@@ -16,7 +16,8 @@ from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, t
 from steadyrl.doctor.statistics.units import together
 
 COLLAPSED = 0.4  # of the first length; losing a third is only tightening
-NOTHING_LEFT, NOTHING_LEFT_TOKENS = 0.1, 3.0  # of the first length; tokens
+NOTHING_LEFT = 0.1  # of the first length
+ONLY_THE_END = 1.5  # tokens: at least half of the answers hold nothing besides their end token
 EXPLODED = 3.0  # times the first length
 MOVES_TOGETHER = 0.7  # correlation; of step-to-step changes chance gives 0.2 in a hundred steps
 BRIEF = ("length", "brevity", "short", "concise")
@@ -34,7 +35,7 @@ def _collapse(run: Run) -> Result:
     clear = (levels is not None and levels.fell) or drop(length) is not None
     if not clear or end >= COLLAPSED * start:
         return None
-    nothing_left = end < max(NOTHING_LEFT * start, NOTHING_LEFT_TOKENS)
+    nothing_left = end < max(NOTHING_LEFT * start, ONLY_THE_END)
     fallen = _fallen_measurements(run)
     cause, told = _shrink_cause(run, fallen, nothing_left)
     harmless = cause == "learned_to_stop" or (cause == "unknown" and not nothing_left)
@@ -101,7 +102,8 @@ length_collapse = Check(
     title="Completions shrink to a small part of their length.",
     symptom="The mean length ends below 40 % of where it began, by a slow fall or at once. With a reward that rises "
     "it looks like success: the curve everybody watches goes up, while the policy answers ever less. Critical where "
-    "almost nothing is left (a tenth of the length, or 3 tokens) and something else fell.",
+    "almost nothing is left (a tenth of the length, or fewer than 1.5 tokens, so that most answers hold their end "
+    "token alone) and something else fell.",
     healthy="Completions keep the length that good answers need.",
     causes=(
         Cause("kl_penalty", "the KL penalty in the reward, summed over a completion, was larger than what the "

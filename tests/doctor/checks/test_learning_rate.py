@@ -103,6 +103,14 @@ def test_a_leap_away_from_the_reference_tells_the_step_that_is_not_logged(make, 
     silent(learning_rate_too_high, made)
 
 
+def test_a_leap_of_the_reference_kl_counts_for_nothing_where_the_step_itself_is_measured_as_small(make, silent):
+    made = make(6)
+    made.put("kl_old", 1e-5)
+    made.kl(np.where(made.t < 0.01, 0.0, 80.0))
+    made.curves[("entropy", "nats/token", "exact")][2:] *= 0.1
+    silent(learning_rate_too_high, made)
+
+
 def crawl(made):
     made.put("reward", 0.3 + 0.02 * made.noise())
     made.put("kl_old", 1e-8 * np.exp(made.noise()))

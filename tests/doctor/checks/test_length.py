@@ -62,6 +62,16 @@ def test_shrinking_with_nothing_lost_is_unknown_and_worth_knowing_only():
     assert (found.cause, found.severity) == ("unknown", "info")
 
 
+def test_one_word_and_its_end_are_an_answer_where_answers_were_short_from_the_start():
+    found = finding(length_collapse(healthy(n=N, length=rise(N, 6.0, 2.1, 5.0) + noise(rng(7), N, 0.1))))
+    assert (found.cause, found.severity) == ("unknown", "info")
+
+
+def test_only_the_end_token_is_no_answer():
+    found = finding(length_collapse(healthy(n=N, length=rise(N, 6.0, 1.1, 5.0) + noise(rng(7), N, 0.05))))
+    assert found.severity == "warning"
+
+
 def test_a_third_less_is_healthy():
     assert said(length_collapse(healthy(n=N, length=rise(N, 100.0, 66.0) + noise(rng(), N, 3.0)))) == []
 
