@@ -161,6 +161,12 @@ class Run:
                     return finite
         return None
 
+    def needed(self, quantity: str) -> Series:
+        """Return the first series of a quantity that is known to be logged, as the needs of a check are."""
+        series = self.get(quantity)
+        assert series is not None, f"{quantity} is a need"
+        return series
+
     @property
     def last_row(self) -> dict[str, float]:
         """The raw values of the last training row, NaN and infinity kept, by quantity; empty without any row.

@@ -125,8 +125,7 @@ truncated = Check(
 
 
 def _empty(run: Run) -> Result:
-    share = run.get("empty")
-    assert share is not None, "a need"
+    share = run.needed("empty")
     # Means, not medians: a small share is 0 in most steps of a small batch.
     late, early = share.values[-max(10, len(share) // 5) :], share.values[:AT_FIRST]
     level = float(late.mean())

@@ -59,7 +59,7 @@ def _collapse(run: Run) -> Result:
 
 
 def _entropy(run: Run) -> Series | None:
-    return find(run, "entropy", TOKEN, ("exact", "sampled", ""))
+    return find(run, "entropy")
 
 
 def _collapse_severity(run: Run, share: float, cause: str) -> Severity:

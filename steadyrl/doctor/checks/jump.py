@@ -14,7 +14,7 @@ from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
 from steadyrl.doctor.statistics.measures import reward_spread
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, update_size, within
 from steadyrl.doctor.statistics.signals import MIN_STEPS, SPIKE_WINDOW
-from steadyrl.doctor.statistics.units import TOKEN, find, together
+from steadyrl.doctor.statistics.units import find, together
 from steadyrl.stats import MAD_TO_STD
 
 SAME_TIME = 2  # steps: a jump is dated to within two
@@ -39,8 +39,7 @@ class _Moved:
 
 
 def _reward_jump(run: Run) -> Result:
-    reward = run.get("reward")
-    assert reward is not None, "a need"
+    reward = run.needed("reward")
     moved = sorted(_moved(run, reward), key=lambda m: m.jump.step)
     for first in moved:
         since = first.jump.step
@@ -80,7 +79,7 @@ def _constant_after(run: Run, since: int) -> bool:
 
 def _policy_jumps(run: Run, since: int) -> bool:
     """Return True if the policy changed as suddenly: by its own measurements, or by the size of the step."""
-    entropy, kl = find(run, "entropy", TOKEN), find(run, "kl_ref", TOKEN)
+    entropy, kl = find(run, "entropy"), find(run, "kl_ref")
     if jumps_at(run.get("length"), since, SAME_TIME, logarithm=True) or jumps_at(kl, since, SAME_TIME):
         return True
     size = update_size(run)
@@ -146,8 +145,7 @@ reward_jump = Check(
 
 
 def _value_jump(run: Run) -> Result:
-    value, reward = run.get("value_mean"), run.get("reward")
-    assert value is not None and reward is not None, "needs"
+    value, reward = run.needed("value_mean"), run.needed("reward")
     value, reward = together(value, reward)
     spread = run.get("return_std") or reward_spread(run)
     width = 0.0 if spread is None else float(np.median(spread.values))

@@ -38,7 +38,6 @@ LASTING = 5
 LOST_TOKEN = 3.0  # nats: the reference gives sampled tokens a twentieth of the policy's probability, on average
 AT_START_EXACT = 1e-3  # nats per token where the first step is measured before any update
 AT_START_TOKEN = 0.3  # nats per token at the first logged step: no update makes so much
-ESTIMATORS = ("exact", "k1", "k3", "k2", "abs", "")
 ZERO = 1e-9  # nats; two passes of one model differ by rounding, 1e-7, unless they are one and the same
 ZERO_LASTING = 5  # steps after the first, at which 0 is right
 BF16_RATE = 1e-5  # an update of 1e-6 is rounded away for weights above some 4e-4, which most are
@@ -101,7 +100,7 @@ def _wild_gradient(run: Run) -> str:
 
 def _impossible(run: Run) -> Result:
     """Find a KL per token that no drift of a policy makes: it is above the logarithm of every vocabulary in use."""
-    kl = find(run, "kl_ref", TOKEN, ("k3", "k2", "abs", "exact", ""))
+    kl = find(run, "kl_ref", TOKEN, "k3", "k2", "abs", "exact", "")
     if kl is None or run.traits.kl_place == "reward" or float(np.median(kl.values)) <= LN_LARGEST_VOCABULARY:
         return None
     return Found(
@@ -118,10 +117,10 @@ def _impossible(run: Run) -> Result:
 
 
 def _high(run: Run) -> _High | None:
-    per_sequence, per_token = (find(run, "kl_ref", unit, ESTIMATORS) for unit in (SEQUENCE, TOKEN))
+    per_sequence, per_token = (find(run, "kl_ref", unit) for unit in (SEQUENCE, TOKEN))
     target = target_in(run)
     if target is not None and per_sequence is not None:
-        kl = find(run, "kl_ref", target[1], ESTIMATORS)
+        kl = find(run, "kl_ref", target[1])
         limit = TARGET_FACTOR * target[0]
         since = None if kl is None else first_lasting(kl, kl.values > limit, LASTING)
         if kl is not None and since is not None and tail(kl) > limit and tail(per_sequence) > LEAST_SEQUENCE:
@@ -149,7 +148,7 @@ def _rises_late(kl: Series) -> bool:
 
 
 def _severity(run: Run, rising: bool) -> Severity:
-    per_token, rises = find(run, "kl_ref", TOKEN, ESTIMATORS), reward_rises(run)
+    per_token, rises = find(run, "kl_ref"), reward_rises(run)
     if rises is False and per_token is not None and tail(per_token) > LOST_TOKEN:
         reward = run.get("reward")
         if rising and reward is not None and direction(reward) < 0:
@@ -159,7 +158,7 @@ def _severity(run: Run, rising: bool) -> Severity:
 
 
 def _mismatch_at_start(run: Run) -> Result:
-    kl = find(run, "kl_ref", TOKEN, ("exact", "k3", "k1", "k2", "abs", ""))
+    kl = find(run, "kl_ref")
     # A log that begins later is that of a resumed run, whose policy may be anywhere.
     if kl is None or kl.steps[0] > max(1, run.averaged_over) or len(kl) < LASTING:
         return _sum_at_start(run)
@@ -186,7 +185,7 @@ def _mismatch_at_start(run: Run) -> Result:
 def _sum_at_start(run: Run) -> Result:
     """Find the same in a KL per completion, which PPO's trainers measure before the updates of the first step."""
     kl = run.get("kl_ref", SEQUENCE)
-    if kl is None or run.averaged_over > 1 or kl.steps[0] > 1 or find(run, "kl_ref", TOKEN) is not None:
+    if kl is None or run.averaged_over > 1 or kl.steps[0] > 1 or find(run, "kl_ref") is not None:
         return None
     first = abs(float(kl.values[0]))
     if first <= AT_START_SEQUENCE or first < 0.3 * abs(tail(kl)):
@@ -287,7 +286,7 @@ kl_runaway = Check(
 
 
 def _zero(run: Run) -> Result:
-    kl = find(run, "kl_ref", TOKEN, ESTIMATORS) or run.get("kl_ref")
+    kl = find(run, "kl_ref") or run.get("kl_ref")
     assert kl is not None, "needs says so"
     zero = np.abs(kl.values) <= ZERO
     zero[:1] = False
@@ -349,7 +348,7 @@ def moving_elsewhere(run: Run) -> str:
 def _moves(run: Run, since: int, until: int) -> tuple[str, ...]:
     """Return what shows that the policy changes all the same, a sentence each."""
     found = []
-    size, clipped, entropy = update_size(run), run.get("clip_fraction"), find(run, "entropy", TOKEN, ("exact", ""))
+    size, clipped, entropy = update_size(run), run.get("clip_fraction"), find(run, "entropy")
     for name, series, floor in (("KL of one step's updates", size, UNMOVED), ("clip fraction", clipped, 0.0)):
         part = None if series is None else within(series, since, until)
         if part is not None and len(part) and np.median(part.values) > floor:

@@ -12,7 +12,7 @@ from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import number, steps_of
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
-from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
+from steadyrl.doctor.statistics.units import PREFERRED, SEQUENCE, TOKEN, find
 
 COEF_CONSTANT = 1e-9  # relative change; a controller that works moves by 1e-5 and more
 OFF_TARGET = 3.0  # times; half or double a target is the controller at work
@@ -24,8 +24,8 @@ HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a cont
 DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
 SATURATED = 0.02  # relative spread of the moves: the published controllers clip the error at 0.2, so moves repeat
 LARGEST_ERROR = 0.2  # Ziegler et al.: the relative error is clipped to it
+SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
-ESTIMATORS = ("k1", "exact", "k3", "k2", "abs", "")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _clash(run: Run) -> Result:
     if not target:
         return Unknown("the log has no target for the KL", ("kl_target",))
     length = run.get("length")
-    per_token, per_sequence = find(run, "kl_ref", TOKEN, ESTIMATORS), find(run, "kl_ref", SEQUENCE, ESTIMATORS)
+    per_token, per_sequence = (find(run, "kl_ref", unit, *SEEN) for unit in (TOKEN, SEQUENCE))
     if per_token is None or per_sequence is None:
         return Unknown("the KL is known in one unit only, and lengths are not", ("length", "kl_ref"))
     if length is None:
@@ -176,7 +176,7 @@ def _controller(run: Run) -> Result:
     target = target_in(run)
     if target is None:
         return Unknown("the controller's target or its unit is not known", ("kl_target",))
-    kl = find(run, "kl_ref", target[1], ESTIMATORS)
+    kl = find(run, "kl_ref", target[1], *SEEN)
     if kl is None:
         return Unknown(f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
     off = kl.values > OFF_TARGET * target[0]

@@ -11,7 +11,7 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.measures import kl_coef, setting
 from steadyrl.doctor.statistics.readings import fell, number, within
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
-from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find, together
+from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 
 OFF = 1e-3  # of the coefficient before: what a controller reaches in no step
 LASTING = 5  # steps
@@ -60,7 +60,7 @@ def _dropped(coef: Series) -> int | None:
 def _held_in_loss(run: Run) -> Series | None:
     """Return the coefficient that the loss shows: (loss - policy's part) / KL, where the KL is not near 0; or None."""
     loss, policy = run.get("loss"), run.get("loss_policy")
-    kl = find(run, "kl_ref", TOKEN, ("k3", "exact", "k1", ""))
+    kl = find(run, "kl_ref")
     if loss is None or policy is None or kl is None or run.traits.kl_place != "loss":
         return None
     if run.get("loss_value") is not None:
@@ -77,8 +77,7 @@ def _held_in_loss(run: Run) -> Series | None:
 
 
 def _gone(run: Run, since: int, cause: str, coefficient: float, evidence: Sequence[str]) -> Found:
-    kl = run.get("kl_ref")
-    assert kl is not None, "a need"
+    kl = run.needed("kl_ref")
     return Found(
         cause,
         "warning",
@@ -116,7 +115,7 @@ def _penalty(run: Run) -> tuple[float, float, str] | None:
     """Return (penalty of a first completion, what its reward can vary by, how that is known), or None."""
     if run.traits.kl_place == "loss":
         return None
-    kl, reward = find(run, "kl_ref", SEQUENCE, ("k1", "exact", "k3", "")), run.get("reward")
+    kl, reward = find(run, "kl_ref", SEQUENCE), run.get("reward")
     coefficient = None if kl is None else kl_coef(run, kl)
     if (
         kl is None
@@ -153,7 +152,7 @@ def _outweighs(run: Run) -> Result:
     if not told:
         return None
     shrank = length is not None and tail(length, least=OPENING) < SHRANK * head(length, least=OPENING)
-    kl = find(run, "kl_ref", SEQUENCE, ("k1", "exact", "k3", ""))
+    kl = find(run, "kl_ref", SEQUENCE)
     assert kl is not None, "asked before"
     coefficient = kl_coef(run, kl)
     assert coefficient is not None, "asked before"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result
-from steadyrl.doctor.checks.kl import BF16_RATE, ESTIMATORS, ZERO
+from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower, times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.measures import setting
@@ -21,7 +21,7 @@ from steadyrl.doctor.statistics.readings import (
     within,
 )
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
-from steadyrl.doctor.statistics.units import TOKEN, find
+from steadyrl.doctor.statistics.units import find
 
 CLIP_MUCH = 0.4
 LASTING = 5
@@ -97,7 +97,7 @@ def _leap(run: Run) -> tuple[int, str] | None:
     A policy that was near its reference and is far from it a step later was moved so far by that step's updates, which
     tells their size where it is not logged.
     """
-    kl = find(run, "kl_ref", TOKEN, ESTIMATORS)
+    kl = find(run, "kl_ref")
     if kl is None or len(kl) <= LASTING:
         return None
     near, far = kl.values[:-3] < LEAP_FROM * kl.values[1:-2], kl.values[1:-2] > LOST_UPDATE
@@ -117,7 +117,7 @@ def _leap(run: Run) -> tuple[int, str] | None:
 def _consequences(run: Run, since: int) -> tuple[tuple[str, ...], bool]:
     """Return what changed at once from ``since`` on, a sentence each, and whether reward or entropy are lost."""
     last = _last_step(run)
-    entropy, kl = find(run, "entropy", TOKEN, ("exact", "sampled", "")), find(run, "kl_ref", TOKEN, ESTIMATORS)
+    entropy, kl = find(run, "entropy"), find(run, "kl_ref")
     signs = []
     for name, jump in (("entropy", _jump(entropy, since, last)), ("KL to the reference", _jump(kl, since, last))):
         if jump is None:
@@ -179,8 +179,7 @@ learning_rate_too_high = Check(
 
 
 def _too_low(run: Run) -> Result:
-    reward = run.get("reward")
-    assert reward is not None, "needs says so"
+    reward = run.needed("reward")
     if nothing_to_learn(run) or direction(reward) != 0:
         return None
     signs, moving = _stillness(run)
@@ -200,7 +199,7 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
     """Return the signs of a policy that does not move, and whether another sign says that it does."""
     several = updates_per_step(run)
     signs, moving = [], False
-    kl, size = find(run, "kl_ref", TOKEN, ESTIMATORS), update_size(run)
+    kl, size = find(run, "kl_ref"), update_size(run)
     # With one update per batch both are measured before it, and are 0 by construction.
     if size is not None and several != 1 and size.values.any():
         level = float(np.median(size.values))
@@ -218,7 +217,7 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
         level = abs(tail(kl))
         moving |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
         signs.append(f"the KL to the reference ends at {number(level)} nats/token")
-    entropy = find(run, "entropy", TOKEN, ("exact", "sampled", ""))
+    entropy = find(run, "entropy")
     if entropy is not None and direction(entropy) == 0 and abs(tail(entropy) / head(entropy) - 1) < ENTROPY_STILL:
         signs.append(levels("the entropy", entropy, "nats/token"))
     return tuple(signs), moving

@@ -28,8 +28,7 @@ OPENING = 3  # rows: what breaks within seven steps is over in the first tenth o
 
 
 def _collapse(run: Run) -> Result:
-    length = run.get("length")
-    assert length is not None, "a need"
+    length = run.needed("length")
     start, end = max(head(length, 0.0, OPENING), head(length)), tail(length, least=OPENING)
     levels = measure(length)
     clear = (levels is not None and levels.fell) or drop(length) is not None
@@ -137,8 +136,7 @@ length_collapse = Check(
 
 
 def _explosion(run: Run) -> Result:
-    length, reward = run.get("length"), run.get("reward")
-    assert length is not None and reward is not None, "needs"
+    length, reward = run.needed("length"), run.needed("reward")
     lengths = measure(length)
     start, end = head(length), tail(length)
     if lengths is None or not (lengths.rose and end > EXPLODED * start):
@@ -191,8 +189,7 @@ length_explosion = Check(
 
 
 def _repetition(run: Run) -> Result:
-    share = run.get("repetition")
-    assert share is not None, "a need"
+    share = run.needed("repetition")
     levels = measure(share)
     assert levels is not None, "min_steps"
     grew = levels.rose and levels.end > levels.first + REPEATS_MORE

@@ -7,14 +7,14 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.measures import kl_coef
-from steadyrl.doctor.statistics.units import TOKEN, find, together
+from steadyrl.doctor.statistics.units import find, together
 
 IS_PENALTY = 0.1  # relative distance between loss and coefficient x KL
 FEW = 10  # points
 
 
 def _loss(run: Run) -> Result:
-    loss, kl = run.get("loss"), find(run, "kl_ref", TOKEN)
+    loss, kl = run.get("loss"), find(run, "kl_ref")
     if loss is None or kl is None:
         return None
     loss, kl = together(loss, kl)

@@ -55,7 +55,7 @@ class _Below:
 
 
 def _negative(run: Run) -> Result:
-    exact = find(run, "kl_ref", TOKEN, ("exact",))
+    exact = find(run, "kl_ref", TOKEN, "exact")
     if exact is not None and (wrong := _exact_below(exact)) is not None:
         return wrong
     signed = _signed(run)
@@ -168,7 +168,7 @@ def _cause(run: Run, kl: Series, below: _Below) -> tuple[str, tuple[str, ...]]:
         return "policy_noise", (text,)
     if stated and gap is None:
         return "warped_sampling", (stated,)
-    exact = find(run, "kl_ref", TOKEN, ("exact",))
+    exact = find(run, "kl_ref", TOKEN, "exact")
     if exact is not None and gap is not None and tail(exact) >= NOT_NORMALISED and mass is None:
         text = f"the exact KL is {number(tail(exact))} nats/token, and sampling is in order: {gap.sentence}"
         return "pad_leak", (text,)
@@ -180,7 +180,7 @@ def _cause(run: Run, kl: Series, below: _Below) -> tuple[str, tuple[str, ...]]:
 
 def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
     """Return (mean of ref/p less 1, k3 over |k1|) from where the KL is negative, or None without both estimators."""
-    k1, k3 = find(run, "kl_ref", TOKEN, ("k1",)), find(run, "kl_ref", TOKEN, ("k3",))
+    k1, k3 = find(run, "kl_ref", TOKEN, "k1"), find(run, "kl_ref", TOKEN, "k3")
     if k1 is None or k3 is None:
         return None
     last = int(max(k1.steps[-1], k3.steps[-1]))

@@ -94,8 +94,7 @@ def _warming(run: Run) -> bool:
 
 
 def _clips(run: Run) -> Result:
-    clipped = run.get("clip_fraction")
-    assert clipped is not None, "needs says so"
+    clipped = run.needed("clip_fraction")
     updates = updates_per_step(run)
     grouped = run.traits.critic is False and (updates is None or updates <= FEW_UPDATES)
     limit = CLIP_HIGH_GROUPED if grouped else CLIP_HIGH

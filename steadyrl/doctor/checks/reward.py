@@ -37,8 +37,7 @@ def learning_reward(run: Run) -> bool:
 
 
 def _flat(run: Run) -> Result:
-    reward = run.get("reward")
-    assert reward is not None, "a need"
+    reward = run.needed("reward")
     slope, detectable = trend(reward), smallest_detectable(reward)
     if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or _rose(reward):
         return None  # rising, falling, or risen before: other checks speak of these
@@ -271,8 +270,7 @@ reward_constant = Check(
 
 
 def _falling(run: Run) -> Result:
-    reward = run.get("reward")
-    assert reward is not None, "a need"
+    reward = run.needed("reward")
     wanted = worth_having(run, float(np.median(reward.values)))
     lost = drop(reward)
     if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before)):

@@ -27,8 +27,7 @@ SECRETS = "Secrets of RLHF I, arXiv 2307.04964 (abstract)"
 
 
 def _unscored(run: Run) -> Result:
-    share = run.get("reward_unscored")
-    assert share is not None, "a need"
+    share = run.needed("reward_unscored")
     level = tail(share, LATE)
     if level <= UNSCORED_WARN:
         return None
@@ -174,8 +173,7 @@ reward_scale = Check(
 
 
 def _noise(run: Run) -> list[Result]:
-    within, total = run.get("reward_std_within"), run.get("reward_std")
-    assert within is not None and total is not None, "needs"
+    within, total = run.needed("reward_std_within"), run.needed("reward_std")
     levels, inside = measure(total), measure(within)
     if levels is None or inside is None:
         return [Unknown(f"{len(total)} rows are too few")]

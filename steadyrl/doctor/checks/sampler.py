@@ -72,8 +72,8 @@ def sampling_gap(run: Run) -> Gap | None:
     Returns:
         The first window with a sure gap, else the first one.
     """
-    exact = find(run, "entropy", TOKEN, ("exact",))
-    sampled = find(run, "entropy", TOKEN, ("sampled",))
+    exact = find(run, "entropy", TOKEN, "exact")
+    sampled = find(run, "entropy", TOKEN, "sampled")
     if exact is None or sampled is None or run.trainer in PADDED_ENTROPY:
         return None
     sampled, exact = together(sampled, exact)
@@ -110,7 +110,7 @@ def noisy_policy(run: Run) -> str:
     Before any update policy and reference are equal, and so are sampler and trainer where they share weights: a KL to
     the reference there, with a difference to the sampler of its size, is noise of the pass that both have in common.
     """
-    kl, gap = find(run, "kl_ref", TOKEN, ("exact", "k3")), run.get("sampler_gap")
+    kl, gap = find(run, "kl_ref", TOKEN, "exact", "k3"), run.get("sampler_gap")
     if run.trainer != "steadyrl" or kl is None or gap is None or kl.steps[0] != 0:
         return ""
     first = float(kl.values[0])

@@ -12,7 +12,7 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.measures import kl_coef, setting, share_with_spike
 from steadyrl.doctor.statistics.readings import learns, number
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts, head
-from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find, together
+from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
@@ -34,8 +34,7 @@ def has_critic(run: Run) -> bool:
 
 
 def _value_spikes(run: Run) -> Result:
-    series = run.get("loss_value")
-    assert series is not None, "a need"
+    series = run.needed("loss_value")
     if len(series) <= BURSTS_FROM:
         return Unknown(f"{len(series)} steps are too few to tell what is usual")
     far = bursts(series, SPIKE_FACTOR)
@@ -62,7 +61,7 @@ def _value_spikes(run: Run) -> Result:
 def _spike_cause(run: Run, spiked: Series) -> tuple[str, str]:
     """Return the cause and the sentence that tells it from the others; ``spiked`` are the steps that spike."""
     sized = _penalty_explains(run, spiked)
-    per_token, per_sequence = find(run, "kl_ref", TOKEN), find(run, "kl_ref", SEQUENCE)
+    per_token, per_sequence = find(run, "kl_ref"), find(run, "kl_ref", SEQUENCE)
     kl = max(share_with_spike(per_sequence or run.get("kl_ref"), spiked.steps), 1.0 if sized else 0.0)
     length = share_with_spike(run.get("length"), spiked.steps)
     if length >= MOSTLY and (not kl or share_with_spike(per_token, spiked.steps) < MOSTLY):
@@ -242,8 +241,7 @@ explained_variance_low = Check(
 
 
 def _advantage(run: Run) -> Result:
-    series = run.get("advantage_mean")
-    assert series is not None, "a need"
+    series = run.needed("advantage_mean")
     grouped = run.traits.grouped is True
     if run.trainer == "steadyrl" and not grouped:
         return None

@@ -11,7 +11,7 @@ from steadyrl.doctor.statistics.drops import drop
 from steadyrl.doctor.statistics.levels import FEWEST, measure
 from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.signals import block_medians, first_lasting, head, tail, trend
-from steadyrl.doctor.statistics.units import TOKEN, find
+from steadyrl.doctor.statistics.units import find
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
 KL_OLD_LARGE = 0.1
@@ -110,7 +110,7 @@ def heldout_rises(run: Run) -> bool | None:
 
 def update_size(run: Run) -> Series | None:
     """Return how far a step's updates move the policy, nats per token, or None where it is not logged."""
-    size = find(run, "kl_old", TOKEN, ("exact", "k3", "k2", "k1", ""))
+    size = find(run, "kl_old")
     return None if size is None else replace(size, values=np.abs(size.values))
 
 
@@ -135,8 +135,8 @@ def large_updates(run: Run, until: int | None = None) -> tuple[str, ...]:
 
 def moves_at_once(run: Run) -> bool:
     """Return True if the first ten steps really change the policy, so that they explain ratios far from 1."""
-    kl = find(run, "kl_ref", TOKEN, ("exact", "k3", "k1", "k2", "abs", ""))
-    entropy = find(run, "entropy", TOKEN, ("exact", "sampled", ""))
+    kl = find(run, "kl_ref")
+    entropy = find(run, "entropy")
     far = kl is not None and float(np.abs(kl.values[:10]).max()) > KL_OLD_LARGE
     return far or (entropy is not None and float(np.ptp(np.log(np.maximum(entropy.values[:10], 1e-9)))) > AT_ONCE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,12 @@ import numpy as np
 from steadyrl.doctor.series import Run, Series
 
 TOKEN, SEQUENCE, ROOT_SEQUENCE = "nats/token", "nats/sequence", "sqrt nats/sequence"
+# Of several estimates the most exact first. Of a KL, k1 comes next: it has no bias, and its sign is true.
+PREFERRED = {
+    "kl_ref": ("exact", "k1", "k3", "k2", "abs", ""),
+    "kl_old": ("exact", "k3", "k2", "k1", ""),
+    "entropy": ("exact", "sampled", ""),
+}
 
 
 def together(first: Series, second: Series) -> tuple[Series, Series]:
@@ -50,16 +55,16 @@ def convert(run: Run, series: Series, unit: str) -> Series | None:
     return replace(series, unit=unit, values=series.values / tokens if unit == TOKEN else series.values * tokens)
 
 
-def find(run: Run, quantity: str, unit: str, estimators: Sequence[str] = ("",)) -> Series | None:
-    """Return a quantity in a unit: by the first estimator that was logged, converted only where it has to be.
+def find(run: Run, quantity: str, unit: str = TOKEN, *estimators: str) -> Series | None:
+    """Return a quantity in a unit: by the best estimator that was logged, converted only where it has to be.
 
     Args:
         run: The run.
         quantity: What.
         unit: "nats/token" or "nats/sequence".
-        estimators: Wanted, the best first; "" takes any.
+        estimators: The only ones wanted, the best first; without any, those of ``PREFERRED``.
     """
-    for estimator in estimators:
+    for estimator in estimators or PREFERRED[quantity]:
         direct = run.get(quantity, unit, estimator)
         if direct is not None:
             return direct
