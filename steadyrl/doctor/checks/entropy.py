@@ -20,7 +20,7 @@ from steadyrl.doctor.statistics.readings import (
     number,
     reward_rises,
 )
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import TOKEN, find
 from steadyrl.types import Severity
 
@@ -35,7 +35,6 @@ LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 SMALL_VOCABULARY = 1000  # a toy that starts uniform is in order, a language model that does is not
 PER_TOKEN = (0.01, 6.0)  # nats: what a language model's entropy per token may be
 REPETITION_RISE = 0.1  # share of repeated word 3-grams
-LASTING = 5
 
 
 def _collapse(run: Run) -> Result:

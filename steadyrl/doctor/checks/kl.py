@@ -23,7 +23,7 @@ from steadyrl.doctor.statistics.readings import (
     update_size,
     within,
 )
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
 from steadyrl.types import Severity
 
@@ -34,12 +34,10 @@ HIGH_SEQUENCE_ALONE, HIGH_TOKEN_ALONE = 50.0, 1.0  # where the lengths are unkno
 TARGET_FACTOR = 3.0  # times the target of a controller that compares in the same unit
 LEAST_SEQUENCE = 10.0  # nats: below it no KL is a runaway, whatever the target
 RISING = 1.25  # level at the end over that of the second quarter
-LASTING = 5
 LOST_TOKEN = 3.0  # nats: the reference gives sampled tokens a twentieth of the policy's probability, on average
 AT_START_EXACT = 1e-3  # nats per token where the first step is measured before any update
 AT_START_TOKEN = 0.3  # nats per token at the first logged step: no update makes so much
 ZERO = 1e-9  # nats; two passes of one model differ by rounding, 1e-7, unless they are one and the same
-ZERO_LASTING = 5  # steps after the first, at which 0 is right
 BF16_RATE = 1e-5  # an update of 1e-6 is rounded away for weights above some 4e-4, which most are
 STILL = 1e-9  # gradient norm that counts as none
 WILD_NORM = 100.0  # gradient norm: a hundred times where trainers clip
@@ -290,7 +288,7 @@ def _zero(run: Run) -> Result:
     assert kl is not None, "needs says so"
     zero = np.abs(kl.values) <= ZERO
     zero[:1] = False
-    since = first_lasting(kl, zero, ZERO_LASTING)
+    since = first_lasting(kl, zero, LASTING)
     if since is None:
         return None
     after = np.flatnonzero(~zero & (kl.steps > since))

@@ -10,11 +10,10 @@ from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.measures import kl_coef, setting
 from steadyrl.doctor.statistics.readings import fell, number, within
-from steadyrl.doctor.statistics.signals import first_lasting, head, tail
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 
 OFF = 1e-3  # of the coefficient before: what a controller reaches in no step
-LASTING = 5  # steps
 SOME_KL = 1e-3  # nats per token: from there on a penalty shows in a loss that is printed with five digits
 NONE_LEFT = 1e-5  # of the size of the loss: printing and rounding
 MEASURED_OFF = 0.1  # of the set coefficient: estimators and updates within a step make it 0.5 to 2

@@ -20,11 +20,10 @@ from steadyrl.doctor.statistics.readings import (
     updates_per_step,
     within,
 )
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find
 
 CLIP_MUCH = 0.4
-LASTING = 5
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
 GONE = 0.1  # of its start: an entropy below is not coming back by itself

@@ -20,13 +20,12 @@ from steadyrl.doctor.statistics.readings import (
     updates_per_step,
     within,
 )
-from steadyrl.doctor.statistics.signals import MIN_STEPS, SPIKE_WINDOW, SPIKE_Z, first_lasting, tail
+from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, SPIKE_WINDOW, SPIKE_Z, first_lasting, tail
 from steadyrl.stats import MAD_TO_STD
 
 RATIO_MEAN = (0.9, 1.1)  # its expectation is 1, exactly so in the first minibatch
 RATIO_SKIP = 10.0  # TRL 0.11 skips a batch whose mean ratio is above it
 RATIO_GREATEST = 100.0  # a single token whose probability grew a hundredfold within one step
-LASTING = 5
 # A working PPO run was seen at 0.24 (Stable-Baselines3's logger page), which is told as a warning, not as more.
 CLIP_HIGH = 0.2
 # GRPO's usual 0.01 to 0.05 are those of one or two updates per batch; with more it clips as PPO does.

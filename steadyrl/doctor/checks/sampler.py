@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import plain_sampling
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, update_size
-from steadyrl.doctor.statistics.signals import first_lasting, head, long_run_error, tail
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, long_run_error, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
 
 # The gap of healthy runs stays within 3 standard errors; over many runs and windows 5 is beyond chance.
@@ -29,7 +29,6 @@ KL_SAMPLER = 0.1  # nats per token; verl's own warning
 IMPORTANCE = (0.5, 2.0)  # mean weight; verl's own warning
 # A sampler with reloaded base weights was seen at 0.029, and that run never learned (trl#5312).
 IMPORTANCE_LOST = 0.1
-LASTING = 5
 # TRL's newer PPO counts -1 for each padding token in its sampled entropy and averages the exact one over padding.
 PADDED_ENTROPY = ("trl-ppo",)
 RAW_TRAINERS = ("trl-ppo-old",)  # log-softmax of raw logits, whatever the generation settings are

@@ -10,7 +10,7 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.drops import drop
 from steadyrl.doctor.statistics.levels import FEWEST, measure
 from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.signals import block_medians, first_lasting, head, tail, trend
+from steadyrl.doctor.statistics.signals import LASTING, block_medians, first_lasting, head, tail, trend
 from steadyrl.doctor.statistics.units import find
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
@@ -18,7 +18,6 @@ KL_OLD_LARGE = 0.1
 # A working run was seen at 0.24 (the sample in Stable-Baselines3's logger page); sick ones at 0.2 to 0.4 and above.
 CLIP_LARGE = 0.3
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
-LASTING = 5  # steps in a row: single large updates occur in every healthy run
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 
 

@@ -12,6 +12,7 @@ from steadyrl.doctor.series import Series
 from steadyrl.stats import MAD_TO_STD, Slope, block_mean_slope
 
 BLOCKS = 10
+LASTING = 5  # steps in a row: single large updates occur in every healthy run
 MIN_STEPS = 20  # fewer steps than this tell of hard invariants only
 SPIKE_WINDOW = 100
 SPIKE_Z = 6.0
