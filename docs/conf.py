@@ -57,7 +57,7 @@ NAVIGATION = {
             "bench/results/*",
         ],
     },
-    "docs/doctor/README": {"": ["statistics", "names", "*"]},
+    "docs/doctor/README": {"": ["statistics", "quantities", "names", "*"]},
 }
 
 

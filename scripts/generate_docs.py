@@ -18,7 +18,7 @@ from steadyrl.metrics import CATALOGUE
 
 DOCS = Path(__file__).parent.parent / "docs"
 GENERATED = "Generated from the code by `make docs`."
-WRITTEN = ("README.md", "statistics.md")  # of docs/doctor, by hand
+WRITTEN = ("README.md", "quantities.md", "statistics.md")  # of docs/doctor, by hand
 
 
 def main() -> None:
@@ -124,7 +124,8 @@ def names_page() -> str:
     lines = [
         "# What trainers call their metrics\n",
         f"{GENERATED} A `*` stands for any text. Unit and estimator decide what a number means: one nat per token is",
-        "twenty nats per completion of twenty tokens, and of the estimators of a KL only k1 can be negative.\n",
+        "twenty nats per completion of twenty tokens, and of the estimators of a KL only k1 can be negative.",
+        "[What each quantity is](quantities.md).\n",
         *(f"- [{table.trainer}](#{table.trainer})" for table in (*TABLES, COMMON)),
         "",
     ]

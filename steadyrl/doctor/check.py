@@ -38,7 +38,7 @@ class Cause:
         name: As in ``Finding.cause``.
         sign: The measurement that tells it from the other causes.
         remedy: What to do about it.
-        change: The settings that the remedy changes, by their canonical names (``quantities.SETTINGS``).
+        change: The settings that the remedy changes, by their names in docs/doctor/quantities.md.
         follows: Checks whose findings bring this about, the nearest first.
         moves: What the autopilot may try, in this order (``autopilot.knobs.MOVES``).
         measured: The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only.

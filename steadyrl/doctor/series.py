@@ -89,7 +89,7 @@ class Series:
     """A quantity over the steps of a run.
 
     Attributes:
-        quantity: A name of ``quantities.QUANTITIES``, such as "kl_ref".
+        quantity: A name of docs/doctor/quantities.md, such as "kl_ref".
         unit: "nats/token", "nats/sequence", "sqrt nats/sequence", "tokens", "share", "reward", "s", ... or "".
         estimator: How it was measured where that matters: "k1", "k2", "k3", "abs", "exact", "sampled", ...; or "".
         source: The trainer's own name of it.
@@ -124,7 +124,7 @@ class Run:
         trainer: "steadyrl", "trl-grpo", "trl-ppo-old", "verl", ... or "unknown".
         algorithm: "ppo", "grpo", "rloo", "gspo", ... or "" where the log does not say.
         series: By quantity; where a trainer logs one in several units or estimators, the most exact comes first.
-        settings: By canonical name (``quantities.SETTINGS``), only those that are known.
+        settings: By their names in docs/doctor/quantities.md, only those that are known.
         notes: What was repaired or left out while reading.
         unknown: The trainer's names that could not be placed.
         averaged_over: How many steps a row averages, such as ``logging_steps`` of Hugging Face's Trainer; 1 where a

@@ -24,7 +24,7 @@ class Name:
     """What a trainer's name stands for.
 
     Attributes:
-        quantity: A name of ``quantities.QUANTITIES``; ``*`` is filled with what the trainer's ``*`` stood for.
+        quantity: A name of docs/doctor/quantities.md; ``*`` is filled with what the trainer's ``*`` stood for.
         unit: As in ``Series``.
         estimator: As in ``Series``. "... and padding" marks a mean that takes the padding in, and so is off by an
             amount that depends on the lengths.

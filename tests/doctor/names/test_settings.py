@@ -7,8 +7,8 @@ from steadyrl import config
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.identify import TABLES, identify
 from steadyrl.doctor.names.settings import typed
-from steadyrl.doctor.quantities import SETTINGS
 from steadyrl.doctor.series import Column, RawLog
+from tests.doctor.names.vocabulary import VOCABULARY
 
 COLUMN = Column(np.arange(2), np.zeros(2))
 GRPO = ("completions/mean_length", "completions/clipped_ratio", "kl")
@@ -266,7 +266,7 @@ class AnyConfig(dict):
 def test_only_known_settings_come_out_whatever_a_config_holds(table, value):
     log = RawLog("x", "jsonl", {})
     found = derive.settings(table, AnyConfig(value), log)
-    assert set(found) <= set(SETTINGS)
+    assert set(found) <= VOCABULARY
     assert None not in found.values()
     assert isinstance(derive.algorithm(table, AnyConfig(value), log), str)
 
