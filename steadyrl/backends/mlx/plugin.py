@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from steadyrl.protocols import Algorithm
 if TYPE_CHECKING:
     from steadyrl.backends.mlx.backend import MlxBackend
 
+log = logging.getLogger(__name__)
+
 Settings = MlxSettings
 
 
@@ -23,11 +26,6 @@ def check(config: Config, settings: MlxSettings) -> list[str]:
     if config.backend.device not in {"auto", "cpu", "gpu"}:
         found.append(
             f"backend.device: got '{config.backend.device}'; expected 'auto', 'cpu' or 'gpu' with backend.name = 'mlx'"
-        )
-    if config.backend.threads:
-        found.append(
-            f"backend.threads = {config.backend.threads} has no effect with backend.name = 'mlx'; set it to 0, and "
-            "OMP_NUM_THREADS in the environment"
         )
     if config.model.trust_remote_code:
         found.append(
@@ -45,7 +43,8 @@ def create(config: Config, algorithm: Algorithm) -> MlxBackend:
         ModelError: The model cannot be trained with it.
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would advise to install PyTorch
-    faster_products()
+    if not faster_products(config.backend.threads) and config.backend.threads:
+        log.warning("backend.threads = %d has no effect here: MLX manages its own threads", config.backend.threads)
     plugins.require("mlx.core")
     plugins.require("mlx_lm")
     from steadyrl.backends.mlx.backend import MlxBackend  # needs mlx, which reading a config does not

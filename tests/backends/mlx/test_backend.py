@@ -408,7 +408,6 @@ def test_an_adapter_trains_on_quantised_weights(tiny_models, tmp_path):
     ("overrides", "message"),
     [
         (["backend.device=cuda"], "expected 'auto', 'cpu' or 'gpu' with backend.name = 'mlx'"),
-        (["backend.threads=2"], "backend.threads = 2 has no effect"),
         (["model.trust_remote_code=true"], "runs no code of a model folder"),
         (["sampler.engine=vllm"], "serves the weights of backend.name = 'torch'; got 'mlx'"),
         (["backend.args.memory_gib=-1"], r"backend\.args\.memory_gib: got -1; expected a number greater than or"),

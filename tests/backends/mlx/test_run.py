@@ -2,13 +2,36 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 import steadyrl
-from steadyrl.backends.mlx import plugin
+from steadyrl import config
+from steadyrl.algorithms import grpo
+from steadyrl.backends.mlx import blas, plugin
 from steadyrl.errors import MissingExtraError
 from tests import needs
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.name)
+def test_every_example_is_a_config_of_mlx(path):
+    assert config.load(path, ["backend.name=mlx"]).backend.name == "mlx"
+
+
+def test_a_number_of_threads_that_nothing_takes_is_said_once(tiny_models, monkeypatch, caplog):
+    needs.package("mlx", extra="mlx")
+    needs.package("mlx_lm", extra="mlx")
+    monkeypatch.setattr(blas, "OPENBLAS", "no-such-library.so")
+    for threads in (0, 3):
+        settings = {"model": {"path": str(tiny_models["llama"])}, "rewards": {"length": 1.0}}
+        found = config.resolve(settings, ["backend.name=mlx", f"backend.threads={threads}"])
+        plugin.create(found, grpo.build(grpo.Settings()))
+    assert [line for line in caplog.messages if "threads" in line] == [
+        "backend.threads = 3 has no effect here: MLX manages its own threads"
+    ]
 
 
 def test_a_run_goes_on_in_the_other_framework_and_comes_back(tiny_models, tmp_path):
@@ -41,4 +64,4 @@ def test_a_run_goes_on_in_the_other_framework_and_comes_back(tiny_models, tmp_pa
 def test_without_mlx_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlx.core", None)
     with pytest.raises(MissingExtraError, match=r"'mlx' is not installed .* pip install 'steadyrl\[mlx\]'"):
-        plugin.create(None, None)
+        plugin.create(config.resolve({"rewards": {"length": 1.0}}, ["backend.name=mlx"]), None)
