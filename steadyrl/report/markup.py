@@ -6,8 +6,10 @@ Text from a run may hold anything: tags, backticks, pipes, line breaks, control 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
+from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 LONGEST_TEXT = 1500  # characters of one answer; the evaluations keep the rest
@@ -15,6 +17,29 @@ LONGEST_TEXT = 1500  # characters of one answer; the evaluations keep the rest
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # An underscore inside a word starts no emphasis, and kl_ref_k1 stays readable without backslashes.
 _MARKDOWN = re.compile(r"[\\`*|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
+
+
+def environment(loader: BaseLoader, finalize: Callable[[Any], Any], autoescape: bool) -> Environment:
+    """Return what fills in templates, those of the report and those of ``steadyrl web`` alike.
+
+    Args:
+        loader: Finds them.
+        finalize: Makes every value that a template prints safe for its kind of page, so that none can be forgotten:
+            ``markdown`` or ``clean``.
+        autoescape: Whether the pages are HTML.
+    """
+    made = Environment(
+        loader=loader,
+        autoescape=autoescape,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters = (number, signed, interval, fence, anchor, paragraphs, html_paragraphs)
+    made.filters |= {one.__name__: one for one in filters}
+    return made
 
 
 def number(value: float | None) -> str:

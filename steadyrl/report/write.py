@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import PackageLoader
 
 from steadyrl.doctor.causes import as_record
 from steadyrl.doctor.examine import Diagnosis, examine
@@ -141,26 +141,8 @@ def page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any])
         view: What it names.
         finalize: Makes every value safe for that kind of page: ``markup.markdown`` or ``markup.clean``.
     """
-    # ``finalize`` is applied to every value that a template prints, so none can be forgotten.
-    environment = Environment(
-        loader=PackageLoader("steadyrl.report"),
-        autoescape=template.endswith(".html.j2"),
-        finalize=finalize,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "number": markup.number,
-        "signed": markup.signed,
-        "interval": markup.interval,
-        "fence": markup.fence,
-        "anchor": markup.anchor,
-        "paragraphs": markup.paragraphs,
-        "html_paragraphs": markup.html_paragraphs,
-    }
-    return environment.get_template(template).render(view)
+    loader, is_html = PackageLoader("steadyrl.report"), template.endswith(".html.j2")
+    return markup.environment(loader, finalize, is_html).get_template(template).render(view)
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.responses import HTMLResponse
 
 from steadyrl.report import markup
@@ -16,23 +16,9 @@ from steadyrl.report import markup
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("steadyrl.web"), PackageLoader("steadyrl.report")]),
-        autoescape=True,
-        finalize=markup.clean,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "number": markup.number,
-        "signed": markup.signed,
-        "interval": markup.interval,
-        "compact": compact,
-        "duration": duration,
-        "ago": ago,
-        "moment": moment,
-    }
+    loader = ChoiceLoader([PackageLoader("steadyrl.web"), PackageLoader("steadyrl.report")])
+    environment = markup.environment(loader, markup.clean, autoescape=True)
+    environment.filters |= {"compact": compact, "duration": duration, "ago": ago, "moment": moment}
     return environment
 
 
