@@ -10,6 +10,7 @@ import numpy as np
 
 from steadyrl.checkpoint import Best, State
 from steadyrl.config import Config
+from steadyrl.counting.count import tell
 from steadyrl.errors import DataError
 from steadyrl.protocols import Backend
 from steadyrl.rewards.combine import Term, score_groups, score_texts
@@ -37,10 +38,13 @@ def evaluate(
         One record per problem for ``evaluations/*.jsonl``: problem, prompt, answers by decoding.
     """
     key = (seed, _EVALUATION_KEY)
-    by_decoding = {
-        name: _only_rollouts(score_groups(collect(backend, problems, 1, drawn, key, environment=environment), terms))
-        for name, drawn in (("sampled", sampling), ("greedy", greedy_sampling(sampling)))
-    }
+    decodings = {"sampled": sampling, "greedy": greedy_sampling(sampling)}
+    by_decoding = {}
+    for made, (name, drawn) in enumerate(decodings.items()):
+        tell("held-out evaluations, sampled and greedy", made, len(decodings))
+        groups = score_groups(collect(backend, problems, 1, drawn, key, environment=environment), terms)
+        by_decoding[name] = _only_rollouts(groups)
+    tell("held-out evaluations, sampled and greedy", len(decodings), len(decodings))
     return _records(problems, by_decoding, metric)
 
 

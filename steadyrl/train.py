@@ -22,6 +22,7 @@ from steadyrl.autopilot.pilot import Autopilot, pilot_metrics
 from steadyrl.batch import limit_rewards, make_batch, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.config import Config, dump, in_steps
+from steadyrl.counting.count import tell
 from steadyrl.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
@@ -140,9 +141,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     """
     watch = watch or Watch()
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
-    state = checkpoint.load(run, session.backend)
-    if state is None:
-        state = State(algorithm=dict(session.algorithm.state))
+    state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
     if session.heldout:
         _evaluate_before(session, run, state, watch)
     with watch.steps(session.config.run.steps):
@@ -325,6 +324,7 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
                     "update.learning_rate"
                 )
             records.append(means_now)
+            tell("updates", len(records), settings.epochs * len(parts))
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
                 return _mean_updates(records, epoch + made / len(parts), settings)
     return _mean_updates(records, settings.epochs, settings)

@@ -13,7 +13,18 @@ import steadyrl
 
 ROOT = Path(steadyrl.__file__).parent
 FLOORS = (
-    {"types", "protocols", "errors", "sections", "config", "metrics", "plugins", "rundir", "scratch"},  # the ground
+    {
+        "types",
+        "protocols",
+        "errors",
+        "sections",
+        "config",
+        "metrics",
+        "plugins",
+        "rundir",
+        "scratch",
+        "counting",
+    },  # ground
     # mathematics; the jail; the browser
     {
         "advantages",

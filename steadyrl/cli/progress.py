@@ -31,7 +31,10 @@ _SHOWN = (
     ("grad_norm", "gradient norm"),
     ("tokens/per_second", "speed"),
 )
+_IN_A_LINE = ("reward/mean", "kl_ref_k1", "kl_ref_k1_seq", "entropy", "completion/length")
+MOST_PARTS = 4  # of the reward; a terminal has few rows
 _PLAIN_EVERY_S = 5.0  # a log file needs no line a second
+_COUNT_EVERY_S = 30.0  # and one of a long phase more seldom
 
 
 class Progress:
@@ -40,13 +43,17 @@ class Progress:
     def __init__(self) -> None:
         self.total = 0  # steps of the whole run, known when they begin
         self._console = Console(stderr=False)
-        self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
         self._first: tuple[int, float] | None = None
-        self._last_plain = 0.0
+        self._last_plain, self._stepped = 0.0, 0.0
+        self._counted: float | None = None  # when a plain line said how far a phase is, or the phase began to count
         self._gone = False
         self._record: Mapping[str, Any] | None = None
         self._phase: Spinner | None = None
+        self._counts: dict[str, tuple[int, int]] = {}  # by what is counted: how many are done, and of how many
         self._finding = ""
+        # The view is made anew at each refresh: counts change without a call for each of them.
+        live = Live(console=self._console, refresh_per_second=4, get_renderable=self.view)
+        self._live = live if self._console.is_terminal else None
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -61,7 +68,24 @@ class Progress:
         """Report that a longer phase begins; a terminal shows that it goes on, and for how long."""
         self._say(text)
         self._phase = Spinner("dots", Text(printable(text), overflow="ellipsis", no_wrap=True))
-        self._show()
+        self._forget_counts()
+
+    def count(self, what: str, done: int, total: int) -> None:
+        """Show how many of a kind are done, until all are or another phase or step begins."""
+        if done >= total:
+            self._counts.pop(what, None)
+            return
+        self._counts[what] = done, total
+        now = time.monotonic()
+        if self._counted is None:
+            self._counted = now
+        elif not self._live and now - self._counted >= _COUNT_EVERY_S:
+            self._counted = now
+            self._say(f"    {what}: {done} of {total}")
+
+    def _forget_counts(self) -> None:
+        self._counts.clear()
+        self._counted = None
 
     def note(self, text: str) -> None:
         """Show a line on standard error, because it is not a result."""
@@ -88,9 +112,9 @@ class Progress:
         now = time.monotonic()
         self._first = self._first or (record["step"], now)
         self._record, self._phase = record, None
-        if self._live:
-            self._show()
-        elif now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total:
+        self._forget_counts()
+        self._stepped = now
+        if not self._live and (now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
             self._last_plain = now
             self._say(self._line(record, now))
 
@@ -118,27 +142,29 @@ class Progress:
 
     def _line(self, record: Mapping[str, Any], now: float) -> str:
         parts = [f"step {record['step'] + 1}/{self.total}"]
-        parts += [f"{heading} {_format(name, record[name])}" for name, heading in _shown(record)]
-        parts += [f"{name.partition('/')[2]} {record[name]:.3f}" for name in _parts(record)]
+        parts += [f"{heading} {_format(name, record[name])}" for name, heading in _shown(record) if name in _IN_A_LINE]
         return "  ".join([*parts, self._left(record, now)])
 
-    def _show(self) -> None:
-        if self._live:
-            self._live.update(self.view(time.monotonic()))
-
-    def view(self, now: float) -> RenderableType:
-        """Return what a terminal shows: how far the run is, its measurements, the last finding, the phase."""
+    def view(self) -> RenderableType:
+        """Return what a terminal shows: how far the run is, its measurements, the last finding, what goes on."""
         parts: list[RenderableType] = []
         if self._record is not None:
             step = self._record["step"] + 1
             line = Table.grid(padding=(0, 2))
             bar = ProgressBar(total=max(self.total, 1), completed=step, width=32)
-            line.add_row(Text(f"step {step} of {self.total}", style="bold"), bar, self._left(self._record, now))
+            line.add_row(
+                Text(f"step {step} of {self.total}", style="bold"), bar, self._left(self._record, self._stepped)
+            )
             parts += [line, self._table(self._record)]
         if self._finding:
             parts.append(Text(f"last finding, {printable(self._finding)}", overflow="ellipsis", no_wrap=True))
         if self._phase is not None:
             parts.append(self._phase)
+        counts = Table.grid(padding=(0, 2))
+        for what, (done, total) in list(self._counts.items()):  # another thread may count meanwhile
+            counts.add_row(printable(what), ProgressBar(total=total, completed=done, width=32), f"{done} of {total}")
+        if counts.row_count:
+            parts.append(counts)
         return Group(*parts)
 
     def _table(self, record: Mapping[str, Any]) -> Table:
@@ -148,7 +174,9 @@ class Progress:
             metric = describe(name)
             cells.append((heading, _number(record[name]), metric.unit if metric else ""))
             if name == "reward/mean":
-                cells += [(f"  {part.partition('/')[2]}", _number(record[part]), "") for part in _parts(record)]
+                parts = _parts(record)
+                cells += [(f"  {part.partition('/')[2]}", _number(record[part]), "") for part in parts[:MOST_PARTS]]
+                cells += [(f"  and {len(parts) - MOST_PARTS} more", "", "")] if len(parts) > MOST_PARTS else []
         table = Table.grid(padding=(0, 2))
         for _ in range(2):
             table.add_column(no_wrap=True)

@@ -14,6 +14,7 @@ from steadyrl import launch
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.progress import Progress
 from steadyrl.cli.terminal import note, printable
+from steadyrl.counting.count import heard_by
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch
 
@@ -35,7 +36,7 @@ def train_command(
             note(f"'{resume}' is finished, but its report is not written; writing it")
             _report(RunDir.open(resume))
             return
-    with Progress() as progress, interruptible() as interrupts:
+    with Progress() as progress, heard_by(progress.count), interruptible() as interrupts:
 
         @contextmanager
         def steps(total: int) -> Iterator[None]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from steadyrl import kl
 from steadyrl.batch import take_rows
+from steadyrl.counting.count import tell
 from steadyrl.errors import AccessError
 from steadyrl.preflight.trial import Timed, Trial, measure, silent
 from steadyrl.scratch import scratch_folder
@@ -36,6 +37,7 @@ _ERRORS = 2.0  # standard errors: a gain within them may be rounding
 _LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
 _BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
 _NAMES = ("gradient", "update", "continuation")
+_UPDATES = 4
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     phase(f"preflight: two updates on {len(batch.lengths)} completions")
     before = _measure(session, batch)
     first = _take(session, batch, part, rate)
+    tell("trial updates", 1, _UPDATES)
     gradient = _gradient(batch, before, first.stats["grad_norm"])
     if not math.isfinite(first.stats["grad_norm"]):
         rest = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
@@ -105,11 +108,14 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     _save(session, middle)
     saved = sum(file.stat().st_size for file in middle.rglob("*") if file.is_file())
     second = _take(session, part, part, rate)
+    tell("trial updates", 2, _UPDATES)
     backend.load(middle)
     loaded = _measure(session, part)
     repeated = _take(session, part, part, rate)
+    tell("trial updates", 3, _UPDATES)
     backend.load(start)
     anew = _take(session, batch, part, rate)
+    tell("trial updates", 4, _UPDATES)
     update = _update(session, batch, before, after, rate, start)
     continuation = _continuation(session, part, middle, (first, second, loaded, repeated, anew))
     timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from steadyrl.counting.count import tell
 from steadyrl.errors import DataError
 from steadyrl.rewards.waiting import is_async, wait_for
 from steadyrl.types import Problem, Rollout, Score
@@ -46,7 +47,10 @@ def per_rollout(name: str, function: AnyRewardFn) -> BatchReward:
         if is_async(function):
             called = wait_for([function(*pair) for pair in pairs])
         else:
-            called = [_call(function, *pair) for pair in pairs]
+            called = []
+            for pair in pairs:
+                called.append(_call(function, *pair))
+                tell(f"rollouts scored by {name}", len(called), len(pairs))
         scores, raised = [], []
         for value in called:
             if isinstance(value, BaseException):

@@ -3,6 +3,7 @@ import io
 from rich.console import Console
 
 from steadyrl.cli.progress import Progress
+from steadyrl.counting.count import heard_by, tell
 from steadyrl.doctor.live import Change
 from steadyrl.types import Finding
 
@@ -19,9 +20,9 @@ RECORD = {
 FINDING = Finding("kl_runaway", "critical", 12, message="the KL runs away", remedy="lower the rate")
 
 
-def shown(progress, now):
+def shown(progress):
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-    console.print(progress.view(now))
+    console.print(progress.view())
     return console.file.getvalue()
 
 
@@ -38,7 +39,7 @@ def test_a_terminal_sees_the_measurements_the_time_left_and_the_last_finding(mon
     progress.step({**RECORD, "step": 9})
     progress.step(RECORD)
     progress.finding(Change(30, "raised", FINDING))
-    text = shown(progress, 120.0)
+    text = shown(progress)
     assert "step 30 of 120" in text
     assert "1:30 left" in text  # 20 steps took 20 s, and 90 are left
     for said in ("reward", "0.41", "recall", "nats/sequence", "2.03", "length", "12.40", "4321"):
@@ -51,16 +52,16 @@ def test_a_terminal_sees_the_measurements_the_time_left_and_the_last_finding(mon
 def test_a_phase_is_shown_until_the_next_step(monkeypatch, capsys):
     progress = following(monkeypatch, [1.0])
     progress.phase("evaluating on 60 held-out problems")
-    assert "evaluating on 60 held-out problems" in shown(progress, 1.0)
+    assert "evaluating on 60 held-out problems" in shown(progress)
     assert "evaluating on 60 held-out problems" in capsys.readouterr().out
     progress.step(RECORD)
-    assert "evaluating" not in shown(progress, 1.0)
+    assert "evaluating" not in shown(progress)
 
 
 def test_names_of_rewards_cannot_act_on_the_terminal(monkeypatch):
     progress = following(monkeypatch, [1.0])
     progress.step({**RECORD, "reward/\x1b[31mred": 1.0})
-    assert "\x1b" not in shown(progress, 1.0)
+    assert "\x1b" not in shown(progress)
 
 
 def test_a_file_gets_short_lines(monkeypatch, capsys):
@@ -70,3 +71,44 @@ def test_a_file_gets_short_lines(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("step ") for line in lines)
     assert "length 12.40 tokens" in lines[-1]
+    assert "recall" not in lines[-1]
+    assert len(lines[-1]) <= 120
+
+
+def test_many_reward_parts_take_few_rows(monkeypatch):
+    progress = following(monkeypatch, [1.0])
+    progress.step({**RECORD, **{f"reward/part_{i}": i / 10 for i in range(9)}})
+    text = shown(progress)
+    assert "part_2" in text
+    assert "part_3" not in text
+    assert "and 6 more" in text
+
+
+def test_a_long_phase_shows_how_many_are_done_until_all_are(monkeypatch):
+    progress = following(monkeypatch, [1.0, 2.0, 3.0, 4.0])
+    progress.step(RECORD)
+    with heard_by(progress.count):
+        tell("held-out evaluations", 0, 2)
+        tell("completions", 5, 64)
+        tell("completions", 17, 64)
+    tell("completions", 18, 64)
+    text = shown(progress)
+    assert "17 of 64" in text
+    assert "0 of 2" in text
+    progress.count("completions", 64, 64)
+    assert "completions" not in shown(progress)
+    assert "0 of 2" in shown(progress)
+
+
+def test_the_next_step_ends_the_counts_of_the_last(monkeypatch):
+    progress = following(monkeypatch, [1.0, 2.0])
+    progress.count("updates", 1, 8)  # a step that ended early
+    progress.step(RECORD)
+    assert "updates" not in shown(progress)
+
+
+def test_a_file_gets_a_line_of_a_count_every_half_minute_only(monkeypatch, capsys):
+    progress = following(monkeypatch, [10.0, 20.0, 41.0, 60.0, 72.0])
+    for done in range(1, 6):
+        progress.count("completions", done, 64)
+    assert capsys.readouterr().out.splitlines() == ["    completions: 3 of 64", "    completions: 5 of 64"]

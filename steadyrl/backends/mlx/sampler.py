@@ -16,6 +16,7 @@ from mlx_lm.models.cache import BatchKVCache
 
 from steadyrl.backends.mlx.likelihood import BLOCK, at_chosen, blocks_of, log_total
 from steadyrl.backends.stops import StopStrings
+from steadyrl.counting.count import tell
 from steadyrl.types import Completion, Sampling
 
 LEAVE_SHARE = 0.1  # of the rows so many must be finished before the batch, and the cache, is made smaller
@@ -104,6 +105,7 @@ def _decode(
             live = np.flatnonzero(going)
             going[live] = ~np.array(stops.ended(np.array(ids[rows[place]][-stops.reach :]) for place in live), bool)
         ended[rows] = ~going
+        tell("completions", int(ended.sum()), count)
         if t + 1 == most or not going.any():
             break
         if going.sum() <= (1.0 - LEAVE_SHARE) * len(going):
@@ -111,6 +113,7 @@ def _decode(
             _take(cache, stay.tolist())
             rows, drawn, going = rows[stay], drawn[stay], going[stay]
         logits = read(mx.array(drawn[:, None]))
+    tell("completions", count, count)
     return [
         Completion(
             np.array(ids[row], np.int32),

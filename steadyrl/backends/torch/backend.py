@@ -36,6 +36,7 @@ from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
+from steadyrl.counting.count import tell
 from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
@@ -142,6 +143,7 @@ class TorchBackend:
                 self._generate_rows = memory.halved(error, len(rows), "backend.args.generate_rows")
                 continue
             done.update(zip(rows, drawn, strict=True))
+            tell("completions in all", len(done), len(order))
         return [done[i] for i in range(len(prompts))]
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:

@@ -13,6 +13,7 @@ from steadyrl.backends.torch.folder import context_length
 from steadyrl.backends.torch.head import chosen_logprobs
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.tokenizer import HFTokenizer
+from steadyrl.counting.count import tell
 from steadyrl.sections import ModelSection
 
 _BATCH_TOKENS = 4096  # in one forward pass, padding included
@@ -72,6 +73,7 @@ class _Reader:
             readable, batch = readable[:-count], readable[-count:]
             for row, value in zip(batch, self._read(batch, width), strict=True):
                 found[row.place] = value
+            tell("texts of the judge", len(rows) - len(readable), len(rows))
         return found
 
     def _row(self, place: int, request: str, text: str) -> _Row:

@@ -19,6 +19,7 @@ from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
+from steadyrl.counting.count import tell
 from steadyrl.types import Completion, Sampling
 
 # Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures
@@ -118,6 +119,7 @@ def _decode(
             break
         if (t + 1) % look_every == 0:
             left = int(going.sum())
+            tell("completions", len(uniforms) - left, len(uniforms))
             if left == 0:
                 break
             if left <= (1.0 - leave_share) * len(going):
@@ -125,6 +127,7 @@ def _decode(
                 cache.take(stay)
                 rows, tokens, going = rows[stay], tokens[stay], going[stay]
         logits = engine.step(tokens, cache)
+    tell("completions", len(uniforms), len(uniforms))
     found_kept = kept if sampling.truncates else None
     return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), found_kept)
 

@@ -12,7 +12,7 @@ import logging
 import shutil
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,7 @@ from steadyrl.backends.torch.folder import BASE_MODEL
 from steadyrl.backends.vllm.client import VllmClient
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.batch import make_batch
+from steadyrl.counting.count import tell
 from steadyrl.errors import AccessError, EngineError
 from steadyrl.protocols import Tokenizer
 from steadyrl.sections import ModelSection
@@ -102,6 +103,8 @@ class VllmEngine:
                 pool.submit(self._client.complete, self._model, prompt, sampling, seed, end_ids)
                 for prompt, seed in zip(prompts, seeds, strict=True)
             ]
+            for done, _ in enumerate(as_completed(rows), start=1):
+                tell("completions", done, len(rows))
             return [row.result() for row in rows]
         finally:
             pool.shutdown(cancel_futures=True)  # after a failure nothing else is asked

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from steadyrl.counting.count import tell
 from steadyrl.errors import EngineError
 from steadyrl.rewards.judge.cache import VerdictCache
 from steadyrl.rewards.judge.client import ChatClient, NoReplyError, Reply
@@ -149,6 +150,7 @@ class Panel:
                     asked = future.result()
                     found[futures[future]] = asked.answer
                     self._tally.add(asked)
+                    tell("verdicts of the judge", len(found), len(ballots))
                     failures += isinstance(asked.answer, str)
                     if failures == len(found) >= _LEAST:
                         break

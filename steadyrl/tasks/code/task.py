@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 
 from pydantic import Field
 
+from steadyrl.counting.count import tell
 from steadyrl.errors import DataError
 from steadyrl.protocols import RewardFn
 from steadyrl.sandbox.choose import SandboxSettings, open_sandbox
@@ -242,7 +243,8 @@ class CodeTask:
         if self._workers == 1 or len(new) < 2:
             return
         with ThreadPoolExecutor(self._workers) as pool:
-            for key, verdict in zip(new, pool.map(self._judge, new), strict=True):
+            for done, (key, verdict) in enumerate(zip(new, pool.map(self._judge, new), strict=True), start=1):
+                tell("programs", done, len(new))
                 if verdict is not None:
                     _remember(self._judged, key, verdict)
 

@@ -10,6 +10,7 @@ from steadyrl import checkpoint, config
 from steadyrl.algorithms import ppo
 from steadyrl.batch import make_batch
 from steadyrl.checkpoint import State
+from steadyrl.counting.count import heard_by
 from steadyrl.errors import AccessError, CheckpointError, ModelError
 from steadyrl.protocols import Turn
 from steadyrl.rollout.collect import collect
@@ -221,6 +222,16 @@ def test_sampling_stops_at_the_first_of_several_ends(backends, way):
             assert not np.isin(completion.ids[:-1], ends).any()
             assert (completion.stop_reason == "stop") == (completion.ids[-1] in ends)
     assert any(completion.ids[-1] in (9, 20) for completion in drawn)
+
+
+def test_completions_that_ended_are_counted(backends):
+    heard, backend = [], backends["llama"]
+    with heard_by(lambda *count: heard.append(count)):
+        backend.generate(prompts_of(backend), Sampling(max_new_tokens=24), range(6))
+    counts = [done for what, done, total in heard if (what, total) == ("completions", 6)]
+    assert counts == sorted(counts)
+    assert counts[-1] == 6
+    assert heard[-1] == ("completions in all", 6, 6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
