@@ -133,6 +133,7 @@ class Rollout:
         unscored: Why there is no reward; None when there is one.
         note: What the scorer wants a reader to see (an error of the parser, the first hits, ...).
         turns: What the policy said, turn by turn; empty for problems of one turn.
+        seen: What the environment showed before each turn, as the policy read it; one more where no turn followed.
         outcome: What an episode came to (see Episode.close); empty for problems of one turn.
         observations: Those that were held against rollout.observation_tokens; 0 without such a limit.
         observations_cut: Those of them that took more.
@@ -153,6 +154,7 @@ class Rollout:
     unscored: str | None = None
     note: str = ""
     turns: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
     outcome: Mapping[str, Any] = field(default_factory=dict)
     observations: int = 0
     observations_cut: int = 0

@@ -151,6 +151,7 @@ class Playing:
         observation: The newest one.
         ids, mask, logprobs, kept: What followed the prompt, and what Rollout says of it.
         turns: What the policy said.
+        seen: See Rollout.
         stop_reason: "length" where the last turn was cut, or room or turns ran out.
         observations, observations_cut: See Rollout.
         done: Whether it is over.
@@ -168,6 +169,7 @@ class Playing:
     logprobs: list[np.ndarray] = field(default_factory=list)
     kept: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
     stop_reason: StopReason = "stop"
     observations: int = 0
     observations_cut: int = 0

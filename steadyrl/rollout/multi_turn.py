@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.counting.count import tell
 from steadyrl.errors import EpisodeError
 from steadyrl.protocols import Backend, Tokenizer
 from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
@@ -79,6 +80,7 @@ def _play(
                     playing += opened
                     each(lambda one: _open(tokenizer, environment, one), opened)
                     live = _without_finished(each, [*live, *opened])
+                tell("episodes", len(playing) - len(live), len(attempts))
                 if not live:
                     break
                 said = zip(live, speak(live), strict=True)
@@ -104,6 +106,7 @@ def _open(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
     with _survived(one):
         one.observation = one.episode.open()
     _fit_observation(tokenizer, environment, one)
+    one.seen.append(one.observation)
     # What the policy sees first is the problem and the observation, as one message.
     one.observation = "\n".join(filter(None, [one.attempt.problem.prompt, one.observation]))
     one.prompt = tokenizer.encode_prompt(one.observation)
@@ -125,6 +128,7 @@ def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, sai
     if one.done:
         return
     _fit_observation(tokenizer, environment, one)
+    one.seen.append(one.observation)
     between = tokenizer.encode_turn(one.observation, bool(np.isin(said.ids[-1:], tokenizer.end_ids).any()))
     if len(one.turns) >= environment.task.max_turns or not environment.has_room(len(one.context) + len(between)):
         one.done, one.stop_reason = True, "length"
@@ -187,6 +191,7 @@ def _rollout(one: Playing, policy_version: int) -> Rollout:
         kept_ids=kept if any(len(ids) for ids in kept) else None,
         unscored=one.broken,
         turns=tuple(one.turns),
+        seen=tuple(one.seen),
         outcome=one.outcome,
         observations=one.observations,
         observations_cut=one.observations_cut,

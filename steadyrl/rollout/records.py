@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steadyrl.types import Group
+from steadyrl.types import Group, Rollout
+
+LONGEST_SEEN = 4000  # characters of what an environment showed at a turn
 
 
 def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -23,11 +25,17 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "policy_version": rollout.policy_version,
             "tokens": int(rollout.completion_mask.sum()),
             **({"messages": list(group.problem.messages)} if group.problem.messages else {}),
-            **({"turns": rollout.turns, "outcome": dict(rollout.outcome)} if rollout.turns else {}),
+            **(_episode(rollout) if rollout.turns else {}),
         }
         for group in groups
         for rollout in group.rollouts
     ]
+
+
+def _episode(rollout: Rollout) -> dict[str, Any]:
+    """Return what is kept of an episode of several turns."""
+    seen = [text[:LONGEST_SEEN] for text in rollout.seen]
+    return {"turns": rollout.turns, "seen": seen, "outcome": dict(rollout.outcome)}
 
 
 def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,6 +20,7 @@ from steadyrl.web.run_page import head_view, recorded_steps
 PER_PAGE = 30
 SHORT = 600  # characters of a text in a list
 LONGEST = 200_000  # characters of a text on its own page
+_NAMED = frozenset("problem prompt completion reward parts unscored note stop_reason tokens turns seen outcome".split())
 LEVELS = 5  # of a colour, on each side of the middle
 # What colours tokens: name, words, and whether the colours part at 0 (or at 1 for a ratio).
 COLOURED = (
@@ -148,16 +150,25 @@ def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
-    turns, outcome = record.get("turns"), record.get("outcome")
-    named = {"problem", "prompt", "completion", "reward", "parts", "unscored", "note", "stop_reason", "tokens"}
-    others = {name: value for name, value in record.items() if name not in named | {"turns", "outcome"}}
+    outcome = record.get("outcome")
+    others = {name: value for name, value in record.items() if name not in _NAMED}
     return {
         **_short(entry, record),
         **{name: _cut(record.get(name), LONGEST) for name in ("prompt", "completion", "note", "unscored")},
-        "turns": [_cut(turn, LONGEST) for turn in turns] if isinstance(turns, list) else [],
+        "turns": _turns(record),
         "outcome": [(str(name), _said(value)) for name, value in outcome.items()] if isinstance(outcome, dict) else [],
         "others": [(str(name), _said(value)) for name, value in others.items()],
     }
+
+
+def _turns(record: Mapping[str, Any]) -> list[dict[str, str | None]]:
+    """Return the turns of an episode: what the policy read before each and what it said, None where it said no more."""
+    turns, seen = (held if isinstance(held := record.get(name), list) else [] for name in ("turns", "seen"))
+    found: list[dict[str, str | None]] = [
+        {"seen": _cut(page, LONGEST), "said": None if turn is None else _cut(turn, LONGEST)}
+        for page, turn in zip_longest(seen[: len(turns) + 1], turns)
+    ]
+    return found
 
 
 def _said(value: Any) -> str:

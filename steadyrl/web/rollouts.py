@@ -74,8 +74,8 @@ class Rollouts:
 
         Args:
             path: A file of rollouts.
-            asked: "problem", "stop", "least" and "most" (of the reward), "q" (words of prompt, completion or note) and
-                "order", one of ``ORDERS``.
+            asked: "problem", "stop", "least" and "most" (of the reward), "q" (words in its texts)
+                and "order", one of ``ORDERS``.
         """
         entries = self.entries(path)
         least, most = _bound(asked.get("least")), _bound(asked.get("most"))
@@ -156,7 +156,7 @@ def _bound(text: str | None) -> float | None:
 
 
 def _says(record: Mapping[str, Any], words: Sequence[str]) -> bool:
-    said = " ".join(str(record.get(name, "")) for name in ("problem", "prompt", "completion", "note")).lower()
+    said = " ".join(str(record.get(name, "")) for name in ("problem", "prompt", "completion", "note", "seen")).lower()
     return all(word in said for word in words)
 
 

@@ -8,12 +8,14 @@ import pytest
 
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.batch import make_batch
+from steadyrl.counting.count import heard_by
 from steadyrl.errors import DataError, EpisodeError
 from steadyrl.metrics import reward_metrics
 from steadyrl.protocols import Turn
 from steadyrl.rewards.combine import Term, score_groups
 from steadyrl.rollout.collect import collect, demonstrate
 from steadyrl.rollout.episode import Environment, cut_observation, environment_of, require_tokens
+from steadyrl.rollout.records import rollout_records
 from steadyrl.sections import RolloutSection
 from steadyrl.types import Problem, Sampling, Score
 
@@ -156,6 +158,25 @@ def test_turns_and_tokens_are_bounded():
         assert rollout.stop_reason == "length"
         assert rollout.turns or limit == 12  # the prompt has 9 tokens, a turn 4
     assert len(play(Building(doors=9, max_turns=9))[0].rollouts[0].turns) == 9
+
+
+def test_what_the_policy_read_before_each_turn_is_kept_for_readers():
+    (group,) = play(Building(doors=3, max_turns=9))
+    rollout = group.rollouts[0]
+    assert (rollout.seen, len(rollout.turns)) == (("door 1", "door 2", "door 3"), 3)
+    (record,) = rollout_records([group])
+    assert record["seen"] == list(rollout.seen)
+    cut = play(Building(max_turns=2, doors=9))[0].rollouts[0]
+    assert (len(cut.turns), len(cut.seen)) == (2, 3)  # nobody answered the last one
+    (record,) = rollout_records([replace(group, rollouts=(replace(rollout, seen=("x" * 9000,)),))])
+    assert record["seen"] == ["x" * 4000]
+
+
+def test_how_many_episodes_are_over_is_counted():
+    heard = []
+    with heard_by(lambda *count: heard.append(count)):
+        play(Building(doors=2, max_turns=9), samples=3)
+    assert [count for count in heard if count[0] == "episodes"][-1] == ("episodes", 3, 3)
 
 
 def test_a_prompt_that_leaves_no_room_for_a_turn_ends_there():

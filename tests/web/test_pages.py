@@ -86,6 +86,21 @@ def test_rollouts_are_ordered_filtered_and_searched(folder):
     assert ask(app, "/run/ppo-one/rollouts/10/99").status == 404
 
 
+def test_an_episode_shows_the_page_before_each_turn_and_is_found_by_it(folder):
+    from steadyrl.rundir import RunDir
+
+    seen = ["goal page\n[1] <b>Buy</b>", "the cart", "the order"]
+    episode = {"turns": ["click 1", "click 2"], "seen": seen, "outcome": {"success": 0.0}}
+    write_lines(RunDir(folder / "ppo-one").rollouts_file(12), [rollout("q", 0.0, "click 1", **episode)])
+    app = create(folder)
+    text = ask(app, "/run/ppo-one/rollouts/12/0").text
+    order = ["[1] &lt;b&gt;Buy&lt;/b&gt;", '<div class="text">click 1</div>', "the cart", "click 2", "the order"]
+    places = [text.index(part, text.index("Turn by turn")) for part in order]
+    assert places == sorted(places)
+    assert "#0" in ask(app, "/run/ppo-one/rollouts?q=cart").text
+    assert "#0" not in ask(app, "/run/ppo-one/rollouts?q=nowhere").text
+
+
 def test_tokens_are_coloured_by_what_was_measured(folder, tmp_path):
     from steadyrl.rundir import RunDir
 
