@@ -251,7 +251,7 @@ def test_a_move_whose_finding_is_gone_is_kept(toy, tmp_path):
 
 def test_one_move_at_a_time(toy, tmp_path):
     pilot, _, state = pilot_at(toy, tmp_path)
-    other = Finding("entropy_collapse", "warning", 6, "no_entropy_pressure", "Falls.", (), "More.")
+    other = Finding("entropy_collapse", "warning", 6, "unknown", "Falls.", (), "More.")
     pilot.steer(state, {"step": 11}, [replace(SICK, severity="warning"), other])
     pilot.steer(state, {"step": 11}, [other])
     assert state.autopilot.settings == {}

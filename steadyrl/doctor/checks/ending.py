@@ -66,9 +66,9 @@ def _truncated(run: Run) -> Result:
     ended = run.get("length_ended")
     if cause == "never_ends" and ended is not None and float(np.median(ended.values)) <= 0.0:
         told = "no completion ever ended by itself"
-    harmless = level <= NOTABLE or (level <= MOSTLY and (learns(run) or level < start / 2.0))
+    harmless = level <= NOTABLE or (level <= MOSTLY and (learns(run) is True or level < start / 2.0))
     harmless |= level <= MANY and not (shows_no_gain(run) or fell(run, "reward"))
-    harmless |= cause == "grew" and learns(run)
+    harmless |= cause == "grew" and learns(run) is True
     words = {
         "grew": "the policy learned to go on",
         "never_ends": "hardly any ever ends",
@@ -98,29 +98,26 @@ truncated = Check(
     name="truncated", topic="Length and text",
     title="Completions are cut off by the length limit.",
     symptom="Completions reach the length limit before they end by themselves: more than 15 % of them at the end of "
-    "the log. What is scored is then a fragment: an answer that would have come later earns nothing, and the "
-    "policy is never shown what ending is worth. From 5 % on it is told as information. So it is up to 30 %, "
-    "unless the reward is seen not to rise, and up to half, while the reward rises or the share falls. Where "
-    "the log has no such share, a mean length that is the same whole number in most rows, and never more, is "
-    "taken for the limit.",
+    "the log. What is scored is then a fragment: an answer that would have come later earns nothing, and the policy "
+    "is never shown what ending is worth. From 5 % on it is told as information. So it is up to 30 %, unless the "
+    "reward is seen not to rise, and up to half, while the reward rises or the share falls. Where the log has no such "
+    "share, a mean length that is the same whole number in most rows, and never more, is taken for the limit.",
     healthy="Fewer than 15 % of the completions are cut off by the length limit.",
     causes=(
         Cause("never_ends", "nearly all (90 %) are cut off from the first rows on",
-              "Sample some texts: the chat template or the end token is wrong, the model was never taught to stop, "
-              "or the limit is far below what an answer takes.", change=_more_room, measured="trl-grpo cut_off, "
-              "lr_x100"),
+              "Sample some texts: the chat template or the end token is wrong, the model was never taught to stop, or "
+              "the limit is far below what an answer takes.", change=_more_room, measured="trl-grpo cut_off, lr_x100"),
         Cause("limit_too_low", "many from the start, but not all: some answers fit",
-              "Raise the limit, ask for shorter answers in the prompt, or leave completions without an end out of "
-              "the loss.", change=_more_room, measured="published logs of TRL"),
+              "Raise the limit, ask for shorter answers in the prompt, or leave completions without an end out of the "
+              "loss.", change=_more_room, measured="published logs of TRL"),
         Cause("grew", "few at first and many at the end: the policy learned to go on",
               "Give no reward to texts without an end; see why length pays.",
               follows=("length_explosion", "learning_rate_too_high", "entropy_explosion")),
     ),
-    find=_truncated, needs=("truncated|length",),
-    judges="length",
+    find=_truncated, needs=("truncated|length",), judges="length", shows=("truncated", "length"),
     source="AReaL's notes on diagnosing RL (more than 5 % of answers without an end are bad); DAPO (arXiv "
     "2503.14476), overlong filtering; TRL logs the share as completions/clipped_ratio, verl as "
-    "response_length/clip_ratio", shows=("truncated", "length"),
+    "response_length/clip_ratio",
 )  # fmt: skip
 
 
@@ -178,17 +175,15 @@ def _length_stayed(run: Run, share: Series) -> str:
 empty_completions = Check(
     name="empty_completions", topic="Length and text",
     title="Completions without any text.",
-    symptom="In the last fifth of the run more than 1 % of the completions hold no visible text (critical above 10 "
-    "%).",
+    symptom="In the last fifth of the run more than 1 % of the completions hold no visible text (critical above 10 %).",
     healthy="Fewer than 1 % of the completions are empty.",
     causes=(
         Cause("parser", "texts have tokens and are empty all the same: the shortest of a step has more than one "
-              "token, or the share rises and the mean length stays where it was, which it cannot if texts became "
-              "empty",
+              "token, or the share rises and the mean length stays where it was, which it cannot if texts became empty",
               "Look at the raw tokens of an empty completion: its text is lost after sampling.",
               measured="empty_parser"),
-        Cause("template_or_eos", "as many from the first steps: the prompt ends where the model believes the "
-              "answer to be over",
+        Cause("template_or_eos", "as many from the first steps: the prompt ends where the model believes the answer "
+              "to be over",
               "Look at a prompt as the model gets it (template, end token), and at the first sampled token.",
               measured="empty_template"),
         Cause("learned", "few or none at first: saying nothing avoids the KL penalty or a negative reward",

@@ -180,21 +180,21 @@ answers_alike = Check(
     name="answers_alike", topic="Length and text",
     title="The answers have all become alike.",
     symptom="The answers of different prompts become copies of one pattern: one text for all, one form in which only "
-    "some words differ, or words that are said twice. The reward can rise all the while, because a form that "
-    "pays is cheaper to find than an answer, and no curve shows it. The doctor reads the completions "
-    "themselves: the last 40 to 400 of the log, against those of its start. What was so before training is "
-    "the task's own form. Without completions from the start it is told as information only, because a task "
-    "can ask for one form.",
+    "some words differ, or words that are said twice. The reward can rise all the while, because a form that pays is "
+    "cheaper to find than an answer, and no curve shows it. The doctor reads the completions themselves: the last 40 "
+    "to 400 of the log, against those of its start. What was so before training is the task's own form. Without "
+    "completions from the start it is told as information only, because a task can ask for one form.",
     healthy="Answers differ between prompts, in their words and in their form.",
     causes=(
         Cause("ignores_prompt", "more than half of the answers, to ten prompts at least, are the very same",
               READ + "Sample at temperature 1, and give the commonest answer no reward where it is wrong.",
               change=to(temperature=1.0), follows=("entropy_collapse", "reward_constant")),
-        Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words "
-              "differ between answers, 20 points more than at the start; from half of them on it is worth knowing in "
-              "any case", READ + "Give no reward for a word that stands there already."),
-        Cause("repeats_itself", "more than 30 % of the answers say one thing over and over: they have more than twelve "
-              "words, and more than half of their triples of words stood in them before; or they compress to a fifth",
+        Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words differ "
+              "between answers, 20 points more than at the start; from half of them on it is worth knowing in any case",
+              READ + "Give no reward for a word that stands there already."),
+        Cause("repeats_itself", "more than 30 % of the answers say one thing over and over: they have more than "
+              "twelve words, and more than half of their triples of words stood in them before; or they compress to a "
+              "fifth",
               READ + "Pay less for repeated text, and go back to a checkpoint before it began.",
               follows=("entropy_collapse", "repetition", "length_explosion")),
         Cause("one_template", "more than half of the answers (a warning from 80 % on) are one form with other words "

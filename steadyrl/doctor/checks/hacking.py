@@ -121,14 +121,15 @@ reward_hacking = Check(
     name="reward_hacking", topic="Reward",
     title="The trained reward rises while a held-out measurement, or another part of it, falls.",
     symptom="The training reward ends clearly above its start and a measurement on held-out problems, or a part of "
-    "the reward, ends clearly below its own start. The policy got better at the reward and worse at the task. A "
-    "part for being right that falls to half from third to third of the log shows it in three rows. Without "
-    "held-out measurements and without parts this cannot be told: a reward curve alone never shows it.",
+    "the reward, ends clearly below its own start. The policy got better at the reward and worse at the task. A part "
+    "for being right that falls to half from third to third of the log shows it in three rows. Without held-out "
+    "measurements and without parts this cannot be told: a reward curve alone never shows it.",
     healthy="Held-out measurements rise with the reward.",
     causes=(
-        Cause("held_out_falls", "the reward differs from the held-out measurement in something the policy has "
-              "found: a judge that likes a phrase, a rule with a gap, or problems known by heart. Critical: every "
-              "further step makes it worse", HIGHEST + "best held-out measurement.", change=times("kl_coef", 2.0)),
+        Cause("held_out_falls", "the reward differs from the held-out measurement in something the policy has found: "
+              "a judge that likes a phrase, a rule with a gap, or problems known by heart. Critical: every further "
+              "step makes it worse",
+              HIGHEST + "best held-out measurement.", change=times("kl_coef", 2.0)),
         Cause("rightness_falls", "a part whose name says that it pays for being right (accuracy, correct, answer, "
               "exact) falls to half, while the whole rises by parts that pay for form or length",
               HIGHEST + "best share of right answers, and pay for form only where the answer is right.",
@@ -139,8 +140,9 @@ reward_hacking = Check(
               "Give the part that falls more weight if it counts; hold out problems and measure what you want."),
     ),
     find=_hacking, needs=("reward",), applies=learning_reward, follows=("length_collapse", "length_explosion"),
+    shows=("heldout/", "reward"),
     source="Secrets of RLHF I (arXiv 2307.04964, abstract): the reward curve misleads; noise of block means as in "
-    "docs/doctor/statistics.md", shows=("heldout/", "reward"),
+    "docs/doctor/statistics.md",
 )  # fmt: skip
 
 
@@ -192,6 +194,6 @@ over_training = Check(
               "training reward fell too, the run broke for another reason and reward_falling says so",
               "Use the checkpoint at the peak; plan so many steps, or more and other problems."),
     ),
-    find=_over, needs=("reward",), applies=learning_reward, follows=("reward_hacking",),
-    source="steadyrl's own rule; noise of block means as in docs/doctor/statistics.md", shows=("heldout/", "reward"),
+    find=_over, needs=("reward",), applies=learning_reward, follows=("reward_hacking",), shows=("heldout/", "reward"),
+    source="steadyrl's own rule; noise of block means as in docs/doctor/statistics.md",
 )  # fmt: skip

@@ -53,8 +53,8 @@ class Moves:
     @property
     def sentence(self) -> str:
         """The pace in words."""
-        if not np.isfinite(self.doubling):
-            return "the coefficient never rises"
+        if self.constant or not np.isfinite(self.doubling):
+            return f"the coefficient {f'stays at {self.last:g}' if self.constant else 'never rises'}"
         return (
             f"the coefficient moves by {100 * self.per_step:.3g}% a step, so that it doubles in "
             f"{self.doubling:.0f} steps; the run has {self.remaining}"
@@ -149,8 +149,8 @@ kl_unit_clash = Check(
     symptom="The KL is many times off its target, above or below, while the same KL in the other unit (per token "
     "instead of per sequence, or the reverse) is close to it. A per-token target of 0.1 held against a sum over 200 "
     "tokens sees 200 times too much. Or: the target is below half a nat per sequence, and the coefficient is being "
-    "driven up although the KL is no runaway. A policy at K nats from where it began can have moved a roughly "
-    "normal reward by sqrt(2 K) of its standard deviations at most: such a target leaves less than one.",
+    "driven up although the KL is no runaway. A policy at K nats from where it began can have moved a roughly normal "
+    "reward by sqrt(2 K) of its standard deviations at most: such a target leaves less than one.",
     healthy="The KL's target is in the unit of the KL that it is compared with.",
     causes=(
         Cause("target_per_token", "the controller compares sums over a sequence, and the target fits a mean per "
@@ -242,19 +242,18 @@ kl_controller = Check(
         Cause("slow", "it rises, but at its pace it needs more steps to double than the run has. The published "
               "controller moves by at most 0.2 n / H a step for a batch of n and a horizon H: with n = 64 and H = "
               "10000 it needs 542 steps to double, whether the KL is 20 or 300",
-              "Shorten the horizon: H = 0.2 n K / ln 2 samples to double in K steps, which is 370 for n = 64 and K "
-              "= 20; where the horizon counts steps, 6 for K = 20.", follows=("kl_unit_clash",), moves=("kl_coef",),
+              "Shorten the horizon: H = 0.2 n K / ln 2 samples to double in K steps, which is 370 for n = 64 and K = "
+              "20; where the horizon counts steps, 6 for K = 20.", follows=("kl_unit_clash",), moves=("kl_coef",),
               measured="controller_slow, unit_clash"),
-        Cause("saturated", "it rises by the same, largest step each time, and fast enough, and the KL still does "
-              "not follow: something else drives it, mostly the learning rate",
+        Cause("saturated", "it rises by the same, largest step each time, and fast enough, and the KL still does not "
+              "follow: something else drives it, mostly the learning rate",
               "Lower the learning rate or make fewer epochs: the penalty alone does not hold the policy.",
               follows=("kl_unit_clash", "learning_rate_too_high"), moves=("epochs", "learning_rate")),
         Cause("negative_kl", "the KL is measured below 0, which looks like one far below its target, so the "
               "coefficient decays",
               "Fix the KL first (see the check negative_kl), then restore the coefficient.", follows=("negative_kl",)),
     ),
-    find=_controller, needs=("kl_coef|kl_ref",),
+    find=_controller, needs=("kl_coef|kl_ref",), shows=("kl_ref", "kl_coef"),
     source="Ziegler et al. (arXiv 1909.08593: the relative error is clipped to 0.2); TRL 0.11 utils.py, "
     'AdaptiveKLController; OpenRLHF ppo_trainer.py: "AdaptiveKLController is incompatible here"',
-    shows=("kl_ref", "kl_coef"),
 )  # fmt: skip

@@ -105,31 +105,30 @@ length_collapse = Check(
     "token alone) and something else fell.",
     healthy="Completions keep the length that good answers need.",
     causes=(
-        Cause("kl_penalty", "the KL penalty in the reward, summed over a completion, was larger than what the "
-              "reward has to give: the fewer tokens, the less penalty",
+        Cause("kl_penalty", "the KL penalty in the reward, summed over a completion, was larger than what the reward "
+              "has to give: the fewer tokens, the less penalty",
               "Lower the coefficient of the KL penalty until a whole completion costs a fraction of the reward's "
               "range, or put the penalty into the loss as a mean per token.", follows=("kl_penalty_outweighs",),
               measured="published log of verl"),
         Cause("length_reward", "a reward part of that name rose, or where completions are shorter the reward is "
               "higher (correlation below -0.7, of the changes from step to step, or through the fall itself where "
               "nothing is left)",
-              "Take the length out of the reward, or pay for it only within a range and above a bar on quality; "
-              "keep a checkpoint from before the collapse.", measured="length_exploited"),
-        Cause("shorter_pays", "no such part, yet a held-out measurement or another part fell in the same time: "
-              "length was cheaper to give up than to earn the rest",
+              "Take the length out of the reward, or pay for it only within a range and above a bar on quality; keep "
+              "a checkpoint from before the collapse.", measured="length_exploited"),
+        Cause("shorter_pays", "no such part, yet a held-out measurement or another part fell in the same time: length "
+              "was cheaper to give up than to earn the rest",
               "Read completions with high rewards, and pay for the length that good answers need.",
               measured="length_exploited"),
         Cause("learned_to_stop", "many completions were cut off at first and few at the end: the policy learned to "
               "finish; healthy",
               "Nothing has to be done; read some completions all the same."),
         Cause("lost", "the reward fell as well: the policy broke",
-              "Go back to a checkpoint before the fall, with a third of the learning rate, and see what broke "
-              "first.", follows=("kl_penalty_outweighs", "learning_rate_too_high", "grad_norm", "kl_runaway")),
+              "Go back to a checkpoint before the fall, with a third of the learning rate, and see what broke first.",
+              follows=("kl_penalty_outweighs", "learning_rate_too_high", "grad_norm", "kl_runaway")),
         Cause("unknown", "nothing in the log says what pays for it",
               "Read some completions from before and after.", measured="length_exploited, reward_offset"),
     ),
-    find=_collapse, needs=("length",), min_steps=4,
-    judges="length",
+    find=_collapse, needs=("length",), min_steps=4, judges="length",
     source="Secrets of RLHF I (arXiv 2307.04964, abstract): watch the length besides the reward; the rest is "
     "steadyrl's own rule",
 )  # fmt: skip
@@ -171,10 +170,10 @@ length_explosion = Check(
     name="length_explosion", topic="Length and text",
     title="Completions grow to several times their length.",
     symptom="The mean length ends above three times its start. Longer texts are no fault where reasoning gets better "
-    "by them; they are one where the reward does not rise with them, where the texts repeat themselves more (the share "
-    "of repeated word triples grew by 0.2), or where more than half are cut off at the end. Where the reward follows "
-    "the length from step to step (correlation above 0.7) it is worth knowing. Growth together with a rising reward "
-    "and none of these is not reported.",
+    "by them; they are one where the reward does not rise with them, where the texts repeat themselves more (the "
+    "share of repeated word triples grew by 0.2), or where more than half are cut off at the end. Where the reward "
+    "follows the length from step to step (correlation above 0.7) it is worth knowing. Growth together with a rising "
+    "reward and none of these is not reported.",
     healthy="Completions grow no more than the reward does.",
     causes=(
         Cause("grew", "what goes with it is named: repetition, texts without an end, a reward that follows the "
@@ -183,8 +182,8 @@ length_explosion = Check(
               follows=("repetition", "entropy_explosion"), measured="entropy_bonus"),
     ),
     find=_explosion, needs=("length", "reward"), min_steps=MIN_STEPS,
-    source="Secrets of RLHF I (arXiv 2307.04964, abstract): length up and perplexity down while the reward rises is "
-    "a collapse into a pattern",
+    source="Secrets of RLHF I (arXiv 2307.04964, abstract): length up and perplexity down while the reward rises is a "
+    "collapse into a pattern",
 )  # fmt: skip
 
 

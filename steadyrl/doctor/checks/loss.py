@@ -40,13 +40,13 @@ def _loss(run: Run) -> Result:
 loss_reading = Check(
     name="loss_reading", topic="Policy",
     title="The loss of a policy gradient is no measure of progress.",
-    symptom="With a group baseline the loss equals the coefficient times the KL within 10 %. It rises, and looks "
-    "like divergence. Worth knowing; no fault. Real trouble shows elsewhere: reward, KL, ratio and gradient norm.",
+    symptom="With a group baseline the loss equals the coefficient times the KL within 10 %. It rises, and looks like "
+    "divergence. Worth knowing; no fault. Real trouble shows elsewhere: reward, KL, ratio and gradient norm.",
     healthy="The loss is not read as progress; the reward is.",
     causes=(
-        Cause("is_the_penalty", "advantages add up to 0 in every group and the ratio is 1 in the first update, so "
-              "the policy's part has the value 0; its gradient has not. The loss then starts at 0 and rises as the "
-              "policy learns",
+        Cause("is_the_penalty", "advantages add up to 0 in every group and the ratio is 1 in the first update, so the "
+              "policy's part has the value 0; its gradient has not. The loss then starts at 0 and rises as the policy "
+              "learns",
               "Judge the run by its reward, its KL and held-out measurements."),
     ),
     find=_loss, needs=("loss",), applies=lambda run: run.traits.kl_place != "reward" and not run.traits.critic,

@@ -28,81 +28,41 @@ LASTING = 3  # points in a row: a single one can be a skipped step
 
 
 def _non_finite(run: Run) -> Result:
-    broken = {name: bad for name, several in run.series.items() if (bad := _broken(several)) is not None}
-    core = sorted(
-        (name for name in ORDER if name in broken), key=lambda name: (int(broken[name].steps[0]), ORDER.index(name))
-    )
-    if not core:
-        return _undefined(broken)
-    first, since = core[0], int(broken[core[0]].steps[0])
-    lost = [name for name in core if _to_the_end(run, name)]
+    broken = {name: bad for name in ORDER for several in run.series.get(name, ()) if len(bad := _bad_steps(several))}
+    if not broken:
+        return None
+    first = min(broken, key=lambda name: int(broken[name][0]))  # of several at one step the first of ORDER
+    since = int(broken[first][0])
+    ends = {name: [series.values for series in run.series[name] if len(series)] for name in broken}
+    lost = [name for name, several in ends.items() if not all(np.isfinite(values[-1]) for values in several)]
+    gone = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
     cause, told = CAUSES.get(first, LOG_PROBS)
     if _hidden(run, broken):
         cause, told = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
-    gone = any(_lasts(run, name) for name in lost)
-    scaler = core == ["grad_norm"] and not lost
-    cause = "skipped_steps" if scaler else cause
+    scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
-        cause,
+        "skipped_steps" if scaler else cause,
         "critical" if gone else "info" if scaler else "warning",
         since,
         f"{first} is not finite at step {since}"
         + (f", and {', '.join(lost)} to the end: {told}" if lost else f": single steps, finite numbers follow; {told}"),
-        tuple(f"{name}: first at step {broken[name].steps[0]}, {len(broken[name])} times in all" for name in core),
-        run_remedy(cause, since),
+        tuple(f"{name}: first at step {bad[0]}, {len(bad)} times in all" for name, bad in broken.items()),
     )
 
 
-def run_remedy(cause: str, since: int) -> str:
-    """Return a cause's remedy with the step in it."""
-    return non_finite.cause(cause).remedy.replace("the first such step", f"step {since}")
+def _bad_steps(series: Series) -> np.ndarray:
+    """Return the steps [m] at which a series is not finite."""
+    bad: np.ndarray = series.steps[~np.isfinite(series.values)]
+    return bad
 
 
-def _broken(several: tuple[Series, ...]) -> Series | None:
-    """Return the non-finite entries of a quantity, of the first series that has any."""
-    for series in several:
-        bad = ~np.isfinite(series.values)
-        if bad.any():
-            at = np.flatnonzero(bad)
-            return Series(
-                series.quantity, series.unit, series.estimator, series.source, series.steps[at], series.values[at]
-            )
-    return None
-
-
-def _to_the_end(run: Run, name: str) -> bool:
-    """Return True if a quantity's last value is not finite: nothing in the log says that it ever was again."""
-    return any(len(series) > 0 and not np.isfinite(series.values[-1]) for series in run.series[name])
-
-
-def _lasts(run: Run, name: str) -> bool:
-    """Return True if a quantity was never finite, or is not in its last three values: no step that a scaler skipped."""
-    return any(len(series) > 0 and not np.isfinite(series.values[-LASTING:]).any() for series in run.series[name])
-
-
-def _hidden(run: Run, broken: dict[str, Series]) -> bool:
+def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:
     """Return True if the loss repeats itself exactly where the gradient norm is not finite."""
     loss = run.get("loss")
     if "grad_norm" not in broken or "loss" in broken or loss is None:
         return False
-    inside = np.isin(loss.steps, broken["grad_norm"].steps)
-    same = np.append(False, np.diff(loss.values) == 0) & inside
+    same = np.append(False, np.diff(loss.values) == 0) & np.isin(loss.steps, broken["grad_norm"])
     return first_lasting(loss, same, LASTING - 1) is not None
-
-
-def _undefined(broken: dict[str, Series]) -> Found | None:
-    """Return what is worth knowing of quantities that may be undefined; None where there are none."""
-    if not broken:
-        return None
-    names = sorted(broken)
-    return Found(
-        "undefined",
-        "info",
-        min(int(bad.steps[0]) for bad in broken.values()),
-        f"{', '.join(names)}: not a number at some steps; training does not depend on "
-        f"{'it' if len(names) == 1 else 'them'}",
-        tuple(f"{name}: {len(broken[name])} times, first at step {broken[name].steps[0]}" for name in names),
-    )
 
 
 BACK = "Go on from the last checkpoint before the first such step"
@@ -110,9 +70,9 @@ non_finite = Check(
     name="non_finite", topic="Sampling and numbers",
     title="NaN or infinity among the logged numbers.",
     symptom="A metric that training depends on is NaN or infinite. If its last three values are, or all that are "
-    "logged, the weights are lost: everything after the first such step is worth nothing (critical). Numbers that "
-    "may be undefined, such as the explained variance of equal returns, are mentioned only. The metric that broke "
-    "first names the cause, and of several in one step the one that the others are computed from.",
+    "logged, the weights are lost: everything after the first such step is worth nothing (critical). Numbers that may "
+    "be undefined, such as the explained variance of equal returns, are mentioned only. The metric that broke first "
+    "names the cause, and of several in one step the one that the others are computed from.",
     healthy="No metric is NaN or infinite.",
     causes=(
         Cause("reward", "the reward first: the scorer returned NaN",
@@ -120,26 +80,25 @@ non_finite = Check(
               "return None (unscored) for what it cannot score, and guard its divisions, logarithms and empty "
               "averages. Then go on from the last checkpoint before; the learning rate is not at fault."),
         Cause("log_probs", "KL, ratio or entropy first",
-              f"{BACK}, with a third of the learning rate, and compute log-probabilities in bfloat16 or float32.",
+              BACK + ", with a third of the learning rate, and compute log-probabilities in bfloat16 or float32.",
               change=times("learning_rate", 1 / 3), measured="overflow_logprobs; published logs of verl and TRL"),
         Cause("values", "the value head or the returns first",
-              f"{BACK}, with a smaller learning rate or clipping for the value head; bound the rewards that make its "
-            "returns. If it is so from the first step, see that the value model was loaded and its precision is right.",
-              measured="published log of verl"),
+              BACK + ", with a smaller learning rate or clipping for the value head; bound the rewards that make its "
+              "returns. If it is so from the first step, see that the value model was loaded and its precision is "
+              "right.", measured="published log of verl"),
         Cause("gradient", "the gradient norm only, while the loss was finite: an overflow in the backward pass",
-              f"{BACK}, with the backward pass in bfloat16 or float32, or a loss scaler that skips such steps.",
+              BACK + ", with the backward pass in bfloat16 or float32, or a loss scaler that skips such steps.",
               measured="overflow_gradient"),
-        Cause("loss", "the loss first", f"{BACK}, and log the parts of the loss: the one that is not a number first "
-              "says whether a division by an empty mask, the KL or the value head is at fault.",
-              measured="published log of ChatGLM-Efficient-Tuning"),
+        Cause("loss", "the loss first",
+              BACK + ", and log the parts of the loss: the one that is not a number first says whether a division by "
+              "an empty mask, the KL or the value head is at fault.", measured="published log of "
+              "ChatGLM-Efficient-Tuning"),
         Cause("hidden", "the loss stands still at one number while the gradient norm is NaN: Hugging Face trainers "
-              "replace a NaN loss in the log by the mean of the losses before (logging_nan_inf_filter, on by "
-              "default)", f"{BACK}, with logging_nan_inf_filter off, so that the log shows the loss as it is."),
-        Cause("skipped_steps", "single infinite gradient norms with float16, finite ones after: the loss scaler "
-              "skips such steps",
+              "replace a NaN loss in the log by the mean of the losses before (logging_nan_inf_filter, on by default)",
+              BACK + ", with logging_nan_inf_filter off, so that the log shows the loss as it is."),
+        Cause("skipped_steps", "single infinite gradient norms with float16, finite ones after: the loss scaler skips "
+              "such steps",
               "Nothing, if the loss scaler of float16 skipped these steps; bfloat16 needs no scaler."),
-        Cause("undefined", "only measurements that training does not depend on",
-              "Nothing, if the measurement has no meaning there (equal returns, no completion with that part)."),
     ),
     find=_non_finite,
     follows=("value_loss_spikes", "policy_loss_spikes", "grad_norm", "ratio_off", "learning_rate_too_high"),

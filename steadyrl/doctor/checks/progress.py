@@ -72,9 +72,9 @@ stalled = Check(
               "stopped, or died",
               "If it is not running any more, go on from its last checkpoint."),
     ),
-    find=_stalled,
+    find=_stalled, shows=("time_logged",),
     source="SageMaker Debugger's rule for stalled training watches the same thing with a fixed half hour; the run's "
-    "own settings", shows=("time_logged",),
+    "own settings",
 )  # fmt: skip
 
 
@@ -114,14 +114,13 @@ throughput_decay = Check(
     title="Steps take ever longer.",
     symptom="At the end a token takes 1.3 times as long as at the start or more (a warning from 2 times on), in "
     "nearly all steps: the fastest fifth of the last steps counts, against the median of the first ones, so that a "
-    "machine that was halted or lent to others in between raises nothing. A step's time is divided by the mean "
-    "length where both are logged, because longer texts take longer.",
+    "machine that was halted or lent to others in between raises nothing. A step's time is divided by the mean length "
+    "where both are logged, because longer texts take longer.",
     healthy="A token takes as long at the end as at the start.",
     causes=(
-        Cause("slower", "each token takes longer: memory that fills up (leak, fragmentation), a machine that heats "
-              "up or is shared, an engine or index that grows",
-              "Look at memory over time; go on from a checkpoint in a fresh process and see whether it is fast "
-              "again."),
+        Cause("slower", "each token takes longer: memory that fills up (leak, fragmentation), a machine that heats up "
+              "or is shared, an engine or index that grows",
+              "Look at memory over time; go on from a checkpoint in a fresh process and see whether it is fast again."),
     ),
     find=_decay, needs=("time_step|tokens_per_second",), min_steps=MIN_STEPS, follows=("length_explosion",),
     source="steadyrl's own rule",

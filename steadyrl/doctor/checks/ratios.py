@@ -222,9 +222,9 @@ ratio_off = Check(
     "of a step. Here it stays outside 0.9 to 1.1, or exceeds 10 in a step, or single tokens stay above 100.",
     healthy="The mean ratio of new to old probabilities is 1, and no ratio is far above 10.",
     causes=(
-        Cause("old_logprobs", "it is off from the first step, though the policy hardly moves there: the old "
-              "log-probs come from another model, precision, temperature or mask than the new ones", SCORE_OLD,
-              follows=("sampler_mismatch",), measured="policy_dropout"),
+        Cause("old_logprobs", "it is off from the first step, though the policy hardly moves there: the old log-probs "
+              "come from another model, precision, temperature or mask than the new ones",
+              SCORE_OLD, follows=("sampler_mismatch",), measured="policy_dropout"),
         Cause("learning_rate", "it went off later, with large updates (KL to the old policy, clip fraction)",
               "Lower the learning rate, make one epoch, skip batches with a mean ratio above 10.", change=calmer,
               follows=("learning_rate_too_high",), moves=("learning_rate",)),
@@ -240,14 +240,14 @@ clip_fraction_high = Check(
     name="clip_fraction_high", topic="Policy",
     title="Much of the policy's update is clipped away.",
     symptom="The share of tokens whose ratio is clipped stays above 0.2 (above 0.1 without a critic and with one or "
-    "two updates per batch). Clipped tokens give no gradient: the batch is used up before its passes end. "
-    "Algorithms that clip most by design (GSPO, CISPO) are not judged. Where it has fallen to half of that by the "
-    "end it is told as information.",
+    "two updates per batch). Clipped tokens give no gradient: the batch is used up before its passes end. Algorithms "
+    "that clip most by design (GSPO, CISPO) are not judged. Where it has fallen to half of that by the end it is told "
+    "as information.",
     healthy="Fewer than a fifth of the tokens are clipped.",
     causes=(
         Cause("old_logprobs", "it clips although there is one update per batch, or already at the first steps of a "
-              "warm-up that hardly move the policy: before any update the ratio has to be 1", SCORE_OLD,
-              follows=("ratio_off", "sampler_mismatch"), measured="policy_dropout"),
+              "warm-up that hardly move the policy: before any update the ratio has to be 1",
+              SCORE_OLD, follows=("ratio_off", "sampler_mismatch"), measured="policy_dropout"),
         Cause("epochs", "more than two passes over each batch, and a KL to the old policy that shows it",
               "Make one or two passes over a batch.", change=to(epochs=1), follows=("learning_rate_too_high",),
               moves=("epochs", "learning_rate"), measured="epochs_8"),
@@ -265,20 +265,20 @@ clip_fraction_high = Check(
 policy_loss_spikes = Check(
     name="policy_loss_spikes", topic="Policy",
     title="The policy loss jumps, and the ratios say that the updates did it.",
-    symptom="Steps whose policy loss lies 6 or more usual deviations from the 100 steps before, and whose ratio or "
-    "KL to the old policy is out of bounds too. The loss alone says little: it is near 0 by construction and its "
-    "sign and size carry no meaning. Three such steps make a warning.",
+    symptom="Steps whose policy loss lies 6 or more usual deviations from the 100 steps before, and whose ratio or KL "
+    "to the old policy is out of bounds too. The loss alone says little: it is near 0 by construction and its sign "
+    "and size carry no meaning. Three such steps make a warning.",
     healthy="The policy loss stays near 0, without repeated spikes.",
     causes=(
         Cause("advantages", "the greatest advantage or the spread of the advantages jumps at the same steps",
               "Clip rewards and put a floor under the standard deviation that advantages are divided by.",
               follows=("reward_jump", "reward_scale", "value_loss_spikes"), moves=("reward_limit", "learning_rate")),
-        Cause("ratio_blow_up", "a ratio above 10 and no such jump: the clip bounds the loss from one side only, "
-              "and tokens with a negative advantage and a large ratio are not bounded at all",
-              "Skip batches whose mean ratio is above 10, bound the loss of negative advantages as well (dual "
-              "clip, 3.0), and lower the learning rate.", change=calmer,
-              follows=("ratio_off", "learning_rate_too_high")),
-        Cause("old_logprobs", "the mean ratio is off from the first step", SCORE_OLD, follows=("ratio_off",)),
+        Cause("ratio_blow_up", "a ratio above 10 and no such jump: the clip bounds the loss from one side only, and "
+              "tokens with a negative advantage and a large ratio are not bounded at all",
+              "Skip batches whose mean ratio is above 10, bound the loss of negative advantages as well (dual clip, "
+              "3.0), and lower the learning rate.", change=calmer, follows=("ratio_off", "learning_rate_too_high")),
+        Cause("old_logprobs", "the mean ratio is off from the first step",
+              SCORE_OLD, follows=("ratio_off",)),
         Cause("learning_rate", "the KL to the old policy is large at these steps",
               "Lower the learning rate, and stop the epochs at a limit of KL to the old policy.", change=calmer,
               follows=("learning_rate_too_high",), moves=("learning_rate",), measured="lr_x100"),

@@ -50,8 +50,8 @@ reward_unscored = Check(
     healthy="Fewer than a tenth of the completions have no reward.",
     causes=(
         Cause("scorer_fails", "from the first steps: the judge is not reachable, answers in a form that is not "
-              "understood, or the tests cannot run here; later: a limit on requests, a time-out, a full disk, a "
-              "dead service",
+              "understood, or the tests cannot run here; later: a limit on requests, a time-out, a full disk, a dead "
+              "service",
               "Read the reasons recorded with the rollouts and fix what scores them: the judge, its time-out, the "
               "engine, the tests. Run `steadyrl task check`.", measured="judge_silent"),
     ),
@@ -151,19 +151,18 @@ reward_scale = Check(
     name="reward_scale", topic="Reward",
     title="Rewards lie far from 0 for a value head, or have outliers.",
     symptom="The mean of the first rewards is large against their spread, or single rewards against all others. "
-    "Rewards that are rarely won are no outliers: their greatest value is the usual one. Multiplying all rewards by "
-    "a number does little: whitening, GRPO's division by the group's spread and Adam undo it; only the balance with "
-    "the KL penalty and the value loss changes.",
+    "Rewards that are rarely won are no outliers: their greatest value is the usual one. Multiplying all rewards by a "
+    "number does little: whitening, GRPO's division by the group's spread and Adam undo it; only the balance with the "
+    "KL penalty and the value loss changes.",
     healthy="Rewards lie within a few standard deviations of 0, without outliers.",
     causes=(
-        Cause("offset", "with a value head, the first rewards' mean is more than 10 of their standard deviations "
-              "from 0. The head starts near 0 and has to learn a large constant before its predictions tell "
-              "anything. A warning where the values are seen to be off by so much after 20 steps still, else worth "
-              "knowing",
+        Cause("offset", "with a value head, the first rewards' mean is more than 10 of their standard deviations from "
+              "0. The head starts near 0 and has to learn a large constant before its predictions tell anything. A "
+              "warning where the values are seen to be off by so much after 20 steps still, else worth knowing",
               "Take the usual level off the reward."),
-        Cause("outliers", "the greatest (or least) reward of several steps is more than 10 standard deviations "
-              "beyond its usual value; where neither is logged: the spread of single steps is more than 10 times "
-              "the usual one. One such completion outweighs its whole batch",
+        Cause("outliers", "the greatest (or least) reward of several steps is more than 10 standard deviations beyond "
+              "its usual value; where neither is logged: the spread of single steps is more than 10 times the usual "
+              "one. One such completion outweighs its whole batch",
               "Log the greatest and the least reward, read these completions, and clip the reward to a few usual "
               "standard deviations.", moves=("reward_limit",), measured="reward_outliers"),
     ),
@@ -209,19 +208,18 @@ def _noise(run: Run) -> list[Result]:
 reward_noise = Check(
     name="reward_noise", topic="Reward",
     title="Where the spread of the rewards comes from, and how much room it leaves.",
-    symptom="Rewards differ a quarter more at the end than at the start, or the best of a prompt's completions "
-    "scores far above their mean. Worth knowing; neither is a fault by itself.",
+    symptom="Rewards differ a quarter more at the end than at the start, or the best of a prompt's completions scores "
+    "far above their mean. Worth knowing; neither is a fault by itself.",
     healthy="It is known how much of the rewards' spread lies within prompts.",
     causes=(
-        Cause("within", "completions of one prompt differ more. With right-or-wrong rewards that peaks when half "
-              "are right, which is healthy in the middle of a run",
-              "Nothing, if half of the answers are right; of a judge, score the same text twice and average "
-              "verdicts."),
+        Cause("within", "completions of one prompt differ more. With right-or-wrong rewards that peaks when half are "
+              "right, which is healthy in the middle of a run",
+              "Nothing, if half of the answers are right; of a judge, score the same text twice and average verdicts."),
         Cause("between", "prompts differ more from each other",
               "Look at the mixture of problems."),
         Cause("headroom", "the best of N completions scores above the mean by the spread within a prompt times a "
-              "number that N fixes (0.56 for 2, 1.03 for 4, 1.42 for 8): what the policy could gain by always "
-              "giving its own best answer",
+              "number that N fixes (0.56 for 2, 1.03 for 4, 1.42 for 8): what the policy could gain by always giving "
+              "its own best answer",
               "None: this is what is left to gain without new abilities."),
     ),
     find=_noise, needs=("reward_std_within", "reward_std"), applies=learning_reward,

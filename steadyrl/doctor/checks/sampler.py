@@ -191,11 +191,11 @@ STALE = "-log p lies above the entropy and the temperature is not above 1, so th
 warped_sampling = Check(
     name="warped_sampling", topic="Sampling and numbers",
     title="Tokens are not drawn from the distribution whose log-probs train.",
-    symptom="Every ratio and every KL estimate takes for granted that the tokens were drawn from the very distribution "
-    "whose log-probs are logged. If they were, the mean of -log p over the sampled tokens is an estimate of that "
-    "distribution's entropy. Here the two differ by more than noise (5 standard errors and 3 % of the entropy). "
-    "The test works from the first step on: it shows the fault even while policy and reference are equal and "
-    "every KL estimate reads exactly 0. It is not made where the trainer's own pass is noisy, as with dropout "
+    symptom="Every ratio and every KL estimate takes for granted that the tokens were drawn from the very "
+    "distribution whose log-probs are logged. If they were, the mean of -log p over the sampled tokens is an estimate "
+    "of that distribution's entropy. Here the two differ by more than noise (5 standard errors and 3 % of the "
+    "entropy). The test works from the first step on: it shows the fault even while policy and reference are equal "
+    "and every KL estimate reads exactly 0. It is not made where the trainer's own pass is noisy, as with dropout "
     "left on: see sampler_mismatch.",
     healthy="The mean -log p of sampled tokens equals the exact entropy, but for noise.",
     causes=(
@@ -212,12 +212,13 @@ warped_sampling = Check(
               "after each load.", measured="stale_sampler"),
         _warp("high_temperature_or_stale_weights", "-log p lies above the entropy, and the log holds no temperature"),
         Cause("pad_leak", "-log p lies above the entropy by more than the entropy itself: tokens count that were "
-              "never drawn, such as padding after the end", LEAK_REMEDY, measured="pad_leak"),
+              "never drawn, such as padding after the end",
+              LEAK_REMEDY, measured="pad_leak"),
     ),
-    find=_warped, applies=lambda run: run.traits.trains_on == "sampled",
+    find=_warped, applies=lambda run: run.traits.trains_on == "sampled", shows=("entropy", "sampler_gap"),
     source="TRL 0.11.0, ppo_trainer.py, batched_forward_pass (log-probs of raw logits); TRL's deleted training FAQ "
     "(top-k, top-p, min_length); simulated with 1000 tokens and an entropy of 4.2 nats: the gap is -29 % of the "
-    "entropy at temperature 0.7, -11 % at top_p 0.9, +27 % at temperature 1.3", shows=("entropy", "sampler_gap"),
+    "entropy at temperature 0.7, -11 % at top_p 0.9, +27 % at temperature 1.3",
 )  # fmt: skip
 
 
@@ -295,23 +296,23 @@ sampler_mismatch = Check(
     name="sampler_mismatch", topic="Sampling and numbers",
     title="The sampler and the trainer give different probabilities to the same tokens.",
     symptom="The mean difference of their log-probs lies above rounding (1e-3 nats in steadyrl, where both share "
-    "weights; 0.05 elsewhere), or their KL above 0.1 nats per token, or the mean importance weight outside 0.5 to "
-    "2. What is called on-policy is then off-policy, and gradients are wrong in a way that no other metric shows at "
+    "weights; 0.05 elsewhere), or their KL above 0.1 nats per token, or the mean importance weight outside 0.5 to 2. "
+    "What is called on-policy is then off-policy, and gradients are wrong in a way that no other metric shows at "
     "first.",
     healthy="Sampler and trainer give the same tokens the same log-probs, but for rounding.",
     causes=(
         Cause("warped_sampling", "the sampled -log p also differs from the exact entropy (see that check)",
               SAMPLING_REMEDY, change=plain_sampling, follows=("warped_sampling",)),
-        Cause("stale_weights", "the difference starts at rounding, grows with the updates, and is of the size of "
-              "one step's update (0.8 times the root of twice its KL). A mean importance weight below 0.1 means "
-              "other weights altogether",
+        Cause("stale_weights", "the difference starts at rounding, grows with the updates, and is of the size of one "
+              "step's update (0.8 times the root of twice its KL). A mean importance weight below 0.1 means other "
+              "weights altogether",
               "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch "
               "after each load, also after the engine wakes up; or correct by truncated importance weights.",
               measured="stale_sampler"),
-        Cause("policy_noise", "it is there at the first step, and so is a KL to the reference, before any update: "
-              "the trainer's own pass over the policy is noisy, as with dropout left on",
-              "Switch dropout off in every pass over the policy (model.eval()), and score one batch twice: both "
-              "have to give the same log-probs.", measured="policy_dropout"),
+        Cause("policy_noise", "it is there at the first step, and so is a KL to the reference, before any update: the "
+              "trainer's own pass over the policy is noisy, as with dropout left on",
+              "Switch dropout off in every pass over the policy (model.eval()), and score one batch twice: both have "
+              "to give the same log-probs.", measured="policy_dropout"),
         Cause("precision", "the difference is there at the first step and stays as it is: other kernels, other "
               "precision, another batch shape",
               "Sample and train in the same precision, with the output head in float32; or correct by truncated "

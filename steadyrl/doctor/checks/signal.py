@@ -102,13 +102,13 @@ no_signal_groups = Check(
     name="no_signal_groups", topic="Reward",
     title="Most groups have equal rewards and teach nothing.",
     symptom="A group is the completions of one prompt. With a group baseline, as in GRPO, a completion is judged "
-    "against the others of its group; where all of them earn the same reward, every advantage is exactly 0, "
-    "and the group costs time without giving any gradient. Reported are runs in whose last fifth more than 70 "
-    "% of the groups are so, or more than half from the first to the last of at least 200 steps in which the "
-    "reward did not rise. Some such groups are normal: by chance alone they are 43 % where nine of ten "
-    "answers are right and a group has eight. Where the log has no such share, advantages that are all 0 or a "
-    "spread of 0 within groups show it, in a single row. If the reward rose while the share grew, the policy "
-    "became sure of its answers by learning, and the finding is for information.",
+    "against the others of its group; where all of them earn the same reward, every advantage is exactly 0, and the "
+    "group costs time without giving any gradient. Reported are runs in whose last fifth more than 70 % of the groups "
+    "are so, or more than half from the first to the last of at least 200 steps in which the reward did not rise. "
+    "Some such groups are normal: by chance alone they are 43 % where nine of ten answers are right and a group has "
+    "eight. Where the log has no such share, advantages that are all 0 or a spread of 0 within groups show it, in a "
+    "single row. If the reward rose while the share grew, the policy became sure of its answers by learning, and the "
+    "finding is for information.",
     healthy="In most groups the rewards differ.",
     causes=(
         Cause("too_easy", "the mean reward is near the greatest that occurs: nearly all completions are right",
@@ -128,10 +128,9 @@ no_signal_groups = Check(
               "from too hard.", change=more_samples, follows=("truncated",)),
     ),
     find=_no_signal, needs=("no_signal|advantage_max|advantage_std|reward_std_within|reward_std|reward",),
-    applies=lambda run: run.traits.trains_on == "sampled", follows=("reward_constant",),
-    judges="signal",
-    source="DAPO (arXiv 2503.14476) on dynamic sampling; TRL logs the share as frac_reward_zero_std; TRL #3857",
+    applies=lambda run: run.traits.trains_on == "sampled", follows=("reward_constant",), judges="signal",
     shows=("no_signal", "advantage_max", "reward_std_within", "reward"),
+    source="DAPO (arXiv 2503.14476) on dynamic sampling; TRL logs the share as frac_reward_zero_std; TRL #3857",
 )  # fmt: skip
 
 
@@ -182,9 +181,8 @@ advantage_baseline = Check(
     name="advantage_baseline", topic="Reward",
     title="Advantages are the rewards themselves: there is no baseline.",
     symptom="The least and the greatest advantage of a step are those of its rewards, or the mean advantage follows "
-    "the mean reward. With rewards of one sign every sampled token becomes likelier, or every one less "
-    "likely, whatever was good about it; and the noise of the gradient is many times what it has to be. One "
-    "row shows it.",
+    "the mean reward. With rewards of one sign every sampled token becomes likelier, or every one less likely, "
+    "whatever was good about it; and the noise of the gradient is many times what it has to be. One row shows it.",
     healthy="Advantages are measured against a baseline: other completions of the prompt, or a value head.",
     causes=(
         Cause("single_sample", "a method that compares the completions of a prompt draws one of each: its mean is "
@@ -195,9 +193,9 @@ advantage_baseline = Check(
               "Take off the batch's mean reward, or draw several completions of each prompt."),
     ),
     find=_baseline, needs=("advantage_mean|advantage_max|reward",),
-    applies=lambda run: not run.traits.critic and run.traits.trains_on == "sampled",
+    applies=lambda run: not run.traits.critic and run.traits.trains_on == "sampled", shows=("advantage_mean", "reward"),
     source="verl, core_algos.py, compute_grpo_outcome_advantage (a group of one: mean 0, standard deviation 1); "
-    "Williams 1992 on baselines", shows=("advantage_mean", "reward"),
+    "Williams 1992 on baselines",
 )  # fmt: skip
 
 
@@ -243,8 +241,8 @@ reward_part_idle = Check(
     name="reward_part_idle", topic="Reward",
     title="A part of the reward never pays, or never differs.",
     symptom="One of several reward parts is 0 in every row (five rows and ten steps at least), or has one other value "
-    "in all of them. A part that is always the same teaches nothing, whatever its weight. Worth knowing only "
-    "while the reward rises by its other parts, and of parts that take away.",
+    "in all of them. A part that is always the same teaches nothing, whatever its weight. Worth knowing only while "
+    "the reward rises by its other parts, and of parts that take away.",
     healthy="Every part of the reward is earned by some completions and missed by others.",
     causes=(
         Cause("never_pays", "it is 0 throughout: the answers never have the form that it looks for, or its rule "
@@ -254,6 +252,6 @@ reward_part_idle = Check(
         Cause("never_differs", "it has one other value throughout: every completion earns it, or it is a constant",
               "Leave the part out, or ask for more."),
     ),
-    find=_idle, needs=("reward",), applies=learning_reward,
-    source="arithmetic: a constant in the reward drops out of every advantage", shows=("reward_part/", "reward"),
+    find=_idle, needs=("reward",), applies=learning_reward, shows=("reward_part/", "reward"),
+    source="arithmetic: a constant in the reward drops out of every advantage",
 )  # fmt: skip

@@ -119,12 +119,10 @@ value_loss_spikes = Check(
         Cause("kl", "returns contain -kl_coef times the KL summed over the completion: the KL spikes at or just "
               "before the value loss, and the value loss is about (kl_coef x KL per sequence) squared, times 1/6 to "
               "1. With a coefficient of 0.2 and a KL of 300 that is 60 squared: 3600",
-              "Fix the KL, the value loss follows: a third of the learning rate, one pass over a batch, an "
-              "adaptive coefficient; go on from a checkpoint before the first spike.",
-              change=both(_THIRD, to(epochs=1)), follows=("kl_runaway", "negative_kl", "learning_rate_too_high"),
-              moves=("learning_rate", "epochs")),
-        Cause("reward_outlier", "the greatest or least reward, or the spread of the rewards, jumps at the same "
-              "steps",
+              "Fix the KL, the value loss follows: a third of the learning rate, one pass over a batch, an adaptive "
+              "coefficient; go on from a checkpoint before the first spike.", change=both(_THIRD, to(epochs=1)),
+              follows=("kl_runaway", "negative_kl", "learning_rate_too_high"), moves=("learning_rate", "epochs")),
+        Cause("reward_outlier", "the greatest or least reward, or the spread of the rewards, jumps at the same steps",
               "Bound the reward (clip it to a few standard deviations) or divide it by its running standard "
               "deviation; look at the completions of these steps.", follows=("reward_jump", "reward_scale"),
               moves=("reward_limit",), measured="reward_outliers, reward_offset"),
@@ -137,11 +135,11 @@ value_loss_spikes = Check(
               follows=("reward_jump",)),
         Cause("value_head", "none of these, and the head explained nothing from the start: it is not trained well "
               "enough",
-              "Clip the change of the values (0.2), give their loss weight 0.1, and let the value head train "
-              "before the policy does.", follows=("reward_jump",)),
+              "Clip the change of the values (0.2), give their loss weight 0.1, and let the value head train before "
+              "the policy does.", follows=("reward_jump",)),
         Cause("unknown", "neither KL, reward, length nor the mean prediction jump with it as far as they are logged",
-              "Log the KL per sequence, the greatest and least reward and the mean value; then ask again. A "
-              "smaller learning rate is the safest first attempt.", change=_THIRD,
+              "Log the KL per sequence, the greatest and least reward and the mean value; then ask again. A smaller "
+              "learning rate is the safest first attempt.", change=_THIRD,
               follows=("reward_jump", "learning_rate_too_high")),
     ),
     find=_value_spikes, needs=("loss_value",), applies=has_critic, follows=("value_jump",),
@@ -216,8 +214,8 @@ explained_variance_low = Check(
     name="explained_variance_low", topic="Value",
     title="The value head predicts returns worse than a constant would.",
     symptom="After the first fifth of the run (20 steps at least) the explained variance is still below 0, in three "
-    "blocks of steps one after the other, the last ones among them. 1 is a perfect prediction, 0 is as good as "
-    "always predicting the mean return, -6 means errors 2.6 times as wide as the returns themselves.",
+    "blocks of steps one after the other, the last ones among them. 1 is a perfect prediction, 0 is as good as always "
+    "predicting the mean return, -6 means errors 2.6 times as wide as the returns themselves.",
     healthy="The explained variance is above 0 after the first fifth of the run.",
     causes=(
         Cause("constant_returns", "returns hardly vary (return_std near 0), so there is nothing to explain and the "
@@ -288,22 +286,21 @@ def _off_finding(run: Run, since: int, level: float, limit: float, grouped: bool
 advantage_off = Check(
     name="advantage_off", topic="Value",
     title="The mean of the advantages stays away from 0.",
-    symptom="Over three blocks of steps or more the mean advantage keeps one sign and is beyond 3 standard errors. "
-    "An advantage with a positive mean makes every sampled token likelier, one with a negative mean makes every "
-    "token less likely, whatever was good or bad about them. Advantages that steadyrl logs before whitening may "
-    "well have a mean and are not judged; without a critic it is worth knowing only.",
+    symptom="Over three blocks of steps or more the mean advantage keeps one sign and is beyond 3 standard errors. An "
+    "advantage with a positive mean makes every sampled token likelier, one with a negative mean makes every token "
+    "less likely, whatever was good or bad about them. Advantages that steadyrl logs before whitening may well have a "
+    "mean and are not judged; without a critic it is worth knowing only.",
     healthy="The mean advantage is 0, within its error.",
     causes=(
         Cause("not_whitened", "the algorithm does not centre its advantages, and the values lag behind the returns",
               "Whiten the advantages of each batch over its completion tokens.", change=to(whitened=True),
               follows=("advantage_baseline",)),
-        Cause("whitened_elsewhere", "advantages are said to be whitened and their mean is not 0 nevertheless: it "
-              "was taken over other tokens than those that train (padding counted in, or one part of the machines "
-              "only)",
+        Cause("whitened_elsewhere", "advantages are said to be whitened and their mean is not 0 nevertheless: it was "
+              "taken over other tokens than those that train (padding counted in, or one part of the machines only)",
               "Whiten over the completion mask of the whole batch."),
-        Cause("length_correlation", "with a group baseline the mean over completions is 0 by construction; the "
-              "mean over tokens is not if long completions score differently from short ones. No fault, but a pull "
-              "on the length",
+        Cause("length_correlation", "with a group baseline the mean over completions is 0 by construction; the mean "
+              "over tokens is not if long completions score differently from short ones. No fault, but a pull on the "
+              "length",
               "No fault by itself: watch the length, and divide the loss by all tokens of the batch."),
     ),
     find=_advantage, needs=("advantage_mean",), min_steps=MIN_STEPS,

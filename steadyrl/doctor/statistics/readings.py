@@ -10,13 +10,14 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.drops import drop
 from steadyrl.doctor.statistics.levels import FEWEST, measure
 from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.signals import LASTING, block_medians, first_lasting, head, tail, trend
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail, trend
 from steadyrl.doctor.statistics.units import find
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
 KL_OLD_LARGE = 0.1
 # A working run was seen at 0.24 (the sample in Stable-Baselines3's logger page); sick ones at 0.2 to 0.4 and above.
 CLIP_LARGE = 0.3
+LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 
@@ -63,25 +64,14 @@ def steps_of(run: Run) -> int:
     return max(int(setting(run, "steps") or 0), last + 1)
 
 
-def reward_rises(run: Run) -> bool | None:
-    """Return True if the reward rose and kept at least half of its gain; None where that cannot be told."""
-    reward = run.get("reward")
-    if reward is None or len(reward) < FEWEST:
-        return None
-    if direction(reward) < 1:
-        return False
-    start, best = head(reward, 0.03), float(block_medians(reward)[1].max())
-    return tail(reward) >= start + 0.5 * (best - start)
+def learns(run: Run) -> bool | None:
+    """Return True if the reward shows any gain: a trend above 0, or a clear rise of its level; None if unknown.
 
-
-def learns(run: Run) -> bool:
-    """Return True if the reward shows any gain: a trend above 0, or a clear rise of its level.
-
-    Weaker than ``reward_rises``: enough to take harm out of a finding, not to claim success.
+    Enough to take harm out of a finding, not to claim success.
     """
     reward = run.get("reward")
     if reward is None or len(reward) < FEWEST:
-        return False
+        return None
     slope = trend(reward)
     return direction(reward) > 0 or (slope is not None and slope.low > 0)
 

@@ -29,7 +29,7 @@ def test_large_updates_long_after_the_fall_are_not_its_cause(make, finding):
     made = make(0)
     lose_entropy(made)
     made.put("clip_fraction", np.where(np.arange(made.n) < 150, 0.08, 0.45))
-    assert finding(entropy_collapse, made).cause == "no_entropy_pressure"
+    assert finding(entropy_collapse, made).cause == "unknown"
 
 
 def test_rewards_that_never_differ_leave_only_noise(make, finding):
@@ -38,13 +38,6 @@ def test_rewards_that_never_differ_leave_only_noise(make, finding):
     made.put("no_signal", 0.97)
     found = finding(entropy_collapse, made)
     assert (found.cause, nearest(found)) == ("constant_reward", "no_signal_groups")
-
-
-def test_repetition_with_a_flat_reward_is_degenerate(make, finding):
-    made = make(2)
-    lose_entropy(made)
-    made.put("repetition", np.where(np.arange(made.n) < 60, 0.05, 0.6), "share")
-    assert finding(entropy_collapse, made).cause == "degenerate"
 
 
 def held_out(made, later):
@@ -72,12 +65,11 @@ def test_a_reward_that_was_lost_again_does_not_excuse_the_collapse(make, finding
 def test_the_bonus_is_named_only_where_it_is_known(make, finding):
     made = make(5)
     lose_entropy(made, to=0.4)
-    assert (finding(entropy_collapse, made).cause, finding(entropy_collapse, made).severity) == (
-        "no_entropy_pressure",
-        "warning",
-    )
+    found = finding(entropy_collapse, made)
+    assert (found.cause, found.severity) == ("unknown", "warning")
+    assert "the entropy bonus is 0" in found.evidence
     del made.settings["entropy_coef"]
-    assert finding(entropy_collapse, made).cause == "unknown"
+    assert "bonus" not in " ".join(finding(entropy_collapse, made).evidence)
 
 
 def test_without_a_reward_a_collapse_is_no_more_than_a_warning(make, finding):
@@ -132,7 +124,7 @@ def test_updates_that_follow_noise_raise_it(make, finding):
     made = make(2)
     gain_entropy(made, to=6.0)
     found = finding(entropy_explosion, made)
-    assert (found.cause, found.severity) == ("noise_reward", "warning")
+    assert (found.cause, found.severity) == ("unknown", "warning")
 
 
 def test_warped_sampling_flattens_the_policy(make, finding):
@@ -178,7 +170,7 @@ def test_a_language_model_that_starts_uniform_lacks_its_weights(make, finding):
     made = make(2)
     made.drop("entropy")
     made.put("entropy", 10.6, "nats/token", "exact")
-    assert finding(entropy_is_a_sum, made).cause == "near_uniform"
+    assert finding(entropy_is_a_sum, made).cause == "unknown"
 
 
 def test_a_toy_may_start_uniform(make):
