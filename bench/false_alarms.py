@@ -10,7 +10,7 @@ import numpy as np
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.jumps import jumps
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.signals import bursts, spikes, trend
+from steadyrl.doctor.statistics.signals import bursts, strays, trend
 
 RUNS, STEPS = 2000, 200
 KINDS = {
@@ -57,7 +57,7 @@ def alarms(x: np.ndarray) -> list[float]:
         not through_blocks.low < 0 < through_blocks.high,
         levels.rose or levels.fell,
         1000 * np.mean(rolling),
-        1000 * len(spikes(series)) / len(x),
+        1000 * len(strays(series)) / len(x),
         len(bursts(series, 3.0)) > 0,
         len(jumps(series)) > 0,
     ]

@@ -167,17 +167,6 @@ class Run:
         assert series is not None, f"{quantity} is a need"
         return series
 
-    @property
-    def last_row(self) -> dict[str, float]:
-        """The raw values of the last training row, NaN and infinity kept, by quantity; empty without any row.
-
-        Held-out measurements have rows of their own; of a quantity in several units the first counts.
-        """
-        first = {name: several[0] for name, several in self.series.items() if not name.startswith("heldout/")}
-        last = max((int(series.steps[-1]) for series in first.values() if len(series)), default=None)
-        ends = {name: series for name, series in first.items() if len(series) and int(series.steps[-1]) == last}
-        return {name: float(series.values[-1]) for name, series in ends.items()}
-
     def parts(self, prefix: str) -> dict[str, Series]:
         """Return the series whose quantity starts with ``prefix``, such as "reward_part/", by the rest of the name."""
         found = {name[len(prefix) :]: self.get(name) for name in self.series if name.startswith(prefix)}

@@ -10,7 +10,7 @@ from steadyrl.doctor.remedies import slower, times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.measures import setting, share_with_spike
-from steadyrl.doctor.statistics.readings import learns, number
+from steadyrl.doctor.statistics.readings import learns, levels, number
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.types import Severity
 
@@ -18,11 +18,8 @@ SPIKE_FACTOR = 5.0  # times the usual norm; noise of a factor 1.6 (lognormal, 0.
 EXPLODED = 10.0  # times the first level
 ZERO = 1e-12  # of a norm: below every gradient of a model that learns
 ZERO_SHARE = 0.5  # of the steps
-ALWAYS_CLIPPED = 0.95
 FAR_ABOVE = 10.0  # median norm over the limit: nine tenths of the length is cut away
-CERTAINLY_ABOVE = 3.0  # median norm over the limit, from which few gradients can have passed unclipped
 MOSTLY = 0.5
-SAME_NORM = 1e-3  # relative distance to the limit at which a norm was logged after clipping
 ERRATIC, ERRATIC_ROWS, ERRATIC_TIMES = 100.0, 4, 20.0  # times the limit; rows; times the median
 ERRATIC_MANY, ERRATIC_SHARE = 2, 0.02  # so many rows, and that share of them
 USUAL_LIMIT = 1.0  # at which trainers clip where nothing is set
@@ -58,22 +55,19 @@ def _zero(run: Run, norm: Series) -> Result:
     nothing = norm.values <= ZERO
     if nothing.mean() <= ZERO_SHARE:
         return None
-    share = signal_lost(run)
+    share, cut = signal_lost(run), run.get("truncated")
     shown = f"the gradient is exactly 0 in {nothing.mean():.0%} of the rows"
-    since = int(norm.steps[nothing.argmax()])
-    severity: Severity = "critical" if nothing.all() else "warning"
-    rows = (f"{int(nothing.sum())} of {len(norm)} rows have a norm of 0",)
     if share is None:
         return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
     equal = float(share[0].values.mean())
+    cause, told = "detached", f"{1 - equal:.0%} of the groups have rewards that differ: the loss misses the weights"
     if equal > GROUPS_EQUAL or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
-        return Found("no_signal", severity, since, f"{shown}: the rewards of a prompt do not differ", rows)
-    cut = run.get("truncated")
-    if cut is not None and float(cut.values.mean()) > NEARLY_ALL:
-        told = f"most completions are cut off, and those may be masked out of the loss ({cut.values.mean():.0%})"
-        return Found("masked", severity, since, f"{shown}: {told}", rows)
-    told = f"{1 - equal:.0%} of the groups have rewards that differ, so the loss does not reach the weights"
-    return Found("detached", severity, since, f"{shown}: {told}", rows)
+        cause, told = "no_signal", "the rewards of a prompt do not differ"
+    elif cut is not None and float(cut.values.mean()) > NEARLY_ALL:
+        cause, told = "masked", f"{cut.values.mean():.0%} are cut off, and those may be masked out of the loss"
+    severity: Severity = "critical" if nothing.all() else "warning"
+    rows = (f"{int(nothing.sum())} of {len(norm)} rows have a norm of 0",)
+    return Found(cause, severity, int(norm.steps[nothing.argmax()]), f"{shown}: {told}", rows)
 
 
 def _erratic(run: Run, norm: Series) -> Result:
@@ -141,48 +135,25 @@ def _spike_cause(run: Run, steps: np.ndarray) -> tuple[str, str]:
 
 
 def _exploding(norm: Series) -> Result:
-    levels, start, end = measure(norm), head(norm), tail(norm)
-    if levels is None or not levels.rose or start <= 0 or end < EXPLODED * start:
+    found, start = measure(norm), head(norm)
+    if found is None or not found.rose or start <= 0 or tail(norm) < EXPLODED * start:
         return None
-    return Found(
-        "exploding",
-        "warning",
-        first_lasting(norm, norm.values > EXPLODED * start),
-        f"the gradient norm grew from {number(start)} to {number(end)}",
-        (f"medians of the first and the last steps: {number(start)} and {number(end)}",),
-    )
+    since = first_lasting(norm, norm.values > EXPLODED * start)
+    return Found("exploding", "warning", since, "the gradient norm grew tenfold or more", (levels("it", norm),))
 
 
 def _clipped(run: Run, norm: Series) -> Result:
-    share, limit = run.get("grad_clipped"), setting(run, "max_grad_norm")
+    """Find a limit that sets the size of the steps; with Adam, which takes out any constant scale, it does not."""
+    limit, optimizer = setting(run, "max_grad_norm"), str(run.settings.get("optimizer", ""))
     typical = tail(norm, 0.5)
-    over = typical / limit if limit else 0.0
-    if limit and norm.values.max() <= limit * (1 + SAME_NORM) and abs(over - 1) < SAME_NORM:
-        return Found(
-            "logged_after_clipping",
-            "info",
-            None,
-            f"the gradient norm is never above the limit of {number(limit)}: it was logged after clipping",
-            (f"median norm {number(typical)}, greatest {number(float(norm.values.max()))}",),
-        )
-    if not limit or not (tail(share, 0.5) >= ALWAYS_CLIPPED if share is not None else over > CERTAINLY_ABOVE):
+    if not limit or "sgd" not in optimizer.lower() or typical <= FAR_ABOVE * limit:
         return None
-    optimizer = str(run.settings.get("optimizer", ""))
-    plain = "sgd" in optimizer.lower()
-    far = plain and over > FAR_ABOVE
-    does = (
-        f"with {optimizer} the limit sets the size of the steps, not the learning rate"
-        if plain
-        else "with Adam the limit changes the length of the steps little, and evens out what single steps weigh"
+    told = (
+        f"the median norm {number(typical)} is far above the limit {number(limit)}, so that with {optimizer} the limit"
     )
+    change = {"max_grad_norm": float(f"{typical:.2g}")}
     return Found(
-        "always_clipped",
-        "warning" if far else "info",
-        None,
-        f"nearly every gradient is clipped (median norm {number(typical)}, limit {number(limit)}): {does}",
-        (f"the median norm is {number(over)} times the limit",),
-        "" if plain else "Nothing has to be done; raise max_grad_norm only if large gradients are to count for more.",
-        change={"max_grad_norm": float(f"{typical:.2g}")} if far else {},
+        "always_clipped", "warning", None, f"{told} sets the size of the steps, not the learning rate", change=change
     )
 
 
@@ -193,7 +164,7 @@ HALVE = (
 _SAMPLER = ("warped_sampling", "sampler_mismatch")
 grad_norm = Check(
     name="grad_norm", topic="Policy",
-    title="The gradient norm spikes, grows, is zero, always clipped, or not logged.",
+    title="The gradient norm spikes, grows, is zero, or not logged.",
     symptom="The gradient norm before clipping is often the earliest sign of an unstable run. Reported is a norm that "
     "spikes (several steps with 5 times the norm of the steps before; a single one is not reported), that is far "
     "beyond any limit (above 100 times the limit at which trainers clip and 20 times the median, which four rows can "
@@ -224,13 +195,10 @@ grad_norm = Check(
               "See which weights require a gradient, that the adapter is switched on when the loss is computed, and "
               "that every process gets its part of the batch; log the loss before and after one step by hand.",
               measured="published log of ms-swift"),
-        Cause("always_clipped", "nearly every gradient is clipped. Adam divides by the usual size of the gradients, "
-              "which takes out any constant scale, so that the limit changes little; with plain SGD it sets the size "
-              "of the step, and is a warning from 10 times the limit on",
-              "With Adam nothing has to be done. With SGD set the limit near the usual norm and lower the learning "
-              "rate.", follows=("reward_scale",)),
-        Cause("logged_after_clipping", "it is never above the limit and mostly equal to it",
-              "Log the norm that the clipping function returns: the one before clipping."),
+        Cause("always_clipped", "with plain SGD, the usual norm is more than 10 times the limit, which then sets the "
+              "size of every step. Adam divides by the usual size of the gradients, so that there a limit changes "
+              "little",
+              "Set the limit near the usual norm and lower the learning rate.", follows=("reward_scale",)),
         Cause("unknown", "nothing else that is logged jumps with it; worth knowing only while no norm is above 10 "
               "times the limit and the reward rises, or many steps have no signal and lower what is usual",
               HALVE, change=times("learning_rate", 0.5),

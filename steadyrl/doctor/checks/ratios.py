@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
@@ -20,8 +18,7 @@ from steadyrl.doctor.statistics.readings import (
     updates_per_step,
     within,
 )
-from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, SPIKE_WINDOW, SPIKE_Z, first_lasting, tail
-from steadyrl.stats import MAD_TO_STD
+from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, strays, tail
 
 RATIO_MEAN = (0.9, 1.1)  # its expectation is 1, exactly so in the first minibatch
 RATIO_SKIP = 10.0  # TRL 0.11 skips a batch whose mean ratio is above it
@@ -36,47 +33,36 @@ WARMING = 0.2  # of the final learning rate: a first step that clips much cannot
 LOSS_RATIOS = (0.5, 2.0)  # mean ratio at a spike of the loss
 SPIKES_THAT_COUNT = 3
 ADVANTAGE_SPIKE = 3.0  # times the median
-MOST_CANDIDATES = 2000  # steps whose surroundings are looked at: a tenth of a second
 
 
 def _ratio(run: Run) -> Result:
     found = _ratio_out(run)
     if found is None:
         return None
-    series, since, text = found
-    first = float(series.values[0])
-    started_off = series.quantity == "ratio_mean" and not RATIO_MEAN[0] <= first <= RATIO_MEAN[1]
-    large = large_updates(run, since)
-    if started_off and not moves_at_once(run):
-        cause = "old_logprobs"
-        because: tuple[str, ...] = (f"it is {number(first)} at the first step already",)
-    else:
-        cause, because = ("learning_rate", large) if large else ("unknown", ())
-    return Found(
-        cause,
-        "warning",
-        since,
-        f"The ratio of new to old probabilities is far from 1: {cause.replace('_', ' ')}.",
-        (text, *because),
-    )
+    since, text, started_off = found
+    early = started_off and not moves_at_once(run)
+    because = ("it is so at the first step already",) if early else large_updates(run, since)
+    cause = "old_logprobs" if early else "learning_rate"
+    return Found(cause, "warning", since, "the ratio of new to old probabilities is far from 1", (text, *because))
 
 
-def _ratio_out(run: Run) -> tuple[Series, int, str] | None:
-    mean, greatest = run.get("ratio_mean"), run.get("ratio_max")
-    if mean is not None:
-        off = (mean.values < RATIO_MEAN[0]) | (mean.values > RATIO_MEAN[1])
-        since = first_lasting(mean, off, LASTING)
-        if since is not None:
-            level = float(np.median(within(mean, since, int(mean.steps[-1])).values))
-            return mean, since, f"the mean ratio is {number(level)} from step {since} on (median)"
-        if mean.values.max() > RATIO_SKIP:
-            at = int(mean.values.argmax())
-            return mean, int(mean.steps[at]), f"the mean ratio is {number(mean.values[at])} at step {mean.steps[at]}"
-    if greatest is not None:
-        since = first_lasting(greatest, greatest.values > RATIO_GREATEST, LASTING)
-        if since is not None:
-            level = float(np.median(within(greatest, since, int(greatest.steps[-1])).values))
-            return greatest, since, f"the greatest ratio is {number(level)} from step {since} on (median)"
+def _ratio_out(run: Run) -> tuple[int, str, bool] | None:
+    """Return from which step ratios are out of bounds, a sentence, and whether the first mean is; None if they are in.
+
+    A mean of 10 in one step is enough; what is less has to last.
+    """
+    for quantity, low, high, lasting in (
+        ("ratio_mean", *RATIO_MEAN, LASTING),
+        ("ratio_mean", 0.0, RATIO_SKIP, 1),
+        ("ratio_max", 0.0, RATIO_GREATEST, LASTING),
+    ):
+        series = run.get(quantity)
+        off = None if series is None else (series.values < low) | (series.values > high)
+        since = None if series is None or off is None else first_lasting(series, off, lasting)
+        if series is None or off is None or since is None:
+            continue
+        level = number(float(np.median(series.values[off])))
+        return since, f"{series.source} is {level} from step {since} on (median where it is off)", bool(off[0])
     return None
 
 
@@ -107,7 +93,7 @@ def _clips(run: Run) -> Result:
         cause,
         "info" if over else "warning",
         since,
-        f"{level:.0%} of the tokens are clipped: {cause.replace('_', ' ')}.",
+        f"{level:.0%} of the tokens are clipped",
         (f"the clip fraction is {number(level)} from step {since} on (median; limit {limit})", *because),
     )
 
@@ -146,69 +132,43 @@ def _epochs(run: Run) -> float | None:
 
 
 def _policy_spikes(run: Run) -> Result:
-    loss, ratio, greatest, size = (run.get(name) for name in ("loss_policy", "ratio_mean", "ratio_max", "kl_old"))
-    size = update_size(run) if size is not None else None
-    assert loss is not None, "needs says so"
+    loss, ratio, greatest, size = (
+        run.needed("loss_policy"),
+        run.get("ratio_mean"),
+        run.get("ratio_max"),
+        update_size(run),
+    )
     if ratio is None and greatest is None and size is None:
         why = "the loss alone says nothing: neither ratios nor the KL of a step's updates are logged"
         return Unknown(why, ("ratio_mean", "ratio_max", "kl_old"))
-    suspects = [
-        _steps_where(ratio, lambda x: (x < LOSS_RATIOS[0]) | (x > LOSS_RATIOS[1])),
-        _steps_where(greatest, lambda x: x > RATIO_SKIP),
-        _steps_where(size, lambda x: x > KL_OLD_LARGE),
+    out = [
+        (name, series.steps[(series.values < low) | (series.values > high)])
+        for name, series, low, high in (
+            ("mean ratio", ratio, *LOSS_RATIOS),
+            ("greatest ratio", greatest, 0.0, RATIO_SKIP),
+            ("KL of one step's updates", size, 0.0, KL_OLD_LARGE),
+        )
+        if series is not None
     ]
-    steps = _spiking(loss, np.unique(np.concatenate(suspects)))
+    steps = np.intersect1d(loss.steps[strays(loss)], np.concatenate([there for _, there in out]))
     if not len(steps):
         return None
-    cause, because = _spike_cause(run, steps, ratio, greatest)
+    cause, because = (
+        "learning_rate",
+        f"out of bounds there: {', '.join(n for n, at in out if np.isin(at, steps).any())}",
+    )
+    for name in ("advantage_max", "advantage_std"):
+        series = run.get(name)
+        there = np.zeros(0) if series is None else series.values[np.isin(series.steps, steps)]
+        if series is not None and len(there) and np.median(there) > ADVANTAGE_SPIKE * np.median(series.values):
+            cause, because = "advantages", f"{name} is {number(float(np.median(there)))} there"
     return Found(
         cause,
         "warning" if len(steps) >= SPIKES_THAT_COUNT else "info",
         int(steps[0]),
-        f"The policy loss jumps at {len(steps)} steps together with the ratios: {cause.replace('_', ' ')}.",
-        (f"steps {', '.join(str(step) for step in steps[:5])}{' ...' if len(steps) > 5 else ''}", *because),
+        f"the policy loss jumps at {len(steps)} steps together with the ratios",
+        (f"steps {', '.join(str(step) for step in steps[:5])}{' ...' if len(steps) > 5 else ''}", because),
     )
-
-
-def _steps_where(series: Series | None, bad: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    return np.zeros(0, np.int64) if series is None else series.steps[bad(series.values)]
-
-
-def _spiking(loss: Series, suspects: np.ndarray) -> np.ndarray:
-    """Return those of the suspect steps at which the loss lies far from the 100 points before."""
-    at = np.searchsorted(loss.steps, suspects[:MOST_CANDIDATES])
-    at = at[at < len(loss)]
-    at = at[np.isin(loss.steps[at], suspects) & (at >= MIN_STEPS // 2)]
-    if not len(at):
-        return np.zeros(0, np.int64)
-    # Where fewer than 100 points lie before, they are taken round and round: their median stays theirs.
-    back = np.arange(SPIKE_WINDOW) % np.minimum(at, SPIKE_WINDOW)[:, None]
-    earlier = loss.values[at[:, None] - 1 - back]  # [suspects, window]
-    centre = np.median(earlier, axis=1)
-    scale = MAD_TO_STD * np.median(np.abs(earlier - centre[:, None]), axis=1)
-    far = np.abs(loss.values[at] - centre) > SPIKE_Z * np.maximum(scale, np.maximum(1e-3 * np.abs(centre), 1e-12))
-    spiking: np.ndarray = loss.steps[at[far]]
-    return spiking
-
-
-def _spike_cause(
-    run: Run, steps: np.ndarray, ratio: Series | None, greatest: Series | None
-) -> tuple[str, tuple[str, ...]]:
-    for name in ("advantage_max", "advantage_std"):
-        series = run.get(name)
-        if series is None:
-            continue
-        there = series.values[np.isin(series.steps, steps)]
-        usual = float(np.median(series.values))
-        if len(there) and float(np.median(there)) > ADVANTAGE_SPIKE * usual:
-            return "advantages", (f"{name} is {number(float(np.median(there)))} there, usually {number(usual)}",)
-    if ratio is not None and not RATIO_MEAN[0] <= ratio.values[0] <= RATIO_MEAN[1]:
-        return "old_logprobs", (f"the mean ratio is {number(ratio.values[0])} at the first step",)
-    for name, series in (("greatest", greatest), ("mean", ratio)):
-        there = np.zeros(0) if series is None else series.values[np.isin(series.steps, steps)]
-        if len(there) and there.max() > (RATIO_SKIP if name == "greatest" else LOSS_RATIOS[1]):
-            return "ratio_blow_up", (f"the {name} ratio is up to {number(there.max())} there",)
-    return "learning_rate", (f"the KL of one step's updates is above {KL_OLD_LARGE} nats/token there",)
 
 
 SCORE_OLD = (
@@ -225,12 +185,10 @@ ratio_off = Check(
         Cause("old_logprobs", "it is off from the first step, though the policy hardly moves there: the old log-probs "
               "come from another model, precision, temperature or mask than the new ones",
               SCORE_OLD, follows=("sampler_mismatch",), measured="policy_dropout"),
-        Cause("learning_rate", "it went off later, with large updates (KL to the old policy, clip fraction)",
-              "Lower the learning rate, make one epoch, skip batches with a mean ratio above 10.", change=calmer,
-              follows=("learning_rate_too_high",), moves=("learning_rate",)),
-        Cause("unknown", "neither",
-              "Log the ratio of the first minibatch (it has to be 1) and the KL of one step's updates.",
-              follows=("learning_rate_too_high", "sampler_mismatch")),
+        Cause("learning_rate", "it went off later: updates are too large (KL to the old policy, clip fraction)",
+              "Lower the learning rate, make one epoch, skip batches with a mean ratio above 10. Log the ratio of the "
+              "first minibatch, which has to be 1.", change=calmer,
+              follows=("learning_rate_too_high", "sampler_mismatch"), moves=("learning_rate",)),
     ),
     find=_ratio, needs=("ratio_mean|ratio_max",),
     source="TRL 0.11 ppo_trainer.py (ratio_threshold 10) and its logging page (2.0, 1000 or 0.1 is too drastic); N "
@@ -273,15 +231,13 @@ policy_loss_spikes = Check(
         Cause("advantages", "the greatest advantage or the spread of the advantages jumps at the same steps",
               "Clip rewards and put a floor under the standard deviation that advantages are divided by.",
               follows=("reward_jump", "reward_scale", "value_loss_spikes"), moves=("reward_limit", "learning_rate")),
-        Cause("ratio_blow_up", "a ratio above 10 and no such jump: the clip bounds the loss from one side only, and "
-              "tokens with a negative advantage and a large ratio are not bounded at all",
-              "Skip batches whose mean ratio is above 10, bound the loss of negative advantages as well (dual clip, "
-              "3.0), and lower the learning rate.", change=calmer, follows=("ratio_off", "learning_rate_too_high")),
-        Cause("old_logprobs", "the mean ratio is off from the first step",
-              SCORE_OLD, follows=("ratio_off",)),
-        Cause("learning_rate", "the KL to the old policy is large at these steps",
-              "Lower the learning rate, and stop the epochs at a limit of KL to the old policy.", change=calmer,
-              follows=("learning_rate_too_high",), moves=("learning_rate",), measured="lr_x100"),
+        Cause("learning_rate", "a ratio or the KL to the old policy is out of bounds at these steps, and no advantage "
+              "jumps. The clip bounds the loss from one side only: tokens with a negative advantage and a large ratio "
+              "are not bounded at all",
+              "Lower the learning rate, stop the epochs at a limit of KL to the old policy, and skip batches whose "
+              "mean ratio is above 10, or bound the loss of negative advantages as well (dual clip, 3.0).",
+              change=calmer, follows=("ratio_off", "learning_rate_too_high"), moves=("learning_rate",),
+              measured="lr_x100"),
     ),
     find=_policy_spikes, needs=("loss_policy",), min_steps=MIN_STEPS,
     source="TRL 0.11 ppo_trainer.py (ratio_threshold 10, PR #488); verl core_algos.py (dual clip 3.0)",

@@ -8,18 +8,16 @@ import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import both, times, to
-from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import kl_coef, setting, share_with_spike
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.measures import setting, share_with_spike
 from steadyrl.doctor.statistics.readings import learns, number
-from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts, head
-from steadyrl.doctor.statistics.units import SEQUENCE, find, together
+from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts
+from steadyrl.doctor.statistics.units import together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
-# Half the squared return error of a penalty of size x is x^2 / 6 (spread over the tokens) to x^2 / 2, and more where
-# completions differ; a value loss without the half is twice that.
-SIZE_LOW, SIZE_HIGH = 0.1, 5.0
-WARM_SHARE, WARM_STEPS = 0.2, 20  # a fresh value head is allowed to be worse than a constant for so long
+WARM_SHARE = 0.2  # a fresh value head may be worse than a constant for so long, and for 20 steps
+FEWEST_BLOCKS = 3  # that a lasting fault shows in
 EV_BAD = -0.05  # below 0 by more than rounding: worse than predicting the mean
 EV_HARMS = -0.5  # the advantages are noisier by a half than without a value head; above it runs learn all the same
 OFFSET_SHARE = 0.8  # of the squared error that a constant offset has to explain
@@ -40,70 +38,30 @@ def _value_spikes(run: Run) -> Result:
     far = bursts(series, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, told = _spike_cause(run, replace(series, steps=series.steps[far], values=series.values[far]))
+    cause, told = _spike_cause(run, series.steps[far])
     since, top = int(series.steps[far[0]]), far[np.argmax(series.values[far])]
-    usual = float(np.median(series.values))
-    length = run.get("length")
-    return Found(
-        cause,
-        "warning",
-        since,
-        f"the value loss spikes from step {since} on: {told}",
-        (
-            f"{len(far)} steps are more than {SPIKE_FACTOR:g} times the level before them; the median of all steps is "
-            f"{number(usual)}",
-            f"the greatest is {number(float(series.values[top]))} at step {series.steps[top]}",
-        ),
-        change={"max_new_tokens": round(head(length))} if cause == "length_jump" and length is not None else None,
+    shown = (
+        f"{len(far)} steps are more than {SPIKE_FACTOR:g} times the level before them; the median of all steps is "
+        f"{number(float(np.median(series.values)))}, the greatest {number(float(series.values[top]))} at step "
+        f"{series.steps[top]}"
     )
+    return Found(cause, "warning", since, f"the value loss spikes from step {since} on: {told}", (shown,))
 
 
-def _spike_cause(run: Run, spiked: Series) -> tuple[str, str]:
-    """Return the cause and the sentence that tells it from the others; ``spiked`` are the steps that spike."""
-    sized = _penalty_explains(run, spiked)
-    per_token, per_sequence = find(run, "kl_ref"), find(run, "kl_ref", SEQUENCE)
-    kl = max(share_with_spike(per_sequence or run.get("kl_ref"), spiked.steps), 1.0 if sized else 0.0)
-    length = share_with_spike(run.get("length"), spiked.steps)
-    if length >= MOSTLY and (not kl or share_with_spike(per_token, spiked.steps) < MOSTLY):
-        return "length_jump", f"the mean length jumps at {length:.0%} of these steps, the KL per token does not"
-    if kl >= MOSTLY:
-        return "kl", sized or f"the KL to the reference leaves its usual range at or before {kl:.0%} of these steps"
-    for name in ("reward_max", "reward_min", "reward_std", "reward"):
-        share = share_with_spike(run.get(name), spiked.steps)
-        if share >= MOSTLY:
-            return "reward_outlier", f"{name} leaves its usual range at {share:.0%} of these steps, the KL does not"
-    jumped = share_with_spike(run.get("value_mean"), spiked.steps[:1])
-    if jumped:
-        return "value_reset", f"value_mean jumps at step {spiked.steps[0]} while reward and KL stay as they were"
-    explained = run.get("explained_variance")
-    if explained is not None and head(explained) < 0:
-        return "value_head", (
-            f"the explained variance was {number(head(explained))} in the first steps already, and neither KL nor "
-            "reward jumps"
-        )
-    return "unknown", "neither KL, reward, length nor the mean prediction jump with it as far as they are logged"
-
-
-def _penalty_explains(run: Run, spiked: Series) -> str:
-    """Return a sentence if the penalty's square is about the value loss and rose with it; else ""."""
-    kl = find(run, "kl_ref", SEQUENCE)
-    if kl is None or run.traits.kl_place == "loss":
-        return ""
-    coefficient = kl_coef(run, kl)
-    if coefficient is None:
-        return ""
-    penalty = replace(kl, values=(coefficient * kl.values) ** 2)
-    loss, at = together(spiked, penalty)
-    if not len(at) or not (at.values > 0).all():
-        return ""
-    ratio = float(np.median(loss.values / at.values))
-    rose = float(np.median(at.values)) > SPIKE_FACTOR * float(np.median(penalty.values))
-    if not (rose and SIZE_LOW <= ratio <= SIZE_HIGH):
-        return ""
-    return (
-        f"at these steps the value loss is {number(ratio)} times the square of kl_coef x KL per sequence (median KL "
-        f"{number(float(np.median(together(spiked, kl)[1].values)))} nats): the penalty makes it"
-    )
+def _spike_cause(run: Run, steps: np.ndarray) -> tuple[str, str]:
+    """Return the cause and the sentence that tells it from the others, for the steps that spike [m]."""
+    for cause, names, where in (
+        ("length_jump", ("length",), "at"),
+        ("kl", ("kl_ref",), "at or before"),
+        ("reward_outlier", ("reward_max", "reward_min", "reward_std", "reward"), "at"),
+    ):
+        for name in names:
+            share = share_with_spike(run.get(name), steps)
+            if share >= MOSTLY:
+                return cause, f"{name} leaves its usual range {where} {share:.0%} of these steps"
+    if share_with_spike(run.get("value_mean"), steps[:1]):
+        return "value_reset", f"value_mean jumps at step {steps[0]} while reward and KL stay as they were"
+    return "unknown", "neither length, KL, reward nor the mean prediction jump with it as far as they are logged"
 
 
 _THIRD = times("learning_rate", 1 / 3)
@@ -117,8 +75,8 @@ value_loss_spikes = Check(
     healthy="The value loss falls, and stays within five times its level.",
     causes=(
         Cause("kl", "returns contain -kl_coef times the KL summed over the completion: the KL spikes at or just "
-              "before the value loss, and the value loss is about (kl_coef x KL per sequence) squared, times 1/6 to "
-              "1. With a coefficient of 0.2 and a KL of 300 that is 60 squared: 3600",
+              "before the value loss, which is then about its square. With a coefficient of 0.2 and a KL of 300 that "
+              "is 60 squared: 3600",
               "Fix the KL, the value loss follows: a third of the learning rate, one pass over a batch, an adaptive "
               "coefficient; go on from a checkpoint before the first spike.", change=both(_THIRD, to(epochs=1)),
               follows=("kl_runaway", "negative_kl", "learning_rate_too_high"), moves=("learning_rate", "epochs")),
@@ -126,21 +84,17 @@ value_loss_spikes = Check(
               "Bound the reward (clip it to a few standard deviations) or divide it by its running standard "
               "deviation; look at the completions of these steps.", follows=("reward_jump", "reward_scale"),
               moves=("reward_limit",), measured="reward_outliers, reward_offset"),
-        Cause("length_jump", "completions became longer at once, and the sum of the penalty with them; the KL per "
-              "token stayed",
+        Cause("length_jump", "completions became longer at once, and the sum of the penalty with them",
               "Find out why completions grew (see length_explosion and truncated) and bound them.",
               follows=("length_explosion",)),
         Cause("value_reset", "the mean prediction jumped, rewards and KL did not: the value head lost its weights",
               "Resume with the value head's weights and its optimizer state, from a checkpoint before the jump.",
               follows=("reward_jump",)),
-        Cause("value_head", "none of these, and the head explained nothing from the start: it is not trained well "
-              "enough",
-              "Clip the change of the values (0.2), give their loss weight 0.1, and let the value head train before "
-              "the policy does.", follows=("reward_jump",)),
-        Cause("unknown", "neither KL, reward, length nor the mean prediction jump with it as far as they are logged",
-              "Log the KL per sequence, the greatest and least reward and the mean value; then ask again. A smaller "
-              "learning rate is the safest first attempt.", change=_THIRD,
-              follows=("reward_jump", "learning_rate_too_high")),
+        Cause("unknown", "neither length, KL, reward nor the mean prediction jump with it as far as they are logged",
+              "Log the KL per sequence, the greatest and least reward, the mean value and the explained variance; "
+              "then ask again. A smaller learning rate is the safest first attempt; where the head never explained "
+              "the returns, clip the change of the values (0.2) and let the head train before the policy does.",
+              change=_THIRD, follows=("reward_jump", "learning_rate_too_high")),
     ),
     find=_value_spikes, needs=("loss_value",), applies=has_critic, follows=("value_jump",),
     source="Ziegler et al. (arXiv 1909.08593) for the penalty in the reward; TRL 0.11 docs/source/logging.mdx: the "
@@ -149,65 +103,43 @@ value_loss_spikes = Check(
 
 
 def _explains_little(run: Run) -> Result:
-    centred = run.get("explained_variance", estimator="centred")
-    series = centred or run.get("explained_variance")
-    uncentred = run.get("explained_variance", estimator="uncentred")
-    assert series is not None, "a need"
-    warm = max(WARM_STEPS, int(WARM_SHARE * len(series)))
+    series = run.needed("explained_variance")
+    warm = max(MIN_STEPS, int(WARM_SHARE * len(series)))
     if len(series) < warm + MIN_STEPS:
         return Unknown(f"the value head is given {warm} steps to settle; few follow")
-    since, low = _bad_blocks(series, warm)
-    since_raw, low_raw = _bad_blocks(uncentred, warm) if uncentred is not None else (None, 0.0)
-    if since is None and since_raw is None:
+    steps, medians = block_medians(replace(series, steps=series.steps[warm:], values=series.values[warm:]))
+    start = _lasting_from(medians < EV_BAD)
+    if start is None:
         return None
-    cause, told = _low_cause(run, since is not None, uncentred is series or since_raw is not None)
-    shown = low if since is not None else low_raw
+    low = float(np.median(medians[start:]))
+    cause, told = _low_cause(run, low)
     return Found(
         cause,
-        "info" if shown > EV_HARMS or (cause == "untrained_head" and learns(run)) else "warning",
-        since if since is not None else since_raw,
+        "info" if low > EV_HARMS or (cause == "untrained_head" and learns(run)) else "warning",
+        int(steps[start]),
         f"the value head explains returns worse than a constant: {told}",
-        (f"the explained variance is {number(shown)} (median of the last blocks, {series.source})",),
+        (f"the explained variance is {number(low)} (median of the last blocks, {series.source})",),
     )
 
 
-def _bad_blocks(series: Series, warm: int) -> tuple[int | None, float]:
-    """Return the first step of the blocks below 0 that last to the end (None if fewer than 3) and their median."""
-    rest = replace(series, steps=series.steps[warm:], values=series.values[warm:])
-    if len(rest) < 3:
-        return None, 0.0
-    steps, medians = block_medians(rest)
-    good = np.flatnonzero(medians >= EV_BAD)
+def _lasting_from(bad: np.ndarray) -> int | None:
+    """Return the index from which blocks are bad [k] to the end; None if those are fewer than three."""
+    good = np.flatnonzero(~bad)
     start = int(good[-1]) + 1 if len(good) else 0
-    if len(medians) - start < 3:
-        return None, 0.0
-    return int(steps[start]), float(np.median(medians[start:]))
+    return start if len(bad) - start >= FEWEST_BLOCKS else None
 
 
-def _low_cause(run: Run, centred_low: bool, uncentred_low: bool) -> tuple[str, str]:
+def _low_cause(run: Run, low: float) -> tuple[str, str]:
     spread, mean, value = run.get("return_std"), run.get("return_mean"), run.get("value_mean")
     level = abs(float(np.median(mean.values))) if mean is not None else 1.0
     if spread is not None and np.median(spread.values) <= CONSTANT * max(level, CONSTANT):
         return "constant_returns", "the returns do not vary, so there is nothing to explain"
-    if not centred_low:
-        return (
-            "offset",
-            "without the mean of the error (centred formula) it is fine: all predictions are off by a constant",
-        )
-    if uncentred_low and mean is not None and value is not None and spread is not None:
+    if mean is not None and value is not None and spread is not None:
         predicted, returned = together(value, mean)
         bias = float(np.median(np.abs(predicted.values - returned.values))) if len(predicted) else 0.0
-        variance = float(np.median(spread.values)) ** 2
-        error = (1.0 - float(np.median(_uncentred(run).values))) * variance
-        if bias**2 >= OFFSET_SHARE * error:
+        if bias**2 >= OFFSET_SHARE * (1.0 - low) * float(np.median(spread.values)) ** 2:
             return "offset", f"the mean prediction is off the mean return by {number(bias)}, most of the whole error"
     return "untrained_head", "the error is wider than the returns themselves, not merely shifted"
-
-
-def _uncentred(run: Run) -> Series:
-    found = run.get("explained_variance", estimator="uncentred") or run.get("explained_variance")
-    assert found is not None, "a need of the check"
-    return found
 
 
 explained_variance_low = Check(
@@ -239,46 +171,29 @@ explained_variance_low = Check(
 
 
 def _advantage(run: Run) -> Result:
-    series = run.needed("advantage_mean")
+    series, spread, completions = run.needed("advantage_mean"), run.get("advantage_std"), setting(run, "batch_size")
     grouped = run.traits.grouped is True
     if run.trainer == "steadyrl" and not grouped:
         return None
-    spread = run.get("advantage_std")
     std = float(np.median(spread.values)) if spread is not None else 1.0 if run.settings.get("whitened") else None
     if std is None:
         return Unknown("the spread of the advantages is not known", ("advantage_std", "whitened"))
-    limit = max(ADVANTAGE_FLOOR * std, ADVANTAGE_SE * _standard_error(run, series, std))
+    # The error of a step's mean goes by completions, which whole advantages belong to; else by its scatter.
+    scatter = float(np.std(np.diff(series.values)) / np.sqrt(2.0))
+    error = std / float(np.sqrt(completions)) if completions else scatter
+    limit = max(ADVANTAGE_FLOOR * std, ADVANTAGE_SE * error)
     steps, medians = block_medians(series)
-    far = np.abs(medians) > limit
-    start = 0 if far.all() else int(np.flatnonzero(~far)[-1]) + 1
-    if len(medians) - start < 3 or len(set(np.sign(medians[start:]))) > 1:
+    start = _lasting_from(np.abs(medians) > limit)
+    if start is None or len(set(np.sign(medians[start:]))) > 1:
         return None
-    return _off_finding(run, int(steps[start]), float(np.median(medians[start:])), limit, grouped)
-
-
-def _standard_error(run: Run, series: Series, std: float) -> float:
-    """Return the error of one step's mean by completions, which whole advantages belong to; else from its scatter."""
-    completions = setting(run, "batch_size")
-    if completions:
-        return std / float(np.sqrt(completions))
-    return float(np.std(np.diff(series.values)) / np.sqrt(2.0))
-
-
-def _off_finding(run: Run, since: int, level: float, limit: float, grouped: bool) -> Found:
-    cause = (
-        "length_correlation" if grouped else "whitened_elsewhere" if run.settings.get("whitened") else "not_whitened"
-    )
-    told = {
-        "length_correlation": f"long completions score {'better' if level > 0 else 'worse'} than short ones of the "
-        "same prompt",
-        "whitened_elsewhere": "they are whitened, so the mean was taken over other tokens than are logged or trained",
-        "not_whitened": "they are not centred, and the values lag behind",
-    }[cause]
+    level = float(np.median(medians[start:]))
+    longer = f"long completions score {'better' if level > 0 else 'worse'} than short ones of the same prompt"
     return Found(
-        cause,
+        "length_correlation" if grouped else "not_whitened",
         "info" if grouped or not run.traits.critic else "warning",
-        since,
-        f"the mean advantage stays at {number(level)} from step {since} on: {told}",
+        int(steps[start]),
+        f"the mean advantage stays at {number(level)} from step {steps[start]} on: "
+        + (longer if grouped else "they are not centred over the tokens that train"),
         (f"block medians beyond {number(limit)} with one sign, their median {number(level)}",),
     )
 
@@ -292,12 +207,11 @@ advantage_off = Check(
     "mean and are not judged; without a critic it is worth knowing only.",
     healthy="The mean advantage is 0, within its error.",
     causes=(
-        Cause("not_whitened", "the algorithm does not centre its advantages, and the values lag behind the returns",
+        Cause("not_whitened", "the algorithm does not centre its advantages and the values lag behind the returns; or "
+              "they are whitened over other tokens than those that train (padding counted in, or one part of the "
+              "machines only)",
               "Whiten the advantages of each batch over its completion tokens.", change=to(whitened=True),
               follows=("advantage_baseline",)),
-        Cause("whitened_elsewhere", "advantages are said to be whitened and their mean is not 0 nevertheless: it was "
-              "taken over other tokens than those that train (padding counted in, or one part of the machines only)",
-              "Whiten over the completion mask of the whole batch."),
         Cause("length_correlation", "with a group baseline the mean over completions is 0 by construction; the mean "
               "over tokens is not if long completions score differently from short ones. No fault, but a pull on the "
               "length",

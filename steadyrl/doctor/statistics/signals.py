@@ -56,29 +56,16 @@ def first_lasting(series: Series, bad: np.ndarray, lasting: int = 3) -> int | No
     return int(series.steps[int(runs.argmax())]) if runs.any() else None
 
 
-def spikes(series: Series, positive: bool = True, z: float = SPIKE_Z) -> np.ndarray:
-    """Return the indices of points far above what the points before them make usual.
+def strays(series: Series) -> np.ndarray:
+    """Return the indices of points far above or far below what the points before them make usual.
 
     Distance is from the median of the 100 points before, in units of 1.4826 times their median absolute deviation, on
     the logarithm of positive metrics. Median and scale are renewed every 10 points, less often in runs of more than
     100,000.
-
-    Args:
-        series: Finite values.
-        positive: Take logarithms; only where all values are above 0.
-        z: How far.
     """
     if len(series) < MIN_STEPS:
         return np.zeros(0, np.int64)
-    excess, scale = _against_usual(series, positive)
-    return np.flatnonzero(excess > z * scale)
-
-
-def strays(series: Series) -> np.ndarray:
-    """Return the indices of points far above or far below what the points before them make usual, as in ``spikes``."""
-    if len(series) < MIN_STEPS:
-        return np.zeros(0, np.int64)
-    excess, scale = _against_usual(series, positive=True)
+    excess, scale = _against_usual(series)
     return np.flatnonzero(np.isfinite(excess) & (np.abs(excess) > SPIKE_Z * scale))
 
 
@@ -98,7 +85,7 @@ def bursts(series: Series, factor: float) -> np.ndarray:
     positive = Series(
         series.quantity, series.unit, series.estimator, series.source, series.steps[above], series.values[above]
     )
-    excess, scale = _against_usual(positive, positive=True)
+    excess, scale = _against_usual(positive)
     far = np.flatnonzero((excess > SPIKE_Z * scale) & (excess > np.log(factor)))
     far = far[far >= BURSTS_FROM]
     near = np.diff(far) <= 2
@@ -107,10 +94,10 @@ def bursts(series: Series, factor: float) -> np.ndarray:
     return above[far if many else far[confirmed]]
 
 
-def _against_usual(series: Series, positive: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return each point's distance above the median before it, and the scale to judge it by; [n] each, see spikes."""
+def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return each point's distance above the median before it, and the scale to judge it by; [n] each, see strays."""
     x = series.values
-    if positive and (x > 0).all():
+    if (x > 0).all():
         x = np.log(x)
     every = max(10, len(x) // SPIKE_RENEWALS)
     starts = np.arange(MIN_STEPS // 2, len(x), every)  # judged: x[s : s + every], by x[max(0, s - window) : s]
