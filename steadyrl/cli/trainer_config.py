@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.config import Config, dump, resolve
-from steadyrl.doctor.names.settings import typed
-from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.readers.spelling import flat_settings, typed
 from steadyrl.errors import ConfigError
 
 

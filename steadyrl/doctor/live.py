@@ -19,7 +19,7 @@ from steadyrl.doctor.checks.form import ENDS
 from steadyrl.doctor.checks.progress import stalled
 from steadyrl.doctor.examine import CHECKS, examine
 from steadyrl.doctor.names.identify import identify
-from steadyrl.doctor.readers.completions import StepFiles, step_files, step_of
+from steadyrl.doctor.readers.completions import JsonTexts, step_files
 from steadyrl.doctor.readers.spelling import number
 from steadyrl.doctor.series import Column, RawLog, Written
 from steadyrl.types import Finding
@@ -96,8 +96,8 @@ class Ends:
     steps: int = 4
 
     def __iter__(self) -> Iterator[Written]:
-        files = sorted(step_files(self.folder), key=step_of) if self.folder.is_dir() else []
-        return iter(StepFiles(tuple(dict.fromkeys([*files[: self.steps], *files[-self.steps :]]))))
+        files = step_files(self.folder) if self.folder.is_dir() else ()
+        return iter(JsonTexts(tuple(dict.fromkeys([*files[: self.steps], *files[-self.steps :]]))))
 
 
 @dataclass

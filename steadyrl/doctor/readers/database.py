@@ -1,28 +1,58 @@
-"""SQLite files of trackers, opened so that nothing in them is changed or run."""
+"""SQLite files of trackers, MLflow's and trackio's, opened so that nothing in them is changed or run.
+
+trackio has one row per log call with the metrics as JSON, in which numbers that are not finite are the words "NaN" and
+"Infinity"; MLflow has one row per value.
+"""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+from steadyrl.doctor.readers.columns import Columns
+from steadyrl.doctor.readers.lines import MAX_LINE, parse_json, text_of
+from steadyrl.doctor.readers.mlflow import finite_or_not
+from steadyrl.doctor.readers.rows import TRACKER_STEP_KEYS, Rows
+from steadyrl.doctor.readers.spelling import flat_settings, number, typed
+from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
 
 MAGIC = b"SQLite format 3\x00"
 MAX_REASON = 200  # characters
+MLFLOW = {"key", "value", "run_uuid", "step", "is_nan", "timestamp"}
+TRACKIO = {"run_name", "step", "metrics", "timestamp"}
+STEP = "_step"
+
+
+def read(path: Path) -> list[RawLog]:
+    """Read every run of a tracker's database.
+
+    Raises:
+        RunError: It is damaged or locked, or of another program.
+    """
+    with _opened(path) as connection:
+        held = _columns(connection, "metrics")
+        if held >= MLFLOW:
+            return _read_mlflow(connection, path)
+        if held >= TRACKIO:
+            return _read_trackio(connection, path, "run_id" if "run_id" in held else "run_name")
+    raise RunError(f"'{path}' is a database without the table 'metrics' of trackio or MLflow; export them as CSV")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database for reading.
-
-    Raises:
-        RunError: It is damaged or locked.
-    """
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     address = path.resolve().as_uri()
     try:
-        with closing(_connect(address)) as connection:
+        try:
+            connection = _readable(f"{address}?mode=ro")
+        except sqlite3.OperationalError:
+            # A database in WAL mode needs files beside it; where the folder cannot be written it is taken as it lies.
+            connection = _readable(f"{address}?immutable=1")
+        with closing(connection):
             yield connection
     except (sqlite3.Error, UnicodeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:MAX_REASON]  # it may quote what is in the file
@@ -31,26 +61,19 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         ) from error
 
 
-def _connect(address: str) -> sqlite3.Connection:
-    try:
-        return _readable(f"{address}?mode=ro")
-    except sqlite3.OperationalError:
-        # A database in WAL mode needs files beside it; where the folder cannot be written it is taken as it lies.
-        return _readable(f"{address}?immutable=1")
-
-
 def _readable(address: str) -> sqlite3.Connection:
-    with ExitStack() as on_failure:
-        connection = sqlite3.connect(address, uri=True)
-        on_failure.callback(connection.close)
+    connection = sqlite3.connect(address, uri=True)
+    connection.text_factory = text_of
+    try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         connection.execute("PRAGMA trusted_schema = OFF")
-        connection.text_factory = _text
-        on_failure.pop_all()
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
-def columns(connection: sqlite3.Connection, table: str) -> set[str]:
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     """Return the columns of a table; none if there is no such plain table.
 
     A view or a virtual table of that name would run what the file says.
@@ -61,5 +84,48 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")}
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", errors="replace")
+def _read_mlflow(connection: sqlite3.Connection, path: Path) -> list[RawLog]:
+    names = dict[Any, Any]()
+    if _columns(connection, "runs") >= {"run_uuid", "name"}:
+        names = dict(connection.execute("SELECT run_uuid, name FROM runs").fetchall())
+    has_settings = _columns(connection, "params") >= {"key", "value", "run_uuid"}
+    logs = []
+    for (run,) in connection.execute("SELECT run_uuid FROM metrics GROUP BY run_uuid ORDER BY min(timestamp)"):
+        points, settings = Columns(), dict[str, Any]()
+        query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid IS ? ORDER BY timestamp, rowid"
+        for key, step, value, is_nan in connection.execute(query, (run,)):
+            found, at = math.nan if is_nan else number(value, None), number(step, None)
+            if found is not None and at is not None:
+                points.point(str(key), at, finite_or_not(found))
+        if has_settings:
+            held = connection.execute("SELECT key, value FROM params WHERE run_uuid IS ?", (run,))
+            settings = {str(key): typed(value) for key, value in held}
+        logs.append(points.log(f"{path}#{names.get(run) or run}", "mlflow", settings, []))
+    return logs
+
+
+def _read_trackio(connection: sqlite3.Connection, path: Path, key: str) -> list[RawLog]:
+    """Read every run of a project; older versions distinguished runs by their name only."""
+    has_settings = _columns(connection, "configs") >= {key, "config"}
+    logs = []
+    for run, name in connection.execute(
+        f"SELECT {key}, min(run_name) FROM metrics GROUP BY {key} ORDER BY min(timestamp)"
+    ):
+        rows, broken, settings = Rows(TRACKER_STEP_KEYS), 0, dict[str, Any]()
+        query = f"SELECT step, metrics FROM metrics WHERE {key} IS ? AND length(metrics) <= ? ORDER BY timestamp, rowid"
+        for step, metrics in connection.execute(query, (run, MAX_LINE)):
+            row = _object(metrics)
+            broken += not row
+            rows.put({STEP: step, **row})
+        if has_settings:
+            held = connection.execute(f"SELECT config FROM configs WHERE {key} IS ?", (run,)).fetchone()
+            settings = flat_settings(_object(held[0])) if held else {}
+        notes = [f"log calls left out, for their metrics cannot be read: {broken}"] if broken else []
+        logs.append(rows.log(f"{path}#{name}", "trackio", settings, notes))
+    return logs
+
+
+def _object(text: Any) -> dict[str, Any]:
+    """Return a JSON object from a column of text or bytes; empty if it is none."""
+    found = parse_json(text.encode() if isinstance(text, str) else text) if isinstance(text, str | bytes) else None
+    return found if isinstance(found, dict) else {}

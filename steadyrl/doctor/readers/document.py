@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,19 +16,35 @@ from steadyrl.errors import RunError
 
 MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
 MAX_RUNS = 1000
-HISTORY = "log_history"  # of trainer_state.json
+STATE, HISTORY = "trainer_state.json", "log_history"  # of Hugging Face's Trainer, which writes one at every checkpoint
 STEPS = ("step", "steps", "global_step", "iteration", "iterations", "epoch", "epochs")
 
 
-@dataclass
-class _Part:
-    """A dict of the document: what it holds beside further dicts."""
+def newest_state(folder: Path) -> Path | None:
+    """Return the state with the most steps in a Trainer's output folder, or None if there is none."""
+    numbered = [(int(name[1]), path) for path in folder.glob("checkpoint-*") if (name := _number(path))]
+    states = [path / STATE for _, path in sorted(numbered, reverse=True) if (path / STATE).is_file()]
+    final = folder / STATE
+    if not final.is_file():
+        return states[0] if states else None
+    # The one beside the checkpoints is written at the end; a resumed run may have gone on since.
+    return max([final, *states[:1]], key=_global_step)
 
-    path: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # lists of rows
-    lists: dict[str, list[Any]] = field(default_factory=dict)  # lists of numbers
-    by_step: dict[str, dict[str, Any]] = field(default_factory=dict)  # {"10": 0.5, "20": 0.7}
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder is one of those that ``newest_state`` looks into."""
+    return _number(folder) is not None and (folder / STATE).is_file()
+
+
+def _number(folder: Path) -> re.Match[str] | None:
+    return re.fullmatch(r"checkpoint-(\d{1,15})", folder.name)
+
+
+def _global_step(path: Path) -> float:
+    content = whole(path, MAX_BYTES)
+    state = parse_json(content) if content is not None else None
+    step = state.get("global_step") if isinstance(state, dict) else None
+    return step if isinstance(step, int | float) else -1
 
 
 def read(path: Path) -> list[RawLog]:
@@ -38,9 +55,7 @@ def read(path: Path) -> list[RawLog]:
     """
     content = whole(path, MAX_BYTES)
     if content is None:
-        raise RunError(
-            f"'{path}' is larger than a JSON file of metrics may be ({MAX_BYTES >> 20} MiB) or torn: use JSON lines"
-        )
+        raise RunError(f"'{path}' is larger than a JSON file of metrics may be ({MAX_BYTES >> 20} MiB): use JSON lines")
     found = parse_json(content)
     if not isinstance(found, dict | list):
         raise RunError(f"'{path}' is torn, or nested too deeply for JSON; name another log of the run")
@@ -48,17 +63,33 @@ def read(path: Path) -> list[RawLog]:
         raise RunError(f"'{path}' has no list '{HISTORY}'; take the state of an earlier checkpoint")
     parts = list(_parts(found if isinstance(found, dict) else {"": found}))
     held = [part for part in parts if part.rows or part.lists]
-    shared = parts[0].settings if parts else {}
-    return [_log(path, part, shared, len(held) > 1) for part in held[:MAX_RUNS]]
+    return [_log(path, part, parts[0].settings, len(held) > 1) for part in held[:MAX_RUNS]]
+
+
+@dataclass
+class _Part:
+    """A dict of the document: what it holds beside further dicts."""
+
+    path: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)  # the longest list of rows
+    history: bool = False  # whether they are a Trainer's
+    lists: dict[str, list[Any]] = field(default_factory=dict)  # lists of numbers
+    by_step: dict[str, dict[str, Any]] = field(default_factory=dict)  # {"10": 0.5, "20": 0.7}
 
 
 def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[_Part]:
     part, inner = _Part(path), list[tuple[str, Mapping[str, Any]]]()
     for key, value in data.items():
         if isinstance(value, list) and value:
-            _take_list(part, key, value)
+            rows = [row for row in value if isinstance(row, dict)]
+            if 2 * len(rows) > len(value):
+                part.history |= key == HISTORY
+                part.rows = max(part.rows, rows, key=len)
+            elif all(number(item) is not None for item in value):
+                part.lists[key] = value
         elif isinstance(value, dict) and value:
-            if _is_by_step(value):
+            if all(at.isdecimal() and number(item) is not None for at, item in value.items()):
                 part.by_step[key] = value
             else:
                 inner.append((key, value))
@@ -70,32 +101,17 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
         yield from _parts(value, f"{path}.{key}" if path else key, depth + 1)
 
 
-def _take_list(part: _Part, key: str, value: list[Any]) -> None:
-    rows = [row for row in value if isinstance(row, dict)]
-    if 2 * len(rows) > len(value):
-        part.rows[key] = rows
-    elif all(number(item) is not None for item in value):
-        part.lists[key] = value
-
-
-def _is_by_step(value: Mapping[str, Any]) -> bool:
-    return all(key.isdecimal() and number(item) is not None for key, item in value.items())
-
-
 def _log(path: Path, part: _Part, shared: Mapping[str, Any], several: bool) -> RawLog:
-    """Return the log of the longest list of rows, or of the lists of numbers that are as long as the longest one."""
+    """Return the log of the rows, or of the lists of numbers that are as long as the longest one."""
     rows = Rows()
-    kept: list[dict[str, Any]] = []
     if part.rows:
-        kept = max(part.rows.values(), key=len)
-        rows.add([row for row in kept if SUMMARY not in row])
+        rows.add([row for row in part.rows if SUMMARY not in row])
     else:
         length = max(map(len, part.lists.values()))
         columns = {key: values for key, values in part.lists.items() if len(values) == length}
-        step = next((key for key in STEPS if key in columns), None)
+        step = next((key for key in STEPS if key in columns), STEPS[0])
         rows.add([dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)])
         for key, values in part.by_step.items():
-            rows.add([{step or STEPS[0]: int(at), key: value} for at, value in values.items()])
+            rows.add([{step: int(at), key: value} for at, value in values.items()])
     name = f"{path}#{part.path}" if several and part.path else str(path)
-    format = "trainer_state" if HISTORY in part.rows else "jsonl"
-    return rows.log(name, format, {**shared, **part.settings})
+    return rows.log(name, "trainer_state" if part.history else "jsonl", {**shared, **part.settings})

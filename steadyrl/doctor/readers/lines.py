@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from io import BufferedReader
 from pathlib import Path
@@ -23,7 +23,6 @@ GZIP = b"\x1f\x8b"
 COLOUR = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 RAY = re.compile(rb"^\((?:\w+ )*pid=\d+[^)]*\) ")
 BOM = b"\xef\xbb\xbf"
-
 
 Packed = gzip.GzipFile | BufferedReader
 
@@ -104,9 +103,14 @@ def whole(path: Path, limit: int) -> bytes | None:
     return found if len(found) <= limit else None
 
 
+def text_of(line: bytes) -> str:
+    """Return the text of a line as it stands."""
+    return line.decode("utf-8", errors="replace")
+
+
 def plain(line: bytes) -> str:
     """Return the text of a line without its colours and the prefix of Ray."""
-    return RAY.sub(b"", COLOUR.sub(b"", line) if b"\x1b" in line else line).decode("utf-8", errors="replace")
+    return text_of(RAY.sub(b"", COLOUR.sub(b"", line) if b"\x1b" in line else line))
 
 
 def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -122,22 +126,17 @@ def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield from blocks
 
 
-def read_objects(path: Path, add: Callable[[list[dict[str, Any]]], None]) -> list[str]:
-    """Give the JSON objects of a file, one per line, to ``add`` chunk by chunk.
-
-    Returns:
-        Notes on lines that were left out.
-    """
+def objects(path: Path, notes: list[str]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the JSON objects of a file, one per line, in chunks; at the end put into ``notes`` what was left out."""
     lines, broken = Lines(path), 0
     for chunk in lines:
         rows, bad = parse_objects(chunk)
         broken += bad
         if rows:
-            add(rows)
-    notes = lines.notes()
+            yield rows
+    notes += lines.notes()
     if broken:
         notes.append(f"lines left out, for they are torn or no JSON object: {broken}")
-    return notes
 
 
 def parse_objects(lines: list[bytes]) -> tuple[list[dict[str, Any]], int]:
@@ -155,6 +154,6 @@ def parse_objects(lines: list[bytes]) -> tuple[list[dict[str, Any]], int]:
 def parse_json(text: bytes) -> Any:
     """Return what a JSON text holds, or None for what is no JSON or nested too deeply to be a log."""
     try:
-        return json.loads(text.decode("utf-8", errors="replace"))
+        return json.loads(text_of(text))
     except (ValueError, RecursionError):
         return None

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.doctor.readers.completions import StepFiles, step_files
-from steadyrl.doctor.readers.lines import read_objects
+from steadyrl.doctor.readers.completions import JsonTexts, step_files
+from steadyrl.doctor.readers.lines import objects
 from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import RawLog
@@ -45,18 +45,14 @@ def read(folder: Path) -> RawLog:
             f"the run '{folder}' has no metrics yet; wait for its first step, or see in {run.info_file.name} and in "
             "what it printed why it ended before"
         )
-    rows = Rows(("step",), null=None)
-    attempts: set[int] = set()
-
-    def add(chunk: list[dict[str, Any]]) -> None:
-        records = [row for row in chunk if is_record(row)]
+    rows, notes, attempts = Rows(("step",), null=None), list[str](), set[int]()
+    for chunk in objects(run.metrics_file, notes):
+        records = list(filter(is_record, chunk))
         ranks = [min(max(row.pop("attempt"), 0), MAX_ATTEMPT) for row in records]
         attempts.update(ranks)
         rows.add(records, np.array(ranks, np.int64))
-
-    notes = read_objects(run.metrics_file, add)
-    rows.keep_last_rows()
     if len(attempts) > 1:
+        rows.keep_last_rows()
         notes.append(f"resumptions of the run: {len(attempts) - 1}")
     settings: dict[str, Any] = {}
     try:
@@ -64,4 +60,4 @@ def read(folder: Path) -> RawLog:
     except (RunError, RecursionError) as error:
         notes.append(f"the settings are unknown: {error}")
     log = rows.log(str(folder), "steadyrl", settings, notes)
-    return replace(log, completions=StepFiles(step_files(run.rollouts_file(0).parent)))
+    return replace(log, completions=JsonTexts(step_files(run.rollouts_file(0).parent)))

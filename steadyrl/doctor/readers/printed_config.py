@@ -10,23 +10,26 @@ import re
 from typing import Any
 
 from steadyrl.doctor.readers.rows import SUMMARY
-from steadyrl.doctor.readers.spelling import setting
+from steadyrl.doctor.readers.spelling import typed
 
 MAX_SETTINGS = 5000
 MAX_TEXT = 1 << 16  # characters of a line
 MAX_OTHERS = 100  # lines that other processes may have printed in between
 MAX_VALUE = 200  # characters
 KEY = re.compile(r"([\"'])([\w./-]{1,80})\1: ?")
-# A number, a quoted text, a word such as None; what goes on with a bracket is a list or a further dict.
-VALUE = re.compile(r"-?[\w.+-]+|'[^']*'|\"[^\"]*\"")
+# A number, a quoted text, a word such as None, and the ends of dicts; a bracket begins a list or a further dict.
+VALUE = re.compile(r"(?P<value>-?[\w.+-]+|'[^']*'|\"[^\"]*\")(?P<closed>\}*)(?P<more>, )?")
 OPENING = re.compile(r"\s*(\[)?\{?\s*[\"'][\w./-]+[\"']: ")
-OVERRIDE = re.compile(r"(?<![\w./=-])\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=([^\s'\",\]]{1,200})")
-FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)[ =]([^\s-]\S{0,199}|-\d\S*)")
-PAIR = re.compile(r"(?<![\w.|])([A-Za-z_]\w*)=([^\s,()\[\]]{1,200})(?=[,)\s]|$)")
 ARGUMENTS = re.compile(r"\w*(?:Arguments|Config|Args|Namespace)\(")
 ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)=([^=,]{1,200}),\s*$")
-PLANNED = re.compile(r"Total optimization steps = ([\d,]+)")
-TOKENS = re.compile(r"'(\w+_token_id)': (\d+|None)")
+PAIR = re.compile(r"(?<![\w.|])([A-Za-z_]\w*)=([^\s,()\[\]]{1,200})(?=[,)\s]|$)")
+# What a line must hold, how it spells a setting, and how many of them it takes to be no ordinary text.
+FORMS = (
+    (" steps = ", re.compile(r"(Total (?:optimization )?steps) = ([\d,]+)"), 1),
+    ("=", re.compile(r"(?<![\w./=-])\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=([^\s'\",\]]{1,200})"), 1),
+    ("--", re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)[ =]([^\s-]\S{0,199}|-\d\S*)"), 3),
+    ("_token_id'", re.compile(r"'(\w+_token_id)': (\d+|None)"), 1),
+)
 
 
 class PrintedConfig:
@@ -52,31 +55,24 @@ class PrintedConfig:
         if self._arguments and (found := ARGUMENT.match(line)):
             self._keep(found[1], found[2])
             return
-        self._arguments = line.rstrip().endswith("(") and ARGUMENTS.search(line) is not None
-        if "=" in line:
-            self._assigned(line)
-        if "--" in line:
-            self._several(FLAG.findall(line), 3)
-        if "_token_id'" in line:
-            self._several(TOKENS.findall(line), 1)
-
-    def _assigned(self, line: str) -> None:
-        if planned := PLANNED.search(line):
-            self._keep("max_steps", planned[1].replace(",", ""))
-        self._several(OVERRIDE.findall(line), 1)
-        if ARGUMENTS.search(line):
-            self._several(PAIR.findall(line[ARGUMENTS.search(line).end() :]), 1)  # type: ignore[union-attr]
-        elif ", " in line:
-            self._several(PAIR.findall(line), 2)
+        begin = ARGUMENTS.search(line) if "(" in line else None
+        self._arguments = begin is not None and line.rstrip().endswith("(")
+        for needed, form, least in FORMS:
+            if needed in line:
+                self._several(form.findall(line), least)
+        if "=" in line and (begin or ", " in line):
+            self._several(PAIR.findall(line, begin.end() if begin else 0), 1 if begin else 2)
 
     def _several(self, found: list[tuple[str, str]], least: int) -> None:
         for key, value in found if len(found) >= least else ():
+            if key.startswith("Total "):
+                key, value = "max_steps", value.replace(",", "")
             self._keep(key.replace("-", "_"), value)
 
     def _keep(self, key: str, value: str) -> None:
         text = value.strip()
         if len(text) <= MAX_VALUE:
-            self.settings.setdefault(key, setting(text.strip("'\"")))
+            self.settings.setdefault(key, typed(text.strip("'\"")))
 
     def _nested(self, line: str) -> bool:
         """Take in a line of a dict that pprint broke over lines; return whether it is one."""
@@ -103,20 +99,14 @@ class PrintedConfig:
         """Keep the keys of a line from a column on, dicts inside it included."""
         while found := KEY.match(line, at):
             at = found.end()
-            if line.startswith("{'", at) or line.startswith('{"', at):
+            if line.startswith(("{'", '{"'), at):
                 at += 1
                 self._open.append((at, found[2]))
                 continue
-            value = VALUE.match(line, at)
-            if value is None or line[at : at + 1] in "[{":
+            if (held := VALUE.match(line, at)) is None:
                 return
-            self._keep(".".join([*(key for _, key in self._open if key), found[2]]), value[0])
-            at = value.end()
-            closed = re.compile(r"\}*").match(line, at)
-            for _ in range(len(closed[0]) if closed else 0):
-                if self._open:
-                    self._open.pop()
-            at = closed.end() if closed else at
-            if not line.startswith(", ", at):
+            self._keep(".".join([*(key for _, key in self._open if key), found[2]]), held["value"])
+            del self._open[max(len(self._open) - len(held["closed"]), 0) :]
+            if not held["more"]:
                 return
-            at += 2
+            at = held.end()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 import numpy as np
-
-from steadyrl.doctor.series import Column
 
 # Without words before it: "Map: 100%" and "Loading checkpoint shards: 50%" are no steps of training.
 BAR = re.compile(
@@ -15,32 +14,26 @@ BAR = re.compile(
 
 
 class Bars:
-    """Takes lines and rows in the order of writing, and remembers which bar stood before and which after each row.
+    """Remembers which bar stood before and which after each row.
 
     Bars that count to different totals are of different things: of the training, and of an evaluation in between.
 
     Attributes:
-        rows: How many were taken in.
+        rows: How many there were so far.
     """
 
     def __init__(self) -> None:
         self.rows = 0
-        self._before: dict[int, dict[int, int]] = {}  # by the bar's total: where it stood, by the row after it
-        self._after: dict[int, dict[int, int]] = {}
-        self._last: dict[int, int] = {}
+        # By the bar's total: where it stood, by the row after it and by the row before it.
+        self._before: dict[int, dict[int, int]] = defaultdict(dict)
+        self._after: dict[int, dict[int, int]] = defaultdict(dict)
 
     def see(self, line: str) -> None:
         """Take in a line that may hold bars."""
         for found in BAR.finditer(line):
             at, total = int(found[1]), int(found[2])
-            self._before.setdefault(total, {})[self.rows] = at
-            if self.rows:
-                self._after.setdefault(total, {}).setdefault(self.rows - 1, at)
-            self._last[total] = at
-
-    def row(self) -> None:
-        """Take in a row."""
-        self.rows += 1
+            self._before[total][self.rows] = at
+            self._after[total].setdefault(self.rows - 1, at)
 
     @property
     def planned(self) -> int:
@@ -58,26 +51,17 @@ class Bars:
             planned: How many steps the run was to have, by its settings; 0 if unknown.
             complete: Whether the run came to its end.
         """
-        total = self.planned
-        before, after = self._before.get(total, {}), self._after.get(total, {})
-        told = before if 0 in before else after
-        known = np.array([row for row in sorted(told) if row < self.rows and told[row] > 0], np.int64)
+        before = self._before.get(self.planned, {})
+        told = before if 0 in before else self._after.get(self.planned, {})
+        known = np.array([row for row in sorted(told) if 0 <= row < self.rows and told[row] > 0], np.int64)
         steps = np.array([told[row] for row in known], np.int64)
         if len(known) == self.rows > 0 and (np.diff(steps) > 0).all():
             return steps
-        return self._spread(known, steps, total or planned, complete)
-
-    def _spread(self, known: np.ndarray, steps: np.ndarray, planned: int, complete: bool) -> np.ndarray | None:
-        """Return steps that are equally far apart, as some known rows or the planned number of steps say."""
-        apart = set(np.rint(steps / (known + 1)).astype(int).tolist())
-        every = min(apart) if len(apart) == 1 else 0
+        planned = self.planned or planned
+        apart = np.unique(np.rint(steps / (known + 1)).astype(int))
+        every = int(apart[0]) if len(apart) == 1 else 0
         if not every or (steps != every * (known + 1)).any() or every * self.rows > planned:
             every = planned // self.rows if self.rows and complete else 0
             if not every or planned // every != self.rows:
                 return None
         return np.arange(1, self.rows + 1) * every
-
-
-def renumbered(column: Column, steps: np.ndarray) -> Column:
-    """Return a column whose rows are numbered from 1 with the steps [n] of the rows instead."""
-    return Column(steps[column.steps - 1], column.values)

@@ -1,41 +1,79 @@
-"""The wire format of protocol buffers: the fields of a message, without its schema."""
+"""The wire format of protocol buffers: the fields of a message by their numbers, without its schema."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
+from steadyrl.doctor.readers.lines import text_of
+
+VARINT, BYTES = 0, 2  # wire types; the others are of fixed size
+SIZES = {1: 8, 5: 4}
 MAX_VARINT_BITS = 64
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield number, wire type and value of each field: an int for a varint, else the bytes.
+class Message:
+    """The fields of a message; of one that is there several times and asked for once the last counts.
 
     Raises:
-        ValueError: The message is torn or none.
+        ValueError: It is torn, or no message.
     """
-    at, end = 0, len(message)
-    while at < end:
-        key, at = varint(message, at)
-        kind = key & 7
-        if kind == VARINT:
-            value, at = varint(message, at)
-            yield key >> 3, kind, value
-            continue
-        if kind == BYTES:
-            size, at = varint(message, at)
-        elif kind in (FIXED64, FIXED32):
-            size = 8 if kind == FIXED64 else 4
-        else:
-            raise ValueError(f"wire type {kind} at byte {at}")
-        if size > end - at:
-            raise ValueError(f"a field of {size} bytes where {end - at} are left")
-        yield key >> 3, kind, message[at : at + size]
-        at += size
+
+    def __init__(self, content: bytes):
+        self._held: dict[int, list[int | bytes]] = {}
+        at, end = 0, len(content)
+        while at < end:
+            key, at = varint(content, at)
+            value: int | bytes
+            if key & 7 == VARINT:
+                value, at = varint(content, at)
+            else:
+                size, at = varint(content, at) if key & 7 == BYTES else (SIZES.get(key & 7, end), at)
+                if size > end - at:
+                    raise ValueError(f"a field of {size} bytes where {end - at} are left")
+                value, at = content[at : at + size], at + size
+            self._held.setdefault(key >> 3, []).append(value)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._held
+
+    def parts(self, number: int) -> list[bytes]:
+        """Return what a field holds that is no varint, each time that it is there."""
+        return [value for value in self._held.get(number, ()) if isinstance(value, bytes)]
+
+    def integers(self, number: int) -> list[int]:
+        """Return the varints of a field, packed or not, each as the int64 that it stands for."""
+        found = []
+        for value in self._held.get(number, ()):
+            at = 0
+            while isinstance(value, bytes) and at < len(value):
+                one, at = varint(value, at)
+                found.append(one)
+            found += [value] if isinstance(value, int) else []
+        return [(one & (1 << 64) - 1) - (one >> 63 & 1) * (1 << 64) for one in found]
+
+    def part(self, number: int) -> bytes:
+        """Return the last of ``parts``; empty if there is none."""
+        return (self.parts(number) or [b""])[-1]
+
+    def text(self, number: int) -> str:
+        """Return the last of ``parts`` as text."""
+        return text_of(self.part(number))
+
+    def real(self, number: int) -> float | None:
+        """Return the last of ``parts`` as the float that it stands for, or None if it is none."""
+        value = self.part(number)
+        layout = {4: "<f", 8: "<d"}.get(len(value))
+        return float(struct.unpack(layout, value)[0]) if layout else None
+
+    def inside(self, *path: int) -> list[Message]:
+        """Return the messages that are found by following field numbers downwards."""
+        found = [self]
+        for number in path:
+            found = [Message(part) for message in found for part in message.parts(number)]
+        return found
 
 
-def varint(message: bytes, at: int) -> tuple[int, int]:
+def varint(content: bytes, at: int) -> tuple[int, int]:
     """Return the unsigned number that starts at a byte, and where it ends.
 
     Raises:
@@ -43,27 +81,11 @@ def varint(message: bytes, at: int) -> tuple[int, int]:
     """
     value = 0
     for shift in range(0, MAX_VARINT_BITS + 1, 7):
-        if at >= len(message):
+        if at >= len(content):
             break
-        byte = message[at]
+        byte = content[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
     raise ValueError(f"a torn number before byte {at}")
-
-
-def signed(value: int) -> int:
-    """Return a varint as the int64 that it stands for."""
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
-
-
-def zigzag(value: int) -> int:
-    """Return a varint as the sint64 that it stands for."""
-    return (value >> 1) ^ -(value & 1)
-
-
-def real(value: bytes) -> float:
-    """Return a fixed field of four or eight bytes as the float that it stands for."""
-    return float(struct.unpack("<f" if len(value) == 4 else "<d", value)[0])

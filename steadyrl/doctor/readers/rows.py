@@ -29,6 +29,7 @@ SUMMARY = "train_runtime"  # the last row of Hugging Face's Trainer has means ov
 # Lists of one number for each completion are summarised.
 LISTS = ("rewards", "reward", "scores", "advantages", "response_lengths", "completion_lengths")
 MAX_LIST = 1 << 16
+CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 COARSE = ("epoch", "episode")  # of which a step may be a part
 MIN_SHARE = 0.5  # of the first rows that must have a key for it to be the step
@@ -47,10 +48,22 @@ class Rows:
         self.step_key: str | None = None
         self._candidates = step_keys
         self._null = null
+        self._waiting: list[dict[str, Any]] = []
         self._count = 0
         self._without_step = 0
         self._seen: list[tuple[np.ndarray, np.ndarray]] = []
         self._last_step, self._attempt = -MAX_STEP, 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether no row was added yet."""
+        return not self._count and not self._waiting
+
+    def put(self, row: dict[str, Any]) -> None:
+        """Add one row."""
+        self._waiting.append(row)
+        if len(self._waiting) >= CHUNK:
+            self._flush()
 
     def add(self, rows: list[dict[str, Any]], ranks: np.ndarray | None = None) -> None:
         """Add a chunk of rows.
@@ -70,38 +83,37 @@ class Rows:
         if places is not None:
             rows = [rows[i] for i in places]
             self._without_step += len(order) - len(places)
-        if ranks is not None and places is not None:
-            ranks = ranks[places]
+            ranks = None if ranks is None else ranks[places]
         attempts = self._attempts(steps) if ranks is None else ranks
         self._seen.append((steps, attempts))
         self._add_level(rows, steps, attempts, "", 0)
+
+    def log(self, path: str, kind: str, settings: Mapping[str, Any] | None = None, notes: Sequence[str] = ()) -> RawLog:
+        """Return the log; arguments as of ``Columns.log``."""
+        self._flush()
+        own = []
+        if self._count and self.step_key is None:
+            own.append(NUMBERED)
+        if self._without_step:
+            own.append(f"rows left out, for they have no whole number under '{self.step_key}': {self._without_step}")
+        return self.columns.log(path, kind, settings or {}, [*notes, *own])
+
+    def keep_last_rows(self) -> None:
+        """Leave out every row whose step was written again by a later attempt, with all that it holds."""
+        if self._seen:
+            self.columns.keep_last_rows(*(np.concatenate([pair[i] for pair in self._seen]) for i in (0, 1)))
+
+    def _flush(self) -> None:
+        self.add(self._waiting)
+        self._waiting = []
 
     def _attempts(self, steps: np.ndarray) -> np.ndarray:
         """Return how often the steps [n] went back before each row: rows after that are a later writing."""
         if not len(steps):
             return steps
-        back = np.diff(steps, prepend=self._last_step) < 0
-        attempts = self._attempt + np.cumsum(back)
+        attempts = self._attempt + np.cumsum(np.diff(steps, prepend=self._last_step) < 0)
         self._last_step, self._attempt = int(steps[-1]), int(attempts[-1])
         return attempts
-
-    def keep_last_rows(self) -> None:
-        """Leave out every row whose step was written again by a later attempt, with all that it holds."""
-        if self._seen:
-            steps, written = (np.concatenate([pair[i] for pair in self._seen]) for i in (0, 1))
-            self.columns.keep_last_rows(steps, written)
-
-    def log(self, path: str, kind: str, settings: Mapping[str, Any] | None = None, notes: Sequence[str] = ()) -> RawLog:
-        """Return the log; arguments as of ``Columns.log``."""
-        return self.columns.log(path, kind, settings or {}, [*notes, *self._notes()])
-
-    def _notes(self) -> list[str]:
-        notes = []
-        if self._count and self.step_key is None:
-            notes.append(NUMBERED)
-        if self._without_step:
-            notes.append(f"rows left out, for they have no whole number under '{self.step_key}': {self._without_step}")
-        return notes
 
     def _steps(self, rows: list[dict[str, Any]], order: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the steps of those rows that have one and the places of these rows, None if all have."""

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from steadyrl.doctor.readers import own, trainer_state
-from steadyrl.doctor.readers.completions import StepFiles, beside, holds_texts
+from steadyrl.doctor.readers import document, own
+from steadyrl.doctor.readers.completions import JsonTexts, beside, file_holds_texts
 from steadyrl.doctor.readers.same import same_run
 from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sure_sources, text_sources
 from steadyrl.doctor.series import RawLog
@@ -72,11 +72,9 @@ def search(path: Path | str, knows: Knows) -> Found:
         if given.is_dir():
             return _Search(given, knows).found()
         if given.is_file():
-            return Found(tuple(_with_texts(given, _filled(given, of_file(given)(), knows))))
+            return Found(tuple(_filled(given, of_file(given)(), knows)))
     except OSError as error:
-        raise RunError(
-            f"cannot read '{path}': {error.strerror or error}; change its permissions or copy the log"
-        ) from error
+        raise RunError(_refusal(given, error)) from error
     raise RunError(f"there is no file or folder '{path}'; give {KNOWN}")
 
 
@@ -101,7 +99,7 @@ def _pasted(knows: Knows) -> Found:
 
 
 def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
-    """Return the logs that hold a metric that something is known of.
+    """Return the logs that hold a metric that something is known of; a single one has the completions beside it.
 
     Raises:
         RunError: None does.
@@ -110,24 +108,18 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     if not filled:
         raise RunError(f"'{path}' is a log without a number; wait for the first logged step, or name another log")
     known = [log for log in filled if knows(log)]
-    left_out = [log.path for log in filled if not knows(log)]
-    if known and left_out:
-        note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
-        return [replace(known[0], notes=(*known[0].notes, note)), *known[1:]]
     if not known:
         names = sorted({name for log in filled for name in log.columns})
         raise RunError(
             f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, with metrics "
             "such as reward, kl or loss"
         )
+    if left_out := [log.path for log in filled if log not in known]:
+        note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
+        known[0] = replace(known[0], notes=(*known[0].notes, note))
+    if len(known) == 1 and not known[0].completions and path.is_file() and (files := beside(path.parent)):
+        known[0] = replace(known[0], completions=JsonTexts(files))
     return known
-
-
-def _with_texts(path: Path, logs: Sequence[RawLog]) -> list[RawLog]:
-    """Return logs with the completions that lie in folders beside a single log of a trainer's own."""
-    if len(logs) != 1 or logs[0].completions or path.is_dir() or not (files := beside(path.parent)):
-        return list(logs)
-    return [replace(logs[0], completions=StepFiles(files))]
 
 
 @dataclass
@@ -137,95 +129,93 @@ class _Search:
     logs: list[RawLog] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     beside: dict[int, list[str]] = field(default_factory=dict)  # left out, by the log of whose run they are
-    strange: list[tuple[str, str]] = field(default_factory=list)  # path and why, of what is no log of a run
+    strange: dict[str, str] = field(default_factory=dict)  # why it is no log of a run, by path
+    with_log: set[Path] = field(default_factory=set)  # folders
     files_left: int = MAX_FILES
     cut: bool = False
 
     def found(self) -> Found:
-        """Search the whole folder.
+        """Search the whole folder; links are not followed: they may lead in a circle.
 
         Raises:
             RunError: Nothing in it could be a log.
         """
-        self._folder(self.root, 0)
+        for name, inner, files in os.walk(self.root, onerror=self._refused):
+            folder = Path(name)
+            try:
+                passed_over = self._folder(folder, sorted(folder / file for file in files))
+                # The output folder of a Trainer has found the newest of its checkpoints.
+                inner[:] = sorted(
+                    one
+                    for one in inner
+                    if one not in passed_over and one[0] != "." and not document.is_checkpoint(folder / one)
+                )
+            except OSError as error:
+                error.filename = name
+                self._refused(error)
+                inner.clear()
+            if inner and (not self.files_left or len(folder.relative_to(self.root).parts) >= MAX_DEPTH):
+                self.cut = True
+                inner.clear()
         if not self.logs:
             self.unreadable.update(self.strange)
         if not self.logs and not self.unreadable:
             raise RunError(f"'{self.root}' holds no log that steadyrl can read; known are {KNOWN}")
-        logs = [self._with_notes(place, log) for place, log in enumerate(self.logs)]
+        logs = [replace(log, notes=(*log.notes, *self._notes(place))) for place, log in enumerate(self.logs)]
         return Found(tuple(logs), self.unreadable)
 
-    def _with_notes(self, place: int, log: RawLog) -> RawLog:
+    def _refused(self, error: OSError) -> None:
+        self.unreadable[str(error.filename)] = _refusal(error.filename, error)
+
+    def _notes(self, place: int) -> list[str]:
         notes = []
         if place in self.beside:
             named = _listed(self.beside[place])
             notes.append(f"left out, for they show the same run or no history of one (name one to see it): {named}")
         if place == 0 and self.strange:
-            named = _listed([path for path, _ in self.strange])
-            notes.append(f"left out in '{self.root}', for they hold no known metric: {named}")
+            notes.append(f"left out in '{self.root}', for they hold no known metric: {_listed(list(self.strange))}")
         if place == 0 and self.cut:
             notes.append(
                 f"the search of '{self.root}' ended after {MAX_FILES} files or {MAX_DEPTH} folders' depth; name "
                 "folders further down to see the rest"
             )
-        return replace(log, notes=(*log.notes, *notes)) if notes else log
+        return notes
 
-    def _folder(self, folder: Path, depth: int, below_log: bool = False) -> None:
-        """Take in a folder and those below; links are not followed: they may lead in a circle."""
-        try:
-            with os.scandir(folder) as held:
-                entries = sorted((Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in held)
-            files = [path for path, is_folder in entries if not is_folder and path.is_file()]
-            if any(path.name == "debug-internal.log" for path in files):
-                files = [path for path in files if path.name not in W_AND_B_WORDS]
-            self.cut |= len(files) > self.files_left
-            files = files[: self.files_left]
-            self.files_left -= len(files)
-            sources = self._sources(folder, files)
-            here = False
-            for source in sources:
-                here |= self._read(source, below_log or (here and holds_texts(source.path)))
-            below_log |= here
-        except OSError as error:
-            self.unreadable[str(folder)] = f"cannot read '{folder}': {error.strerror or error}; change its permissions"
-            return
-        kept = KEPT if own.is_run_folder(folder) else set()
-        if any(source.kind == Kind.TRACKED_RUN for source in sources):
-            kept |= KEPT_BY_TRACKERS
-        for path in (path for path, is_folder in entries if is_folder):
-            # The output folder of a Trainer has found the newest of its checkpoints.
-            if path.name in PASSED_OVER | kept or path.name.startswith(".") or trainer_state.is_checkpoint(path):
-                continue
-            if depth + 1 > MAX_DEPTH or not self.files_left:
-                self.cut = True
-                return
-            self._folder(path, depth + 1, below_log)
-
-    def _sources(self, folder: Path, files: Sequence[Path]) -> list[Source]:
-        """Return the logs of a folder, the surest first; of its own files a run directory is the one log."""
+    def _folder(self, folder: Path, files: list[Path]) -> set[str]:
+        """Take in the logs of a folder; return which of the folders in it are passed over."""
+        files = [path for path in files if path.is_file()]
+        if any(path.name == "debug-internal.log" for path in files):
+            files = [path for path in files if path.name not in W_AND_B_WORDS]
+        self.cut |= len(files) > self.files_left
+        files = files[: self.files_left]
+        self.files_left -= len(files)
         sources = sure_sources(folder, files)
         runs = [source for source in sources if source.kind == Kind.RUN]
         sources = [source for source in sources if source.kind != Kind.RUN or source is runs[0]]
         sources += text_sources([path for path in files if not _kept_file(path, sources)])
-        return sorted(sources, key=lambda source: -source.kind)
+        below_log = not self.with_log.isdisjoint(folder.parents)
+        for source in sorted(sources, key=lambda source: -source.kind):
+            if self._read(source, below_log or (folder in self.with_log and file_holds_texts(source.path))):
+                self.with_log.add(folder)
+        own_folders = KEPT if own.is_run_folder(folder) else set()
+        tracked = any(source.kind == Kind.TRACKED_RUN for source in sources)
+        return PASSED_OVER | own_folders | (KEPT_BY_TRACKERS if tracked else set())
 
     def _read(self, source: Source, may_be_samples: bool) -> bool:
         """Take in the runs of a source; return whether there is one. One bad file must not hide the runs beside it."""
+        path = str(source.path)
         if source.kind == Kind.ROWS and may_be_samples and not holds_history(source.path):
-            self._leave_out(len(self.logs) - 1, source.path)
+            self._leave_out(len(self.logs) - 1, path)
             return False
         try:
             logs = source.read()
-        except RunError as error:
-            self.unreadable[str(source.path)] = str(error)
-            return False
-        except OSError as error:
-            self.unreadable[str(source.path)] = f"cannot read '{source.path}': {error.strerror or error}"
+        except (RunError, OSError) as error:
+            self.unreadable[path] = str(error) if isinstance(error, RunError) else _refusal(path, error)
             return False
         try:
-            logs = _with_texts(source.path, _filled(source.path, logs, self.knows))
+            logs = _filled(source.path, logs, self.knows)
         except RunError as error:
-            self.strange.append((str(source.path), str(error)))
+            self.strange[path] = str(error)
             return False
         before = range(max(len(self.logs) - COMPARED, 0), len(self.logs))
         for log in logs:
@@ -233,11 +223,11 @@ class _Search:
             if twin is None:
                 self.logs.append(log)
             else:
-                self._leave_out(twin, source.path)
+                self._leave_out(twin, path)
         return not source.shared
 
-    def _leave_out(self, place: int, path: Path) -> None:
-        self.beside.setdefault(max(place, 0), []).append(str(path))
+    def _leave_out(self, place: int, path: str) -> None:
+        self.beside.setdefault(max(place, 0), []).append(path)
 
 
 def _kept_file(path: Path, sources: Sequence[Source]) -> bool:
@@ -246,6 +236,10 @@ def _kept_file(path: Path, sources: Sequence[Source]) -> bool:
     of_steps = (run.metrics_file, run.findings_file, run.actions_file, run.curriculum_file)
     kept = (*of_steps, run.info_file, run.resolved_file)
     return path in kept and any(source.path == path.parent and source.kind == Kind.RUN for source in sources)
+
+
+def _refusal(path: Path | str, error: OSError) -> str:
+    return f"cannot read '{path}': {error.strerror or error}; change its permissions or copy the log"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,24 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.readers import (
-    csv_table,
-    database,
-    document,
-    jsonl,
-    mlflow,
-    own,
-    printed,
-    tensorboard,
-    trackio,
-    trainer_state,
-    verl,
-    wandb,
-)
+from steadyrl.doctor.readers import console, database, document, jsonl, mlflow, own, tables, tensorboard, wandb
 from steadyrl.doctor.readers.lines import Lines, head, parse_objects
 from steadyrl.doctor.readers.rows import find_step_key
 from steadyrl.doctor.series import RawLog
@@ -35,6 +21,7 @@ KNOWN = (
     "a trackio or MLflow database, an mlruns folder, JSON, JSON lines, CSV, a table, or what a trainer prints"
 )
 HEAD = 1 << 16  # bytes
+HEAD_OF_EVENTS = 64  # bytes, in which an event file names itself
 FIRST_LINES = 200
 DOCUMENT = re.compile(rb'[\[{]\s*["{\[\]]')
 METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*:', re.IGNORECASE)
@@ -79,7 +66,9 @@ def of_file(path: Path) -> Reader:
     """
     if path.stat().st_size == 0:
         raise RunError(f"'{path}' is empty; if the run goes on, wait for its first step; else name another log")
-    reader = _of_binary(path) or _of_rows(path, needs_step=False) or _of_console(path)
+    if binary := _binary(path):
+        return binary.read
+    reader = _of_rows(path, needs_step=False) or _of_console(path)
     if reader is None:
         raise RunError(f"'{path}' is no log that steadyrl can read; known are {KNOWN}; export the metrics as CSV")
     return reader
@@ -94,20 +83,16 @@ def sure_sources(folder: Path, files: Sequence[Path]) -> list[Source]:
     """
     found: list[Source] = []
     if own.is_run_folder(folder):
-        found.append(Source(folder, Kind.RUN, partial(_one, own.read, folder)))
-    if state := trainer_state.find(folder):
-        found.append(Source(state, Kind.RUN, partial(document.read, state)))
+        found.append(Source(folder, Kind.RUN, _one(own.read, folder)))
+    if state := document.newest_state(folder):
+        found.append(Source(state, Kind.RUN, lambda: document.read(state)))
     if mlflow.is_run_folder(folder):
-        found.append(Source(folder, Kind.TRACKED_RUN, partial(_one, mlflow.read_folder, folder)))
-    events = [path for path in files if _is_events(path)]
+        found.append(Source(folder, Kind.TRACKED_RUN, _one(mlflow.read, folder)))
+    binary = [source for path in files if (source := _binary(path))]
+    events = [source.path for source in binary if source.kind == Kind.TRACKED and not source.shared]
     if events:
-        where = events[0] if len(events) == 1 else folder
-        found.append(Source(where, Kind.TRACKED, partial(_one, tensorboard.read, events)))
-    for path in files:
-        if path not in events and (reader := _of_binary(path)):
-            shared = not head(path, HEAD).startswith(wandb.MAGIC)
-            found.append(Source(path, Kind.TRACKED if shared else Kind.TRACKED_RUN, reader, shared))
-    return found
+        found.append(Source(events[0] if len(events) == 1 else folder, Kind.TRACKED, _one(tensorboard.read, events)))
+    return [*found, *(source for source in binary if source.path not in events)]
 
 
 def text_sources(files: Sequence[Path]) -> list[Source]:
@@ -115,7 +100,7 @@ def text_sources(files: Sequence[Path]) -> list[Source]:
     found = []
     for path in files:
         suffix = path.suffix.lower()
-        if suffix in TEXT_NAMES and path.name != trainer_state.NAME and (reader := _of_rows(path, needs_step=True)):
+        if suffix in TEXT_NAMES and path.name != document.STATE and (reader := _of_rows(path, needs_step=True)):
             found.append(Source(path, Kind.ROWS, reader))
         elif suffix in CONSOLE_NAMES and (reader := _of_console(path)):
             found.append(Source(path, Kind.CONSOLE, reader))
@@ -136,39 +121,32 @@ def holds_history(path: Path) -> bool:
     return different > 1 and 2 * different >= len(steps)
 
 
-def _is_events(path: Path) -> bool:
-    return tensorboard.is_events(head(path, HEAD)) or ("tfevents" in path.name and path.stat().st_size > 0)
-
-
-def _of_binary(path: Path) -> Reader | None:
-    if _is_events(path):
-        return partial(_one, tensorboard.read, [path])
+def _binary(path: Path) -> Source | None:
     start = head(path, HEAD)
     if start.startswith(wandb.MAGIC):
-        return partial(_one, wandb.read, path)
-    return partial(_read_database, path) if start.startswith(database.MAGIC) else None
+        return Source(path, Kind.TRACKED_RUN, _one(wandb.read, path))
+    if start.startswith(database.MAGIC):
+        return Source(path, Kind.TRACKED, lambda: database.read(path), shared=True)
+    if tensorboard.MAGIC in start[:HEAD_OF_EVENTS] or ("tfevents" in path.name and start):
+        return Source(path, Kind.TRACKED, _one(tensorboard.read, [path]))
+    return None
 
 
 def _of_rows(path: Path, needs_step: bool) -> Reader | None:
     """Return the reader of a text with one row per line, or of one JSON document; None if it is neither."""
     start = head(path, HEAD).lstrip()
     if start.startswith(b"{") and b'"log_history"' in start:
-        return partial(document.read, path)
+        return lambda: document.read(path)
     lines = _first_lines(path)
     rows, broken = parse_objects(lines)
     if rows and len(rows) >= broken and not (len(rows) == 1 and _is_document(rows[0])):
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
-            return partial(_one, own.read, path.parent)
-        if all(map(verl.is_record, rows)):
-            return partial(_one, verl.read_file, path)
-        return partial(_one, jsonl.read, path) if find_step_key(rows) or not needs_step else None
+            return _one(own.read, path.parent)
+        return _one(jsonl.read, path) if find_step_key(rows) or not needs_step else None
     if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
-        return partial(document.read, path)
-    header, first = (line.decode("utf-8", errors="replace") for line in [*lines, b"", b""][:2])
-    separator = csv_table.find_separator(header, first)
-    if separator is None or (needs_step and not csv_table.names_step(header, first, separator)):
-        return None
-    return partial(_one, csv_table.read, path, separator)
+        return lambda: document.read(path)
+    separator = tables.separator_of(lines, needs_step)
+    return _one(tables.read_csv, path, separator) if separator else None
 
 
 def _is_document(row: dict[str, Any]) -> bool:
@@ -177,26 +155,12 @@ def _is_document(row: dict[str, Any]) -> bool:
 
 
 def _of_console(path: Path) -> Reader | None:
-    """Return the reader of printed metrics; verl's go first, for it prints its config as dicts, too."""
-    for chunk in Lines(path):
-        if any(verl.CONSOLE_LINE.search(line) for line in chunk if b"step:" in line):
-            return partial(_one, verl.read_console, path)
-    return partial(_one, printed.read, path) if printed.holds_metrics(path) else None
-
-
-def _read_database(path: Path) -> list[RawLog]:
-    with database.opened(path) as connection:
-        columns = database.columns(connection, "metrics")
-    if columns >= mlflow.NEEDS:
-        return mlflow.read_database(path)
-    if columns >= trackio.NEEDS:
-        return trackio.read(path)
-    raise RunError(f"'{path}' is a database without the table 'metrics' of trackio or MLflow; known are {KNOWN}")
+    return _one(console.read, path) if console.holds_metrics(path) else None
 
 
 def _first_lines(path: Path) -> list[bytes]:
     return next((chunk for chunk in Lines(path) if chunk), [])[:FIRST_LINES]
 
 
-def _one(read_log: Callable[..., RawLog], *arguments: object) -> list[RawLog]:
-    return [read_log(*arguments)]
+def _one(read_log: Callable[..., RawLog], *arguments: object) -> Reader:
+    return lambda: [read_log(*arguments)]

@@ -11,6 +11,7 @@ import numpy as np
 
 MAX_DIGITS = 64  # of a number written as text; longer texts are no metrics
 MAX_NESTING = 16
+WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}
 
 _WRAPPED = re.compile(r"(?:\w+\.)*(?:float|int|uint|bfloat|double|tensor|array)\w*\(\s*([^\s,()]+).*", re.DOTALL)
 _MISSING = {"none", "null", "n/a"}
@@ -79,12 +80,14 @@ def flat_settings(nested: Mapping[str, Any], prefix: str = "", depth: int = 0) -
     return found
 
 
-def setting(text: str) -> Any:
-    """Return a setting that was written as text: a number, True, False or None where it spells one."""
-    words = {"True": True, "False": False, "None": None, "true": True, "false": False}
-    if text in words:
-        return words[text]
+def typed(value: Any) -> Any:
+    """Return a setting that was written as text as the number or truth value that it spells, None for words of none."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
     if re.fullmatch(r"[-+]?\d{1,18}", text):
         return int(text)
-    value = spelled(text)
-    return text if value is None else value
+    found = spelled(text)
+    return text if found is None else found

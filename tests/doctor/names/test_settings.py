@@ -6,7 +6,7 @@ import pytest
 from steadyrl import config
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.identify import TABLES, identify
-from steadyrl.doctor.names.settings import typed
+from steadyrl.doctor.readers.spelling import typed
 from steadyrl.doctor.series import Column, RawLog
 from tests.doctor.names.vocabulary import VOCABULARY
 

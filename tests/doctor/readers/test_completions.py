@@ -1,6 +1,6 @@
 import json
 
-from steadyrl.doctor.readers.completions import MAX_TEXT, StepFiles, step_files
+from steadyrl.doctor.readers.completions import MAX_TEXT, JsonTexts, step_files
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Written
 from steadyrl.rundir import append_line, write_json
@@ -23,4 +23,4 @@ def test_rollouts_of_our_own_run_are_read_by_step(tmp_path):
 def test_a_text_is_cut_and_a_reward_may_be_unknown(tmp_path):
     (tmp_path / "7.jsonl").write_text(json.dumps({"input": "p", "output": "x" * (MAX_TEXT + 1), "score": None}) + "\n")
     (tmp_path / "notes.jsonl").write_text('{"output": "no step"}\n')
-    assert list(StepFiles(step_files(tmp_path))) == [Written(7, "p", "x" * MAX_TEXT, None)]
+    assert list(JsonTexts(step_files(tmp_path))) == [Written(7, "p", "x" * MAX_TEXT, None)]

@@ -16,7 +16,6 @@ from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
 MAX_TEXT = 1 << 14  # characters of a line of metrics
-CHUNK = 1024
 MIN_SHARE = 0.2  # of the records that must have a name: others stood in some other text
 FEW = 5  # records of which every name is kept
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
@@ -30,48 +29,42 @@ STEP_NAMES = ("step", "global_step", "iteration", "iter")
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
 
 
-class Records:
-    """Takes lines in their order and makes records of them."""
+class Words:
+    """Takes lines in their order and makes records of them.
+
+    Attributes:
+        sure: Whether the lines so far hold a record of metrics for sure.
+    """
 
     def __init__(self) -> None:
-        self._stepped, self._bare = Rows(("step",)), Rows(())
-        self._chunks: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-        self._count = {True: 0, False: 0}
+        self.sure = False
+        self._rows = {True: Rows(("step",)), False: Rows(())}  # with a step, and without
+        self._counts = {True: 0, False: 0}
         self._record: dict[str, Any] = {}
-        self._sure = False
 
-    def add(self, line: str) -> bool:
-        """Take in a line; return whether lines so far hold a record of metrics for sure."""
+    def add(self, line: str) -> None:
+        """Take in a line."""
         if len(line) > MAX_TEXT:
-            return self._sure
+            return
         begins = STEP.search(line)
         pairs = _pairs(line, begins)
         step = int(begins[2]) if begins else next((pairs[name] for name in STEP_NAMES if name in pairs), None)
+        stepped = step is not None or "step" in self._record
         if step is not None:
-            if step != self._record.get("step"):
-                self._end()
-            pairs = {name: value for name, value in pairs.items() if name not in STEP_NAMES}
-            self._record = {"step": step, **pairs, **self._record}
-        elif "step" in self._record:
-            self._record = {**pairs, **self._record}
-        else:
-            if self._record.keys() & pairs.keys():
-                self._end()
-            self._record.update(pairs)
-        if pairs and not self._sure:
+            pairs = {"step": step} | {name: value for name, value in pairs.items() if name not in STEP_NAMES}
+        if step != self._record.get("step") if step is not None else not stepped and self._record.keys() & pairs.keys():
+            self._end()
+        # Of a record with a step the first value of a name counts: what follows may be of something else.
+        self._record = {**pairs, **self._record} if stepped else {**self._record, **pairs}
+        if pairs and not self.sure:
             metrics = sum(METRIC.search(name) is not None for name in self._record)
-            self._sure = metrics > 1 or (metrics > 0 and "step" in self._record)
-        return self._sure
+            self.sure = metrics > 1 or (metrics > 0 and stepped)
 
     def log(self, path: str, notes: Sequence[str]) -> RawLog:
         """Return the log of all records: of those with a step, where there are any."""
         self._end()
-        stepped = self._count[True] > 0
-        rows = self._stepped if stepped else self._bare
-        for kind, target in ((True, self._stepped), (False, self._bare)):
-            target.add(self._chunks[kind])
-        log = rows.log(path, "printed", {}, notes)
-        count = self._count[stepped]
+        stepped = self._counts[True] > 0
+        log, count = self._rows[stepped].log(path, "printed", {}, notes), self._counts[stepped]
         often = {
             name: column
             for name, column in log.columns.items()
@@ -81,15 +74,9 @@ class Records:
 
     def _end(self) -> None:
         record, self._record = self._record, {}
-        if not record.keys() - {"step"}:
-            return
-        stepped = "step" in record
-        self._count[stepped] += 1
-        chunk = self._chunks[stepped]
-        chunk.append(record)
-        if len(chunk) == CHUNK:
-            (self._stepped if stepped else self._bare).add(chunk)
-            self._chunks[stepped] = []
+        if record.keys() - {"step"}:
+            self._counts["step" in record] += 1
+            self._rows["step" in record].put(record)
 
 
 def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
@@ -100,10 +87,9 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
         number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
         if number is not None:
             found.setdefault(_clean(name), number)
-    if begins:
-        for part in line[begins.end() :].split(","):
-            if worded := WORDED.search(part):
-                found.setdefault(_clean(worded[1]), spelled(worded[2].replace(",", "")))
+    for part in line[begins.end() :].split(",") if begins else ():
+        if worded := WORDED.search(part):
+            found.setdefault(_clean(worded[1]), spelled(worded[2].replace(",", "")))
     return {name: value for name, value in found.items() if name and value is not None}
 
 

@@ -1,0 +1,132 @@
+"""Metrics among what a trainer prints: verl's lines, Python dicts or JSON, "name: value" in words, tables.
+
+Of these the surest that a file holds is read: what looks like a metric in ordinary text is often none. verl prints a
+line ``step:12 - actor/loss:0.5 - ...`` for each step, behind the prefix and colours of Ray.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from steadyrl.doctor.readers import tables
+from steadyrl.doctor.readers.completions import PrintedTables
+from steadyrl.doctor.readers.lines import Lines, plain
+from steadyrl.doctor.readers.printed_config import PrintedConfig
+from steadyrl.doctor.readers.progress import Bars
+from steadyrl.doctor.readers.rows import NUMBERED, SUMMARY, Rows
+from steadyrl.doctor.readers.spelling import spelled
+from steadyrl.doctor.readers.words import Words
+from steadyrl.doctor.series import Column, RawLog
+
+MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
+MAX_BRACKETS = 100
+VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
+OPENING = re.compile(r"\{ *[\"']")
+# Numbers that Python shows in a form that is no literal.
+BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
+# What a dict of metrics has at least one of; token ids and counts of devices are printed as dicts, too.
+METRIC = re.compile(
+    r"(^|[/_ ])(loss|rewards?|kl|entropy|grad_norm|accuracy|score|learning_rate|advantages?)($|[/_ ])", re.I
+)
+
+
+class _Console:
+    """Takes the lines of a console in their order."""
+
+    def __init__(self) -> None:
+        self.config, self.bars = PrintedConfig(), Bars()
+        self.verl, self.dicts, self.words = Rows(("step",)), Rows(), Words()
+        self.framed = False  # whether there are tables of completions
+
+    def add(self, raw: bytes) -> bool:
+        """Take in a line; return whether the lines so far hold metrics for sure."""
+        line = plain(raw)
+        if "step:" in line and (row := _verl_row(line)):
+            self.verl.put(row)
+            return True
+        if "%|" in line:
+            self.bars.see(line)
+        self.framed |= "┃ Prompt" in line
+        self.config.add(line)
+        if "{" in line and _is_metrics(row := _dict_in(line)):
+            self.bars.rows += 1
+            self.dicts.put(row)
+        elif self.dicts.empty and self.verl.empty:
+            self.words.add(line)
+        return self.words.sure or not self.dicts.empty
+
+
+def read(path: Path) -> RawLog:
+    """Read the metrics that a console log holds, with the settings and completions printed beside them."""
+    console, lines = _Console(), Lines(path)
+    for chunk in lines:
+        for line in chunk:
+            console.add(line)
+    config, notes = console.config, lines.notes()
+    if not console.verl.empty:
+        log = console.verl.log(str(path), "verl_console", {}, notes)
+    elif not console.dicts.empty:
+        log = _placed(console, str(path), notes)
+    else:
+        log = tables.find(path, notes) or console.words.log(str(path), notes)
+    planned = {"max_steps": console.bars.planned} if console.bars.planned and log.format != "verl_console" else {}
+    return replace(
+        log, settings={**planned, **config.settings}, completions=PrintedTables(path) if console.framed else ()
+    )
+
+
+def holds_metrics(path: Path) -> bool:
+    """Return whether a text file holds something that ``read`` finds."""
+    console = _Console()
+    return any(console.add(line) for chunk in Lines(path) for line in chunk) or tables.find(path, []) is not None
+
+
+def _verl_row(line: str) -> dict[str, Any]:
+    start = VERL.search(line)
+    row: dict[str, Any] = {}
+    for part in line[start.end() :].split(" - ") if start else ():
+        name, _, text = part.rpartition(":")
+        # Ray appends "[repeated 2x across cluster]" to lines that several workers print.
+        value = spelled(text.partition(" [")[0])
+        if name.strip() and value is not None:
+            row[name.strip()] = value
+    return {**row, "step": int(start[1])} if start and row else {}
+
+
+def _dict_in(line: str) -> dict[str, Any]:
+    """Return the dict that a line holds, Python's or JSON's; empty if it holds none."""
+    opening = OPENING.search(line)
+    held = line[opening.start() : line.rfind("}") + 1] if opening else ""
+    # Metrics have no backslashes; Python would warn of some of them while parsing.
+    if not held or len(held) > MAX_TEXT or "\\" in held or held.count("[") > MAX_BRACKETS:
+        return {}
+    for read_text, text in ((json.loads, held), (ast.literal_eval, held), (ast.literal_eval, BARE.sub(r"'\1'", held))):
+        try:
+            row = read_text(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # text that only looks like a dict
+            continue
+        return {str(key): value for key, value in row.items()} if isinstance(row, dict) else {}
+    return {}
+
+
+def _is_metrics(row: dict[str, Any]) -> bool:
+    """Return whether a dict is a row of metrics and no summary of the run."""
+    return SUMMARY not in row and any(METRIC.search(key) for key in row)
+
+
+def _placed(console: _Console, path: str, notes: list[str]) -> RawLog:
+    """Return the log of dicts, each at the step that it names, or that the bar beside it shows."""
+    log = console.dicts.log(path, "printed", {}, notes)
+    planned = console.config.settings.get("max_steps")
+    if console.dicts.step_key is not None:
+        return log
+    steps = console.bars.steps(planned if type(planned) is int else 0, console.config.complete)
+    if steps is None:
+        return log
+    columns = {name: Column(steps[column.steps - 1], column.values) for name, column in log.columns.items()}
+    return replace(log, columns=columns, notes=tuple(note for note in log.notes if note != NUMBERED))

@@ -1,0 +1,119 @@
+"""Tables: CSV, and those in text as notebooks and issue threads show them, with bars, tabs or spaces, or in HTML.
+
+In text a header is a line of names, one of them a metric's, over a line with as many cells, most of them numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from steadyrl.doctor.readers.lines import Lines, head, text_of
+from steadyrl.doctor.readers.rows import Rows, find_step_key
+from steadyrl.doctor.readers.spelling import spelled
+from steadyrl.doctor.series import RawLog
+
+SEPARATORS = ",\t;"
+MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
+MAX_TEXT = 1 << 14  # characters of a line
+METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
+STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode", re.IGNORECASE)
+RULE = re.compile(r"[\s|:+=_-]*")
+TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
+NOTHING = {"no log", "", "-", "none"}
+
+
+def separator_of(lines: Sequence[bytes], needs_step: bool) -> str | None:
+    """Return what separates the cells of a CSV that begins with these lines, or None if it is none.
+
+    Args:
+        lines: Without their ends.
+        needs_step: Whether one of its columns has to be the step.
+    """
+    for separator in SEPARATORS:
+        names, cells = (next(_cells_of([line], separator), []) for line in [*lines, b"", b""][:2])
+        if not len(names) == len(cells) > 1 or all(spelled(cell) is None for cell in cells):
+            continue
+        named = any(name.strip() for name in names) and all(spelled(name) is None for name in names)
+        if named and (not needs_step or find_step_key([dict(zip(names, cells, strict=True))])):
+            return separator
+    return None
+
+
+def read_csv(path: Path, separator: str) -> RawLog:
+    """Read a CSV; an empty cell is no value, and a row with too few or too many cells is left out."""
+    rows, lines, broken = Rows(), Lines(path), 0
+    table = _cells_of((line for chunk in lines for line in chunk), separator)
+    names = next(table)
+    for cells in table:
+        if len(cells) == len(names):
+            rows.put({name: cell for name, cell in zip(names, cells, strict=True) if name and cell})
+        else:
+            broken += bool(cells)
+    lost = [f"rows left out, for they have not {len(names)} cells: {broken}"] if broken else []
+    return rows.log(str(path), "csv", {}, [*lines.notes(), *lost])
+
+
+def _cells_of(lines: Iterable[bytes], separator: str) -> Iterator[list[str]]:
+    """Yield the cells of each row; of a row that is no text of a table, one empty cell."""
+    reader = csv.reader(map(text_of, lines), delimiter=separator)
+    while True:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield [""]
+
+
+def find(path: Path, notes: Sequence[str]) -> RawLog | None:
+    """Return the log of the first table of metrics in a text, or None if it holds none."""
+    rows, header, before = Rows(), list[str](), list[str]()
+    for line in _lines(path):
+        if len(line) > MAX_TEXT or RULE.fullmatch(line):
+            continue
+        cells = _cells(line)
+        names = header or before
+        if names and len(cells) == len(names) + 1:  # an index without a name, as pandas prints
+            cells = cells[1:]
+        if len(cells) == len(names) and _is_row(cells):
+            header = names
+            rows.put(dict(zip(names, cells, strict=True)))
+        before = cells if _is_header(cells) else []
+    return None if rows.empty else rows.log(str(path), "printed", {}, notes)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text; of HTML one for each row of a table."""
+    page = head(path, MAX_HTML)
+    if b"<tr" not in page:
+        yield from (text_of(line) for chunk in Lines(path) for line in chunk)
+        return
+    flat = re.sub(r"\s+", " ", text_of(page))
+    ruled = re.sub(r"<t[dh]\b[^>]{0,2000}>", "|", re.sub(r"<tr\b[^>]{0,2000}>", "\n", flat))
+    yield from html.unescape(re.sub(r"<[^>]{0,2000}>", "", ruled)).splitlines()
+
+
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
+    text = line.replace("│", "|").replace("┃", "|").strip()
+    if "|" in text:
+        return [cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|")]
+    if "\t" in text:
+        return [cell.strip() for cell in text.split("\t")]
+    wide = re.split(r"\s{2,}", text)
+    return wide if len(wide) > 2 else TWO_WORDS.sub(r"\1_\2", text).split()
+
+
+def _is_header(cells: list[str]) -> bool:
+    named = all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells)
+    return named and len(cells) > 1 and bool(METRIC.search(" ".join(cells))) and any(map(STEPS.search, cells))
+
+
+def _is_row(cells: list[str]) -> bool:
+    numbers = sum(spelled(cell) is not None for cell in cells)
+    nothing = sum(cell.lower() in NOTHING for cell in cells)
+    return numbers > 0 and numbers + nothing > len(cells) / 2
