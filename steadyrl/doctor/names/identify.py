@@ -6,13 +6,12 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from steadyrl.doctor.names import derive
-from steadyrl.doctor.names.settings import first, number
+from steadyrl.doctor.names.derive import first, number
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import RawLog, Run, Series
@@ -40,7 +39,7 @@ ESTIMATORS = ("exact", "centred", "rms", "k3", "k1", "k2", "abs", "mean", "sampl
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _Entry:
     """A column with its meaning, and its place in the table: where estimators are equal, the earlier comes first."""
 
     name: Name
@@ -55,8 +54,8 @@ def identify(log: RawLog) -> Run:
         log: As a reader gave it.
     """
     table = recognise(log)
-    placed = [entry for column in log.columns if (entry := _place(table, log, column))]
-    known = sorted([*placed, *_by_suffix(log, placed)], key=_exactness)
+    log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
+    known = sorted(_placed(table, log), key=_exactness)
     series: dict[str, list[Series]] = {}
     for entry in known:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
@@ -111,9 +110,7 @@ def recognise(log: RawLog) -> Table:
 
 def holds_known_metric(log: RawLog) -> bool:
     """Return whether any column is one that a check could look at; clocks are not."""
-    table = recognise(log)
-    placed = [entry for column in log.columns if (entry := _place(table, log, column))]
-    return any(entry.name.quantity not in CLOCKS for entry in (*placed, *_by_suffix(log, placed)))
+    return any(entry.name.quantity not in CLOCKS for entry in _placed(recognise(log), log))
 
 
 def explain(trainer: str) -> list[tuple[str, str, str, str]]:
@@ -141,35 +138,39 @@ def _matches(table: Table, log: RawLog) -> int:
     return sum(any(wildcard(pattern, name) is not None for name in spellings) for pattern in table.distinctive)
 
 
-def _place(table: Table, log: RawLog, column: str) -> _Placed | None:
+def _place(table: Table, log: RawLog, column: str) -> _Entry | None:
     """Return the meaning of a column: as the table has it, or else as common spellings do; None where none has."""
     for vocabulary in (table,) if table is COMMON else (table, COMMON):
         heldout = _heldout(vocabulary, column) if vocabulary is table else None
         if heldout is not None:
-            return _Placed(heldout, column, 0)
+            return _Entry(heldout, column, 0)
         patterns = list(vocabulary.names)
         for spelling in vocabulary.bare(column):
             pattern = best_pattern(vocabulary.names, spelling)
             if pattern is not None:
                 meaning = _chosen(vocabulary, log, pattern).filled(wildcard(pattern, spelling) or "")
-                return _Placed(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
+                return _Entry(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
     if column in TRACKED:
-        return _Placed(TRACKED[column], column, LATER)
+        return _Entry(TRACKED[column], column, LATER)
     spelled = next((name for name in (column, column.rpartition("/")[2]) if name.startswith(HELD_OUT)), None)
     if spelled is None or spelled[spelled.index("_") + 1 :] in NOT_MEASURED:
         return None
-    return _Placed(Name(f"heldout/{column}"), column, LATER)
+    return _Entry(Name(f"heldout/{column}"), column, LATER)
 
 
-def _by_suffix(log: RawLog, placed: Sequence[_Placed]) -> list[_Placed]:
-    """Return what the last parts of the other names tell, of each quantity that is not known yet and told once."""
+def _placed(table: Table, log: RawLog) -> list[_Entry]:
+    """Return the columns whose meaning is known.
+
+    Of names that no vocabulary has the last part counts, where it tells a quantity that nothing else and no other does.
+    """
+    placed = [entry for column in log.columns if (entry := _place(table, log, column))]
     taken, sources = {entry.name.quantity for entry in placed}, {entry.source for entry in placed}
-    found: dict[str, list[_Placed]] = {}
+    found: dict[str, list[_Entry]] = {}
     for column in log.columns:
         meaning = None if column in sources else _suffix(column)
         if meaning is not None and meaning.quantity not in taken:
-            found.setdefault(meaning.quantity, []).append(_Placed(meaning, column, LATER))
-    return [several[0] for several in found.values() if len(several) == 1]
+            found.setdefault(meaning.quantity, []).append(_Entry(meaning, column, LATER))
+    return [*placed, *(several[0] for several in found.values() if len(several) == 1)]
 
 
 def _chosen(table: Table, log: RawLog, pattern: str) -> Name:
@@ -197,14 +198,14 @@ def _heldout(table: Table, column: str) -> Name | None:
     return Name(f"heldout/{rest}", twin.unit, twin.estimator)
 
 
-def _exactness(entry: _Placed) -> tuple[bool, int, int, str]:
+def _exactness(entry: _Entry) -> tuple[bool, int, int, str]:
     """Return the order of columns: sound estimators before those with padding, then the most exact first."""
     kind, *rest = entry.name.estimator.split(" ")
     rank = ESTIMATORS.index(kind) if kind in ESTIMATORS else len(ESTIMATORS)
     return bool(rest), rank, entry.place, entry.source
 
 
-def _series(log: RawLog, entry: _Placed) -> Series:
+def _series(log: RawLog, entry: _Entry) -> Series:
     column = log.columns[entry.source]
     values = _transformed(entry.name.transform, np.asarray(column.values, np.float64))
     return Series(entry.name.quantity, entry.name.unit, entry.name.estimator, entry.source, column.steps, values)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.names.settings import Config
-
 TRAINERS = Path(__file__).parent / "trainers"
 BRACES = re.compile(r"\{([^}]*)\}")
+LISTS = ("distinctive", "prefixes", "heldout", "formats")  # written as words with spaces between
+
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,10 @@ def names(text: str) -> dict[str, Name]:
     """
     found: dict[str, Name] = {}
     for line in filter(str.strip, text.splitlines()):
-        theirs, _, meaning = line.partition(" = ")
-        sides = _expanded(theirs), _expanded(meaning)
-        for i in range(max(map(len, sides))):
-            left, right = (side[i % len(side)] for side in sides)
-            found |= dict.fromkeys(left.split(), Name(*(part.strip() for part in right.split(","))))
+        theirs, meanings = (_expanded(side) for side in line.split(" = "))
+        for i in range(max(len(theirs), len(meanings))):
+            meaning = Name(*(part.strip() for part in meanings[i % len(meanings)].split(",")))
+            found |= dict.fromkeys(theirs[i % len(theirs)].split(), meaning)
     return found
 
 
@@ -86,13 +86,9 @@ def keys(text: str) -> dict[str, str]:
 
 def _expanded(text: str) -> list[str]:
     """Return the texts that braces stand for; several braces in one text go together."""
-    choices = [held.split("|") for held in BRACES.findall(text)]
-    return ["".join(parts) for parts in _filled(BRACES.split(text)[::2], choices)] if choices else [text]
-
-
-def _filled(fixed: list[str], choices: list[list[str]]) -> Iterator[list[str]]:
-    for chosen in zip(*choices, strict=True):
-        yield [part for pair in zip(fixed, (*chosen, ""), strict=True) for part in pair]
+    fixed, *choices = BRACES.split(text)[::2], *(held.split("|") for held in BRACES.findall(text))
+    rows = list(zip(*choices, strict=True)) or [()]
+    return ["".join(part for pair in zip(fixed, (*row, ""), strict=True) for part in pair) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -106,12 +102,15 @@ class Table:
         keys: Its keys of canonical settings, "first|second" where it has had several.
         place_keys: Further keys, by the place of the KL that the settings say.
         facts: Canonical settings that always hold with this trainer, unless its config says otherwise.
-        algorithm: "always": its name; or "key" of the setting that names it, and "words" where that is another name;
-            else "column", which only PPO logs, and "otherwise" what it is without; see ``derive.algorithm``.
-        products, quotients, positive: What follows from several settings; see ``derive.derived``.
-        in_loss: The key that is true where the KL is paid in the loss, and false where it is in the reward.
-        adapts_with: The key of the target without which the coefficient of the KL does not adapt.
-        tempered: Whether logits are divided by the temperature, and truncation is not known.
+        algorithm: Rules, of which the first that fits tells it: the "key" of a setting and the "words" that it may
+            have, each with the algorithm's name ("*" is any word, and the word itself as the name); or a "name", and
+            the "column" that is only logged by it, if there is one.
+        kl: How the place of the KL is told: "switches" by place, the columns in which it is "shown", and what holds
+            "otherwise", or "by_algorithm"; "facts" by place; the key of the "target" without which the coefficient
+            does not adapt, or of the "kind" of its control.
+        products, quotients, positive: What follows from several settings; see ``derive.settings``.
+        tempered: The column whose presence says that logits are divided by the temperature, "*" for always; whether
+            they are truncated, too, is not known.
         whitened_ppo: Whether its PPO whitens advantages.
         schedule: Whether its steps and its warm-up are those of transformers' Trainer.
         needs: How many distinctive patterns it takes to be recognised.
@@ -122,6 +121,7 @@ class Table:
         caveats: What a reader of a metric should know, by the trainer's name.
         logs_critic: Whether it logs values wherever it learns them, so that a log without any has no critic.
         averages: Whether a row is the mean of all steps since the row before.
+        wrapper: What its config may be wrapped in.
     """
 
     trainer: str
@@ -130,13 +130,12 @@ class Table:
     keys: Mapping[str, str] = field(default_factory=dict)
     place_keys: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    algorithm: Mapping[str, Any] = field(default_factory=dict)
+    algorithm: Sequence[Mapping[str, Any]] = ()
+    kl: Mapping[str, Any] = field(default_factory=dict)
     products: Mapping[str, Sequence[str]] = field(default_factory=dict)
     quotients: Mapping[str, Sequence[str]] = field(default_factory=dict)
     positive: Mapping[str, str] = field(default_factory=dict)
-    in_loss: str = ""
-    adapts_with: str = ""
-    tempered: bool = False
+    tempered: str = ""
     whitened_ppo: bool = False
     schedule: bool = False
     needs: int = 1
@@ -147,6 +146,7 @@ class Table:
     caveats: Mapping[str, str] = field(default_factory=dict)
     logs_critic: bool = False
     averages: bool = False
+    wrapper: str = ""
 
     def own_keys(self, config: Config, settings: Mapping[str, Any]) -> dict[str, str]:
         """Return the trainer's own key of each canonical setting: the one that its config holds, else the first."""
@@ -165,23 +165,15 @@ class Table:
 
 def load(trainer: str) -> Table:
     """Return the table of a trainer, from its file and those that it extends."""
-    read = _read(trainer)
-    several: dict[str, Any] = {
-        name: tuple(read.pop(name).split()) for name in ("prefixes", "heldout", "formats") if name in read
+    held = _read(trainer)
+    made = {
+        "names": names(held["names"]),
+        "keys": keys(held.get("keys", "")),
+        "place_keys": {place: keys(text) for place, text in held.get("place_keys", {}).items()},
+        "choices": {name: _choice(held["choices"], name) for name in held.get("choices", {})},
+        **{name: tuple(held[name].split()) for name in LISTS if name in held},
     }
-    wrapper = read.pop("wrapper", "")
-    chosen = read.pop("choices", {})
-    return Table(
-        trainer,
-        names(read.pop("names")),
-        tuple(read.pop("distinctive", "").split()),
-        {name: _wrapped(theirs, wrapper) for name, theirs in keys(read.pop("keys", "")).items()},
-        {place: keys(text) for place, text in read.pop("place_keys", {}).items()},
-        quotients={n: [_wrapped(key, wrapper) for key in several] for n, several in read.pop("quotients", {}).items()},
-        choices={name: _choice(chosen, name, wrapper) for name in chosen},
-        **several,
-        **read,
-    )
+    return Table(trainer, **{**held, **made})
 
 
 def _read(trainer: str) -> dict[str, Any]:
@@ -191,14 +183,10 @@ def _read(trainer: str) -> dict[str, Any]:
     return {**base, **held, **both}
 
 
-def _wrapped(keys: str, wrapper: str) -> str:
-    return f"{keys}|{wrapper}{keys}" if wrapper else keys
-
-
-def _choice(held: Mapping[str, Mapping[str, str]], name: str, wrapper: str) -> Choice:
-    one = held[name]
-    meanings = held[one["as"]]["meanings"] if "as" in one else one["meanings"]
-    return Choice(_wrapped(one["settings"], wrapper), names(meanings), names(one.get("beside", "")))
+def _choice(choices: Mapping[str, Mapping[str, str]], name: str) -> Choice:
+    one = choices[name]
+    meanings = choices[one["as"]]["meanings"] if "as" in one else one["meanings"]
+    return Choice(one["settings"], names(meanings), names(one.get("beside", "")))
 
 
 def spell(name: str) -> str:
