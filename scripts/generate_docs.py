@@ -13,7 +13,7 @@ from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.doctor.check import Cause, Check
 from steadyrl.doctor.examine import CHECKS
-from steadyrl.doctor.names.identify import COMMON, TABLES, explain
+from steadyrl.doctor.names.identify import COMMON, TABLES
 from steadyrl.metrics import CATALOGUE
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -132,8 +132,7 @@ def names_page() -> str:
     for table in (*TABLES, COMMON):
         lines += [f"## {table.trainer}\n", "| its name | quantity | unit | estimator |", "|---|---|---|---|"]
         lines += [
-            f"| `{name}` | `{quantity}` | {unit} | {estimator} |"
-            for name, quantity, unit, estimator in explain(table.trainer)
+            f"| `{theirs}` | `{name.quantity}` | {name.unit} | {name.estimator} |" for theirs, name in table.meanings()
         ]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -15,7 +15,6 @@ from steadyrl.doctor.names.derive import first, number
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import RawLog, Run, Series
-from steadyrl.errors import ConfigError
 
 TRAINERS = (
     "steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-sft trl-ppo trl-ppo-old verl openrlhf nemo-rl "
@@ -111,25 +110,6 @@ def recognise(log: RawLog) -> Table:
 def holds_known_metric(log: RawLog) -> bool:
     """Return whether any column is one that a check could look at; clocks are not."""
     return any(entry.name.quantity not in CLOCKS for entry in _placed(recognise(log), log))
-
-
-def explain(trainer: str) -> list[tuple[str, str, str, str]]:
-    """Return what a trainer's names mean: (its name, quantity, unit, estimator); one row per value of a setting.
-
-    Raises:
-        ConfigError: There is no such trainer.
-    """
-    tables = {table.trainer: table for table in (*TABLES, COMMON)}
-    if trainer not in tables:
-        raise ConfigError(f"there are no names of a trainer '{trainer}'; known are: {', '.join(tables)}")
-    rows = []
-    for pattern, name in tables[trainer].names.items():
-        rows.append((pattern, name.quantity, name.unit, name.estimator))
-        choice = tables[trainer].choices.get(pattern)
-        for value, meaning in choice.meanings.items() if choice else ():
-            setting = f"{pattern} with {choice.settings.partition('|')[0] if choice else ''}={value}"
-            rows.append((setting, meaning.quantity, meaning.unit, meaning.estimator))
-    return rows
 
 
 def _matches(table: Table, log: RawLog) -> int:

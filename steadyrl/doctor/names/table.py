@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,14 @@ class Table:
             several = theirs.split("|")
             found[name] = next((key for key in several if key in config), several[0])
         return found
+
+    def meanings(self) -> Iterator[tuple[str, Name]]:
+        """Yield what each of its names means, and what a setting makes of it: "name with setting=value"."""
+        for pattern, name in self.names.items():
+            yield pattern, name
+            if choice := self.choices.get(pattern):
+                setting = choice.settings.partition("|")[0]
+                yield from ((f"{pattern} with {setting}={value}", one) for value, one in choice.meanings.items())
 
     def bare(self, logged: str) -> tuple[str, ...]:
         """Return the spellings that a logged name may have in this table: as it is, spelled as most are, no prefix."""

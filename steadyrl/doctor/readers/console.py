@@ -56,9 +56,9 @@ class _Console:
         if "{" in line and _is_metrics(row := _dict_in(line)):
             self.bars.rows += 1
             self.dicts.put(row)
-        elif self.dicts.empty and self.verl.empty:
+        elif not self.dicts.count and not self.verl.count:
             self.words.add(line)
-        return self.words.sure or not self.dicts.empty
+        return self.words.sure or self.dicts.count > 0
 
 
 def read(path: Path) -> RawLog:
@@ -68,9 +68,9 @@ def read(path: Path) -> RawLog:
         for line in chunk:
             console.add(line)
     config, notes = console.config, lines.notes()
-    if not console.verl.empty:
+    if console.verl.count:
         log = console.verl.log(str(path), "verl_console", {}, notes)
-    elif not console.dicts.empty:
+    elif console.dicts.count:
         log = _placed(console, str(path), notes)
     else:
         log = tables.find(path, notes) or console.words.log(str(path), notes)

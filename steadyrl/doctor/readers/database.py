@@ -13,10 +13,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.readers.columns import Columns
 from steadyrl.doctor.readers.lines import MAX_LINE, parse_json, text_of
 from steadyrl.doctor.readers.mlflow import finite_or_not
-from steadyrl.doctor.readers.rows import TRACKER_STEP_KEYS, Rows
+from steadyrl.doctor.readers.rows import POINT, TRACKER_STEP_KEYS, Rows
 from steadyrl.doctor.readers.spelling import flat_settings, number, typed
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
@@ -91,16 +90,16 @@ def _read_mlflow(connection: sqlite3.Connection, path: Path) -> list[RawLog]:
     has_settings = _columns(connection, "params") >= {"key", "value", "run_uuid"}
     logs = []
     for (run,) in connection.execute("SELECT run_uuid FROM metrics GROUP BY run_uuid ORDER BY min(timestamp)"):
-        points, settings = Columns(), dict[str, Any]()
+        rows, settings = Rows((POINT,)), dict[str, Any]()
         query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid IS ? ORDER BY timestamp, rowid"
         for key, step, value, is_nan in connection.execute(query, (run,)):
             found, at = math.nan if is_nan else number(value, None), number(step, None)
             if found is not None and at is not None:
-                points.point(str(key), at, finite_or_not(found))
+                rows.put({POINT: at, str(key): finite_or_not(found)})
         if has_settings:
             held = connection.execute("SELECT key, value FROM params WHERE run_uuid IS ?", (run,))
             settings = {str(key): typed(value) for key, value in held}
-        logs.append(points.log(f"{path}#{names.get(run) or run}", "mlflow", settings, []))
+        logs.append(rows.log(f"{path}#{names.get(run) or run}", "mlflow", settings, []))
     return logs
 
 

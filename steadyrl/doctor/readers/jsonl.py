@@ -22,7 +22,7 @@ def read(path: Path) -> RawLog:
     """Read a file of JSON lines that some trainer or logger wrote."""
     rows, notes, texts, wrapped = Rows(), list[str](), False, False
     for chunk in objects(path, notes):
-        if rows.empty:
+        if not rows.count:
             wrapped = all(map(_is_wrapped, chunk[:FEW]))
             rows = Rows(("step",) if wrapped else STEP_KEYS)
         if wrapped:

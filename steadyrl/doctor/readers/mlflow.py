@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from steadyrl.doctor.readers.columns import Columns
 from steadyrl.doctor.readers.lines import Lines, text_of
+from steadyrl.doctor.readers.rows import POINT, Rows
 from steadyrl.doctor.readers.spelling import spelled, typed
 from steadyrl.doctor.series import RawLog
 
@@ -22,13 +22,13 @@ def is_run_folder(folder: Path) -> bool:
 
 def read(folder: Path) -> RawLog:
     """Read a run of the file store; a metric "a/b" is the file b in the folder a."""
-    points, notes, broken = Columns(), list[str](), 0
+    rows, notes, broken = Rows((POINT,)), list[str](), 0
     for name, path in _files(folder / "metrics"):
         lines = Lines(path)
         for line in (line for chunk in lines for line in chunk):
             parts = [spelled(word) for word in text_of(line).split()[:3]]  # time, value, step
             if len(parts) == 3 and parts[1] is not None and parts[2] is not None:
-                points.point(name, parts[2], finite_or_not(parts[1]))
+                rows.put({POINT: parts[2], name: finite_or_not(parts[1])})
             else:
                 broken += bool(parts)
         notes += lines.notes()
@@ -36,7 +36,7 @@ def read(folder: Path) -> RawLog:
         notes.append(f"lines of metrics left out, for they are torn: {broken}")
     params = {name: path for name, path in _files(folder / "params") if path.stat().st_size <= MAX_PARAM}
     settings = {name: typed(text_of(path.read_bytes())) for name, path in params.items()}
-    return points.log(str(folder), "mlflow", settings, notes)
+    return rows.log(str(folder), "mlflow", settings, notes)
 
 
 def finite_or_not(value: float) -> float:

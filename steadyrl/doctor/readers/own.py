@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
 from steadyrl.doctor.readers.lines import objects
 from steadyrl.doctor.readers.rows import Rows
@@ -50,9 +48,8 @@ def read(folder: Path) -> RawLog:
         records = list(filter(is_record, chunk))
         ranks = [min(max(row.pop("attempt"), 0), MAX_ATTEMPT) for row in records]
         attempts.update(ranks)
-        rows.add(records, np.array(ranks, np.int64))
+        rows.add(records, ranks)
     if len(attempts) > 1:
-        rows.keep_last_rows()
         notes.append(f"resumptions of the run: {len(attempts) - 1}")
     settings: dict[str, Any] = {}
     try:

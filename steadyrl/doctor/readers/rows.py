@@ -1,17 +1,20 @@
-"""Rows of a log, one mapping per writing, turned into columns: which key is the step, what is a number."""
+"""Rows of a log, one mapping per writing, turned into columns: which key is the step, what is a number.
+
+Of a step that was written again the latest writing counts; several values of one writing are averaged.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from steadyrl.doctor.readers.columns import MAX_STEP, Columns
 from steadyrl.doctor.readers.spelling import MAX_NESTING, numbers
-from steadyrl.doctor.series import RawLog
+from steadyrl.doctor.series import Column, RawLog
 
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
 # trainer also says its own step, so it comes after those.
@@ -29,11 +32,18 @@ SUMMARY = "train_runtime"  # the last row of Hugging Face's Trainer has means ov
 # Lists of one number for each completion are summarised.
 LISTS = ("rewards", "reward", "scores", "advantages", "response_lengths", "completion_lengths")
 MAX_LIST = 1 << 16
+MAX_NAMES = 20_000  # a log has hundreds; more come from a broken file, and each costs memory
+MAX_STEP = 2**53  # above it float64 does not hold every whole number, and differences of int64 may overflow
+REGULAR_SHARE = 0.5  # of the distances between steps that must be equal for a larger one to mean missing steps
+POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 COARSE = ("epoch", "episode")  # of which a step may be a part
 MIN_SHARE = 0.5  # of the first rows that must have a key for it to be the step
 MIN_WHOLE = 0.9  # of its values that must be whole numbers: a broken line may hold anything
+CROWDED_OUT = f"values left out, for they have more than {MAX_NAMES} names"
+REPLACED = "values written again for the same step, of which the later writing counts"
+AVERAGED = "values that are means of several of the same step"
 
 
 class Rows:
@@ -41,122 +51,163 @@ class Rows:
 
     Attributes:
         step_key: The key of the step, None where there is none: then rows are numbered from 1.
+        count: How many rows were added.
     """
 
     def __init__(self, step_keys: Sequence[str] = STEP_KEYS, null: float | None = math.nan):
-        self.columns = Columns()
         self.step_key: str | None = None
+        self.count = 0
         self._candidates = step_keys
         self._null = null
         self._waiting: list[dict[str, Any]] = []
-        self._count = 0
-        self._without_step = 0
-        self._seen: list[tuple[np.ndarray, np.ndarray]] = []
-        self._last_step, self._attempt = -MAX_STEP, 0
-
-    @property
-    def empty(self) -> bool:
-        """Whether no row was added yet."""
-        return not self._count and not self._waiting
+        self._steps: list[np.ndarray] = []
+        self._attempts: list[np.ndarray] = []
+        self._parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}  # places of rows and values, by name
+        self._notes: Counter[str] = Counter()
 
     def put(self, row: dict[str, Any]) -> None:
         """Add one row."""
+        self.count += 1
         self._waiting.append(row)
         if len(self._waiting) >= CHUNK:
             self._flush()
 
-    def add(self, rows: list[dict[str, Any]], ranks: np.ndarray | None = None) -> None:
+    def add(self, rows: list[dict[str, Any]], attempts: Sequence[int] | None = None) -> None:
         """Add a chunk of rows.
 
         Args:
             rows: [n] as parsed.
-            ranks: [n] int64, which rows count as the later writing of a step; None where a step that is lower than
-                the one before begins a later writing.
+            attempts: [n], larger for a later writing of a step, which replaces the whole row; None where a step that
+                is lower than the one before begins a later writing.
         """
-        if not rows:
-            return
-        if not self._count:
-            self.step_key = find_step_key(rows, self._candidates)
-        order = np.arange(self._count, self._count + len(rows), dtype=np.int64)
-        self._count += len(rows)
-        steps, places = self._steps(rows, order)
-        if places is not None:
-            rows = [rows[i] for i in places]
-            self._without_step += len(order) - len(places)
-            ranks = None if ranks is None else ranks[places]
-        attempts = self._attempts(steps) if ranks is None else ranks
-        self._seen.append((steps, attempts))
-        self._add_level(rows, steps, attempts, "", 0)
+        self.count += len(rows)
+        self._take(rows)
+        if attempts is not None:
+            self._attempts.append(np.array(attempts, np.int64))
 
     def log(self, path: str, kind: str, settings: Mapping[str, Any] | None = None, notes: Sequence[str] = ()) -> RawLog:
-        """Return the log; arguments as of ``Columns.log``."""
-        self._flush()
-        own = []
-        if self._count and self.step_key is None:
-            own.append(NUMBERED)
-        if self._without_step:
-            own.append(f"rows left out, for they have no whole number under '{self.step_key}': {self._without_step}")
-        return self.columns.log(path, kind, settings or {}, [*notes, *own])
+        """Return the log, each column with strictly increasing steps; takes no more rows afterwards.
 
-    def keep_last_rows(self) -> None:
-        """Leave out every row whose step was written again by a later attempt, with all that it holds."""
-        if self._seen:
-            self.columns.keep_last_rows(*(np.concatenate([pair[i] for pair in self._seen]) for i in (0, 1)))
+        Args:
+            path: Of the run.
+            kind: ``RawLog.format``.
+            settings: Of the run, nested keys joined with dots.
+            notes: What the reader left out so far.
+        """
+        self._flush()
+        logged = np.concatenate([np.empty(0), *self._steps])
+        kept = np.abs(logged) < MAX_STEP  # False for NaN
+        kept[kept] = logged[kept] == np.floor(logged[kept])
+        if lost := int((~kept).sum()):
+            self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
+        steps = np.where(kept, logged, 0).astype(np.int64)
+        valid = kept.copy()
+        if self._attempts:
+            attempts = np.concatenate(self._attempts)
+            kept[valid] = _latest(steps[valid], attempts[valid])
+        elif self.step_key == POINT:
+            attempts = np.arange(len(steps))
+        else:
+            attempts = np.zeros(len(steps), np.int64)
+            attempts[kept] = np.cumsum(np.diff(steps[kept], prepend=-MAX_STEP) < 0)
+        columns = {}
+        while self._parts:  # gives back the memory of each before the next is merged
+            name, parts = self._parts.popitem()
+            places, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+            if not (good := kept[places]).all():
+                self._notes[REPLACED] += int((valid[places] & ~good).sum())
+                places, values = places[good], values[good]
+            if len(places):
+                columns[_printable(name)] = self._merged(steps[places], attempts[places], values)
+        own = [NUMBERED] if len(steps) and self.step_key is None else []
+        own += [f"{what}: {count}" for what, count in self._notes.items() if count]
+        return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
 
     def _flush(self) -> None:
-        self.add(self._waiting)
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
+        self._take(waiting)
 
-    def _attempts(self, steps: np.ndarray) -> np.ndarray:
-        """Return how often the steps [n] went back before each row: rows after that are a later writing."""
-        if not len(steps):
-            return steps
-        attempts = self._attempt + np.cumsum(np.diff(steps, prepend=self._last_step) < 0)
-        self._last_step, self._attempt = int(steps[-1]), int(attempts[-1])
-        return attempts
+    def _take(self, rows: list[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        if not self._steps:
+            self.step_key = find_step_key(rows, self._candidates)
+        start = sum(map(len, self._steps))
+        places = np.arange(start, start + len(rows))
+        self._steps.append(places + 1.0 if self.step_key is None else _steps_of(rows, self.step_key))
+        self._add_level(rows, places, "", 0)
 
-    def _steps(self, rows: list[dict[str, Any]], order: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the steps of those rows that have one and the places of these rows, None if all have."""
-        if self.step_key is None:
-            return order + 1, None
-        try:
-            values, places = step_numbers(list(map(itemgetter(self.step_key), rows)))
-        except KeyError:
-            keys = (self.step_key, *SAME_STEP) if self.step_key in SAME_STEP else (self.step_key,)
-            values, places = step_numbers([next((row[key] for key in keys if key in row), "") for row in rows])
-        good = np.abs(values) < MAX_STEP  # False for NaN
-        good[good] = values[good] == np.floor(values[good])
-        if good.all():
-            return values.astype(np.int64), places
-        return values[good].astype(np.int64), np.flatnonzero(good) if places is None else places[good]
+    def _merged(self, steps: np.ndarray, attempts: np.ndarray, values: np.ndarray) -> Column:
+        """Return one value for each step: of the latest attempt, the mean of what it wrote."""
+        if (steps[1:] > steps[:-1]).all():
+            return Column(steps, values)
+        order = np.lexsort((attempts, steps))
+        steps, values, attempts = steps[order], values[order], attempts[order]
+        first = np.append(True, steps[1:] != steps[:-1])
+        group, starts = np.cumsum(first) - 1, np.flatnonzero(first)
+        ends = np.append(starts[1:], len(steps)) - 1
+        last = values[ends]
+        latest = attempts == attempts[ends][group]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.add.reduceat(np.where(latest, values, 0.0), starts) / np.bincount(group, latest)
+        # Equal values are no loss: an epoch is written with the training row and with the evaluation of its step.
+        other = (values != last[group]) & ~(np.isnan(values) & np.isnan(last[group]))
+        differ = np.bincount(group, latest & other) > 0
+        self._notes[REPLACED] += int((~latest & other).sum())
+        self._notes[AVERAGED] += int(differ.sum())
+        return Column(steps[starts], np.where(differ, mean, last))
 
-    def _add_level(
-        self, rows: list[dict[str, Any]], steps: np.ndarray, written: np.ndarray, prefix: str, depth: int
-    ) -> None:
-        for key, values, places in _by_key(rows):
+    def _add(self, name: str, places: np.ndarray, values: np.ndarray) -> None:
+        if name not in self._parts and len(self._parts) >= MAX_NAMES:
+            self._notes[CROWDED_OUT] += len(values)
+        elif len(values):
+            self._parts.setdefault(name, []).append((places, values))
+
+    def _add_level(self, rows: list[dict[str, Any]], places: np.ndarray, prefix: str, depth: int) -> None:
+        for key, values, held in _by_key(rows):
             if depth == 0 and key == self.step_key:
                 continue
-            at, when = (steps, written) if places is None else (steps[places], written[places])
-            name = f"{prefix}{key}"
+            at, name = places if held is None else places[held], f"{prefix}{key}"
             found, good = numbers(values, self._null)
+            self._add(name, at if good is None else at[good], found)
             if good is None:
-                self.columns.add(name, at, when, found)
                 continue
-            self.columns.add(name, at[good], when[good], found)
             if key in LISTS:
-                self._add_lists(name, values, at, when)
+                self._add_lists(name, values, at)
             inner = [i for i, value in enumerate(values) if type(value) is dict and "_type" not in value]
             if inner and depth < MAX_NESTING:
-                self._add_level([values[i] for i in inner], at[inner], when[inner], f"{name}/", depth + 1)
+                self._add_level([values[i] for i in inner], at[inner], f"{name}/", depth + 1)
 
-    def _add_lists(self, name: str, values: Sequence[Any], steps: np.ndarray, attempts: np.ndarray) -> None:
+    def _add_lists(self, name: str, values: Sequence[Any], places: np.ndarray) -> None:
         """Add what lists with a number for each completion are together; a deviation needs two of them."""
         held = [(i, found) for i, value in enumerate(values) if (found := _numbers_of(value)) is not None]
         for part, summary in SUMMARIES.items():
             some = [(i, found) for i, found in held if part != "std" or len(found) > 1]
-            at = np.array([i for i, _ in some], np.int64)
             summed = np.array([summary(found) for _, found in some], np.float64)
-            self.columns.add(f"{name}/{part}", steps[at], attempts[at], summed)
+            self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
+
+
+def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:
+    """Return the steps [n] of rows, NaN where one has none."""
+    try:
+        values = list(map(itemgetter(key), rows))
+    except KeyError:
+        keys = (key, *SAME_STEP) if key in SAME_STEP else (key,)
+        values = [next((row[key] for key in keys if key in row), "") for row in rows]
+    found, places = step_numbers(values)
+    if places is None:
+        return found
+    steps = np.full(len(rows), np.nan)
+    steps[places] = found
+    return steps
+
+
+def _latest(steps: np.ndarray, attempts: np.ndarray) -> np.ndarray:
+    """Return which rows [n] no later attempt wrote again, as bool."""
+    order = np.lexsort((attempts, steps))
+    last = order[np.append(np.diff(steps[order]) != 0, True)] if len(order) else order
+    latest: np.ndarray = attempts[last][np.searchsorted(steps[last], steps)] == attempts
+    return latest
 
 
 def _numbers_of(value: Any) -> np.ndarray | None:
@@ -207,3 +258,24 @@ def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, list[Any], list[int] 
             values.append(value)
             places.append(place)
     return [(key, values, places) for key, (values, places) in found.items()]
+
+
+def _gaps(columns: Mapping[str, Column]) -> list[str]:
+    """Say how many steps are missing, if most steps are equally far apart."""
+    longest = max((column.steps for column in columns.values()), key=len, default=np.empty(0, np.int64))
+    others = [column.steps for column in columns.values() if not np.array_equal(column.steps, longest)]
+    steps = np.unique(np.concatenate([longest, *others])) if others else longest
+    if len(steps) < 3:
+        return []
+    distances, counts = np.unique(np.diff(steps), return_counts=True)
+    usual = int(distances[counts.argmax()])
+    missing = int(((distances - 1) // usual * counts).sum())
+    if counts.max() <= REGULAR_SHARE * counts.sum() or not missing:
+        return []
+    every = "" if usual == 1 else f", of every {usual}th,"
+    return [f"steps{every} missing between {steps[0]} and {steps[-1]}: {missing}"]
+
+
+def _printable(name: str) -> str:
+    """Return a name without control characters and broken Unicode: it is going to be printed."""
+    return name if name.isprintable() else "".join(c if c.isprintable() else "?" for c in name)

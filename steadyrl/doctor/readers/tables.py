@@ -83,7 +83,7 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
             header = names
             rows.put(dict(zip(names, cells, strict=True)))
         before = cells if _is_header(cells) else []
-    return None if rows.empty else rows.log(str(path), "printed", {}, notes)
+    return rows.log(str(path), "printed", {}, notes) if rows.count else None
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.doctor.readers.columns import Columns
 from steadyrl.doctor.readers.lines import MAX_LINE, parse_json
 from steadyrl.doctor.readers.protobuf import Message
+from steadyrl.doctor.readers.rows import POINT, Rows
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import RawLog
 
@@ -39,7 +39,7 @@ ARGS_TAG = "args/text_summary"  # where Hugging Face's Trainer writes its argume
 
 def read(paths: Sequence[Path]) -> RawLog:
     """Read the event files of one folder, the older first: their names hold the time."""
-    points, settings, notes = Columns(), dict[str, Any](), list[str]()
+    rows, settings, notes = Rows((POINT,)), dict[str, Any](), list[str]()
     for path in sorted(paths):
         broken = 0
         for record in _records(path, notes):
@@ -47,13 +47,13 @@ def read(paths: Sequence[Path]) -> RawLog:
                 event = Message(record)
                 step = (event.integers(EVENT_STEP) or [0])[-1]
                 for value in event.inside(EVENT_SUMMARY, SUMMARY_VALUE):
-                    _read_value(value, step, points, settings)
+                    _read_value(value, step, rows, settings)
             except ValueError:
                 broken += 1
         if broken:
             notes.append(f"records of '{path.name}' left out, for they are no events: {broken}")
     name = paths[0] if len(paths) == 1 else paths[0].parent
-    return points.log(str(name), "tensorboard", settings, notes)
+    return rows.log(str(name), "tensorboard", settings, notes)
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
@@ -77,7 +77,7 @@ def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
             notes.append(f"'{path.name}' is torn or damaged at byte {at} of {size}; the rest is left out")
 
 
-def _read_value(value: Message, step: int, points: Columns, settings: dict[str, Any]) -> None:
+def _read_value(value: Message, step: int, rows: Rows, settings: dict[str, Any]) -> None:
     tag, metadata, tensors = value.text(VALUE_TAG), value.part(VALUE_METADATA), value.inside(VALUE_TENSOR)
     scalar = value.real(VALUE_SIMPLE)
     if scalar is None and tensors:
@@ -85,7 +85,7 @@ def _read_value(value: Message, step: int, points: Columns, settings: dict[str, 
     if b"hparams" in metadata:
         settings.update(_hparams(Message(metadata)))
     elif scalar is not None and tag:
-        points.point(tag, step, scalar)
+        rows.put({POINT: step, tag: scalar})
     elif tag == ARGS_TAG and tensors:
         for text in tensors[-1].parts(TENSOR_STRING):
             args = parse_json(text)

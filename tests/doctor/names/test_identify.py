@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadyrl.doctor.names.identify import TABLES, explain, identify
+from steadyrl.doctor.names.identify import TABLES, identify
+from steadyrl.doctor.names.table import Name, load
 from steadyrl.doctor.series import Column, RawLog
-from steadyrl.errors import ConfigError
 from steadyrl.metrics import CATALOGUE
 from tests.doctor.names.vocabulary import VOCABULARY
 
@@ -489,22 +489,17 @@ def test_the_algorithm_is_derived_where_something_tells(keys, settings, algorith
 
 def test_every_quantity_of_every_table_is_in_the_vocabulary():
     for table in TABLES:
-        for pattern, quantity, _, _ in explain(table.trainer):
-            family = quantity.partition("/")[0] + "/"
-            assert {quantity, family} & VOCABULARY, (table.trainer, pattern, quantity)
-            assert pattern.count("*") <= 1
+        for theirs, name in table.meanings():
+            family = name.quantity.partition("/")[0] + "/"
+            assert {name.quantity, family} & VOCABULARY, (table.trainer, theirs, name)
+            assert theirs.count("*") <= 1
 
 
-def test_the_explanation_has_units_and_what_settings_decide():
-    assert ("objective/kl", "kl_ref", "nats/sequence", "k1") in explain("trl-ppo-old")
+def test_the_meanings_of_a_table_have_units_and_what_settings_decide():
+    assert ("objective/kl", Name("kl_ref", "nats/sequence", "k1")) in load("trl-ppo-old").meanings()
     with_setting = "actor/kl_loss with actor_rollout_ref.actor.kl_loss_type=mse"
-    assert (with_setting, "kl_ref", "nats/token", "k2") in explain("verl")
-    assert ("kl", "kl_ref", "", "") in explain("unknown")
-
-
-def test_an_unknown_trainer_has_no_explanation():
-    with pytest.raises(ConfigError, match=r"no names of a trainer 'trl'; known are: steadyrl, trl-grpo"):
-        explain("trl")
+    assert (with_setting, Name("kl_ref", "nats/token", "k2")) in load("verl").meanings()
+    assert ("kl", Name("kl_ref")) in load("unknown").meanings()
 
 
 ANY_NAME = st.one_of(
