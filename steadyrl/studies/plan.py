@@ -179,6 +179,25 @@ class Study:
             "expect": {arm.name: [e.model_dump() for e in arm.experiment.expect] for arm in self.arms},
         }
 
+    def described(self) -> dict[str, Any]:
+        """Return what readers of the folder are told of the study, as plain data; it decides nothing."""
+        return {
+            "file": self.path.name,
+            "title": self.file.title,
+            "question": self.file.question,
+            "quick": self.quick,
+            "seeds": list(self.seeds),
+            "arms": [
+                {
+                    "name": arm.name,
+                    "title": arm.experiment.title,
+                    "from": arm.experiment.base,
+                    "changed": {key: list(values) for key, values in arm.changed.items()},
+                }
+                for arm in self.arms
+            ],
+        }
+
 
 @dataclass(frozen=True)
 class Job:

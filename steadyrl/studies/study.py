@@ -1,6 +1,6 @@
 """Runs a study: what is missing is started, what was cut is resumed, and what is done is left alone.
 
-FOLDER/plan.json               the rule by which the study is judged, as it was before the first run
+FOLDER/plan.json               the rule by which the study is judged, as it was before the first run, and its titles
 FOLDER/runs/ARM-sSEED-DIGEST/  holds the run directory; the digest is of every setting
 """
 
@@ -106,10 +106,10 @@ def run_study(study: Study, root: Path, processes: int = 1, follow: Follow | Non
 
 
 def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
-    """Keep the rule before the first run, and refuse another one once there are runs."""
-    file, wanted = folder / PLAN, study.judged_by()
+    """Keep the rule before the first run, and refuse another one once there are runs; titles may change."""
+    file, wanted, described = folder / PLAN, study.judged_by(), {"study": study.described()}
     if not file.is_file():
-        write_json(file, {"written": time.time(), **wanted})
+        write_json(file, {"written": time.time(), **wanted, **described})
         return
     before = read_json(file)
     changed = [name for name in wanted if before.get(name) != wanted[name]]
@@ -118,8 +118,8 @@ def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
             f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
             "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
         )
-    if changed:
-        write_json(file, {"written": time.time(), **wanted})
+    written = time.time() if changed else before.get("written")
+    write_json(file, {"written": written, **wanted, **described})
 
 
 def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:

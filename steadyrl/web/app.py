@@ -20,7 +20,7 @@ from steadyrl.doctor.examine import Diagnosis
 from steadyrl.errors import RunError, SteadyError
 from steadyrl.rundir import RunDir
 from steadyrl.web.columns import Shelf
-from steadyrl.web.compare_page import compare_view
+from steadyrl.web.compare_page import compare_view, topics_of
 from steadyrl.web.diagnosis import MOST_PASTED, Diagnoses, diagnosis_view, log_curves, log_panels, log_pins
 from steadyrl.web.events import LOOK_ALL_S, LOOK_S, Followers
 from steadyrl.web.folder import Folder, Place
@@ -30,6 +30,7 @@ from steadyrl.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.web.rollouts import Rollouts
 from steadyrl.web.run_page import curves_json, head_view, recorded_steps, run_view, stamp, what_happened
 from steadyrl.web.runs_page import runs_view
+from steadyrl.web.studies_page import studies_view, study_view
 
 STATIC = Path(__file__).parent / "static"
 SUFFIXES = (
@@ -132,6 +133,19 @@ class Pages:
         """Answer with the comparison of the runs in the address."""
         ids = request.query_params.getlist("run")
         return page("compare.html.j2", compare_view(self.folder, self.shelf, self.diagnoses, ids))
+
+    def studies(self, request: Request) -> Response:
+        """Answer with the table of all studies."""
+        return page("studies.html.j2", studies_view(self.folder))
+
+    def study(self, request: Request) -> Response:
+        """Answer with one study, or with the part of it that changes while it goes on."""
+        asked, wanted = request.query_params, request.path_params["study_id"]
+        if "part" in asked:
+            return page("_study.html.j2", study_view(self.folder, wanted, asked.getlist("arm")))
+        view = study_view(self.folder, wanted, asked.getlist("arm"))
+        topics = topics_of(view["shown"], self.shelf, self.diagnoses)
+        return page("study_page.html.j2", {**view, "topics": topics})
 
     def doctor(self, request: Request) -> Response:
         """Answer with the empty form for a log."""
@@ -242,6 +256,8 @@ def create(root: Path) -> Starlette:
         Route("/run/{run_id}/rollouts/{step:int}/{number:int}", pages.rollout),
         Route("/run/{run_id}/problem", pages.problem),
         Route("/compare", pages.compare),
+        Route("/studies", pages.studies),
+        Route("/study/{study_id}", pages.study),
         Route("/doctor", pages.doctor),
         Route("/doctor", pages.diagnose, methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),

@@ -22,7 +22,14 @@ MOST_RUNS = 7  # as many as there are colours
 SHOWN_PROBLEMS = 8  # gained, and as many lost
 SHORT = 600  # characters of a text
 NOT_EXPLAINED_ABOVE = 64 << 20  # bytes of metrics; `steadyrl doctor A B` explains larger runs
-_OF_NO_INTEREST = ("run.folder", "run.steps", "run.checkpoint_every", "run.keep_checkpoints", "run.rollouts_every")
+_OF_NO_INTEREST = (
+    "run.folder",
+    "run.seed",
+    "run.steps",
+    "run.checkpoint_every",
+    "run.keep_checkpoints",
+    "run.rollouts_every",
+)
 
 Answers = Mapping[str, Mapping[str, Any]]
 
@@ -53,7 +60,7 @@ def compare_view(folder: Folder, shelf: Shelf, diagnoses: Diagnoses, ids: Sequen
         "one_sided": one_sided,
         "explained": _explained(places[:2], diagnoses),
         "verdicts": [_verdict(places[0], other) for other in places[1:]],
-        "topics": _topics(places, shelf, diagnoses),
+        "topics": topics_of(places, shelf, diagnoses),
         "sources": [{"url": f"/run/{place.id}/curves", "name": place.name} for place in places],
     }
 
@@ -92,7 +99,7 @@ def _explained(places: Sequence[Place], diagnoses: Diagnoses) -> list[str]:
     return sentences(differ(first, second))
 
 
-def _topics(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> dict[str, list[Panel]]:
+def topics_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> dict[str, list[Panel]]:
     """Return the panels of all runs, those of metrics that several runs have first."""
     names: dict[str, int] = {}
     found: dict[str, list[Panel]] = {}

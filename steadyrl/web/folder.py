@@ -77,6 +77,10 @@ class Folder:
             raise RunError(f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed")
         return known
 
+    def id_of(self, path: Path) -> str:
+        """Return the name that stands for a folder below this one, or for this one, in addresses."""
+        return _id_of(path.relative_to(self.root).as_posix() if path != self.root else self.root.name)
+
     def file(self, path: Path) -> Path | None:
         """Return a plain file that lies in the folder, or None if it does not exist or a link leads out of it."""
         return path if path.is_file() and path.resolve().is_relative_to(self.root) else None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.report.actions import describe_action
+from steadyrl.report.settings import settings_rows
 from steadyrl.rundir import RunDir
 from steadyrl.web.columns import Curves, Shelf
 from steadyrl.web.findings import finding_views, standing
@@ -47,13 +48,16 @@ def run_view(place: Place, shelf: Shelf) -> dict[str, Any]:
     run = RunDir(place.path)
     columns = shelf.columns(run)
     names = columns.names() or list(shelf.curves(run).lines)
+    head = head_view(place)
+    readable = run.resolved_file.is_file() and not head["run"]["row"].problem
     return {
-        **head_view(place),
+        **head,
         **what_happened(run),
         "topics": panels(names),
         "numbers": _numbers(shelf.curves(run)),
         "checkpoints": run.checkpoints(),
         "recorded": recorded_steps(run),
+        "settings": settings_rows(run.resolved() if readable else {}),
     }
 
 

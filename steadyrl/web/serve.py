@@ -33,7 +33,7 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
         RunError: There is no such folder.
     """
     app = create(root)
-    listening = _listen(host, port)
+    listening = listen(host, port)
     with listening:
         taken = listening.getsockname()[1]
         token = secrets.token_urlsafe(24) if with_token else ""
@@ -53,7 +53,8 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
         uvicorn.Server(settings).run(sockets=[listening])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a free port, ``port`` or one of the next; see ``serve``."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for tried in range(port, port + TRIED_PORTS if port else 1):
         listening = socket.socket(family, socket.SOCK_STREAM)

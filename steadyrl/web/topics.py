@@ -20,7 +20,7 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Speed", ("time", "tokens", "throughput", "perf", "timing", "steps_per", "samples_per")),
     ("Reward", ("reward", "score", "env/reward", "objective/score", "objective/rlhf", "critic/score")),
 )
-FIRST = ("Held-out", "Reward", "KL", "Entropy", "Policy", "Value", "Length and text")
+FIRST = ("Reward", "Held-out", "KL", "Entropy", "Policy", "Value", "Length and text")
 # Panels that hold several metrics: what belongs together is compared in one picture.
 TOGETHER: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("KL to the reference, per sequence", ("kl_ref_k1_seq", "kl_ref_exact_seq")),

@@ -148,3 +148,17 @@ def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tm
 def test_a_study_without_runs_says_how_to_make_them(file, tmp_path):
     with pytest.raises(ConfigError, match=r"steadyrl study run .* --quick"):
         write_study(read_study(file(), quick=True), tmp_path)
+
+
+def test_the_plan_holds_titles_for_readers_and_these_may_change(file, tmp_path):
+    study = read_study(file())
+    run_study(study, tmp_path)
+    plan = tmp_path / "rates" / "plan.json"
+    before = json.loads(plan.read_text())
+    assert before["study"]["arms"][1]["changed"] == {"update.learning_rate": [0.0, 1.0]}
+    path = tmp_path / "rates.toml"
+    path.write_text(path.read_text().replace('title = "Rates"', 'title = "Other words"'))
+    run_study(read_study(path), tmp_path)
+    after = json.loads(plan.read_text())
+    assert (before["study"]["title"], after["study"]["title"]) == ("Rates", "Other words")
+    assert after["written"] == before["written"]

@@ -27,7 +27,7 @@ def served(tmp_path):
 
     from steadyrl.web.app import create
     from steadyrl.web.guard import Guard
-    from steadyrl.web.serve import _listen
+    from steadyrl.web.serve import listen
 
     good = make_run(tmp_path / "good", steps=120, planned=200, status="running", rate=0.001)
     bad = make_run(tmp_path / "bad", steps=120, planned=120, rate=0.02)
@@ -48,7 +48,7 @@ def served(tmp_path):
             for i in range(8)
         ]
         write_lines(run.evaluation_file("after"), lines)
-    listening = _listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     guarded = Guard(create(tmp_path), "127.0.0.1", port, TOKEN)
     server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="off", timeout_graceful_shutdown=1))

@@ -39,6 +39,14 @@ def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(folder):
     assert "cannot read" in text
     assert "grpo-two" in text
     assert "cannot read" in ask(create(folder), "/run/ppo-one").text
+    (folder / "grpo-two" / "resolved.json").write_text("[]")
+    assert "damaged" in ask(create(folder), "/run/grpo-two").text
+
+
+def test_a_run_shows_the_settings_that_differ_from_the_defaults(folder):
+    text = ask(create(folder), "/run/grpo-two").text
+    row = text[text.index("<code>update.learning_rate</code>") :]
+    assert row.index("<code>0.01</code>") < row.index("</tr>")
 
 
 def test_a_run_shows_its_finding_with_what_to_do_and_its_numbers(folder):
