@@ -32,6 +32,7 @@ from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, lo
 from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.recheck import Measured, Trust, checked
 from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
@@ -41,13 +42,6 @@ from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Gradient, LossFn, Stat
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
-# The sampler's log-probs are taken for the trainer's where the two agree on some rows to this many nats; rounding
-# gives 1e-5 in float32.
-TRUSTED_GAP = 1e-3
-# In bfloat16 one token at a time and whole rows are rounded apart: 30 layers by 0.02 nats in the mean. A sampler that
-# is further away than this draws from something else.
-ROUNDED_GAP = 0.1
-RECHECKED_PART, LEAST_RECHECKED = 4, 4  # one row in four is rechecked, and at least four
 
 Result = TypeVar("Result")
 
@@ -87,17 +81,22 @@ class TorchBackend:
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
+        self.frozen: Any = None  # the reference of all weights; an adapter's is the model without it
         self._reference: tuple[Reader, Any] | None = None
         if "ref_logprobs" in algorithm.needs and not self._lora:
-            frozen = copy.deepcopy(self.model).requires_grad_(False)
-            parts, plan = split_head(frozen), None if self._plan is None else plan_of(frozen)
-            self._reference = Reader(frozen, parts, plan, self._lower, recompute=False), parts.head
-        self._masters = Masters(self._trainable())
+            self.frozen = copy.deepcopy(self.model).requires_grad_(False)
+            parts, plan = split_head(self.frozen), None if self._plan is None else plan_of(self.frozen)
+            self._reference = Reader(self.frozen, parts, plan, self._lower, recompute=False), parts.head
+        self.begin_training(config.update.weight_decay)
+
+    def begin_training(self, weight_decay: float) -> None:
+        """Let a new optimizer move the weights as they are now."""
+        self._masters = Masters(self.trainable())
         self.optimizer = torch.optim.AdamW(
             list(self._masters.named.values()),
             betas=ADAM_BETAS,
             eps=ADAM_EPS,
-            weight_decay=config.update.weight_decay,
+            weight_decay=weight_decay,
             fused=self.device.type in {"cpu", "cuda", "mps"},
         )
 
@@ -109,7 +108,7 @@ class TorchBackend:
             "context": self._context,
             "precision": "fp32" if self._lower is None else "bf16",
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "trained": sum(p.numel() for p in self._trainable().values()),
+            "trained": sum(p.numel() for p in self.trainable().values()),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
         }
@@ -152,39 +151,25 @@ class TorchBackend:
         Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
         needs the policy's whole distribution is measured on those rows only.
         """
-        rounded = self._lower is not None and self._engine is None and OLD_IS_CURRENT in needs
-        rechecked = self._rows_to_recheck(batch, rounded)
-        found = self._fitting(lambda: self._measure_rows(batch, rechecked, sampling, needs))
-        mask = batch.completion_mask & rechecked[:, None]
-        gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[mask]
-        near = gap.size and (float(gap.mean()) <= ROUNDED_GAP if rounded else float(gap.max()) <= TRUSTED_GAP)
-        if not rechecked.all() and not near:
-            rechecked = np.ones(len(rechecked), bool)
-            found = self._fitting(lambda: self._measure_rows(batch, rechecked, sampling, needs))
-        return TokenScores(**found, rechecked=rechecked)
+        return checked(batch, self.trust(needs), lambda rechecked: self.measure_rows(batch, rechecked, sampling, needs))
 
-    def _rows_to_recheck(self, batch: Batch, rounded: bool) -> np.ndarray:
-        """Return [B] bool: the rows on which the sampler is checked, evenly spaced; all where none drew the tokens.
+    def trust(self, needs: frozenset[str]) -> Trust:
+        """Return how far the sampler's log-probs may be taken for the trainer's; see ``checked``."""
+        if not self._trusting:
+            return "no"
+        if self._lower is None:
+            return "exact"
+        return "rounded" if self._engine is None and OLD_IS_CURRENT in needs else "no"
 
-        Args:
-            batch: As sampled.
-            rounded: Log-probs that differ by the rounding of bfloat16 will do.
-        """
-        rows = len(batch.lengths)
-        rechecked = np.ones(rows, bool)
-        if self._trusting and (rounded or self._lower is None) and not np.isnan(batch.sampling_logprobs).any():
-            rechecked[:] = False
-            rechecked[np.linspace(0, rows - 1, min(rows, max(LEAST_RECHECKED, rows // RECHECKED_PART))).astype(int)] = (
-                True
-            )
-        return rechecked
+    def measure_rows(self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]) -> Measured:
+        """Return all measurements [B, T]; of rows that are not rechecked, log-probs are the sampler's."""
+        return self._fitting(lambda: self._measure_parts(batch, rechecked, sampling, needs))
 
     @torch.inference_mode()
-    def _measure_rows(
+    def _measure_parts(
         self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]
-    ) -> dict[str, np.ndarray]:
-        """Return all measurements [B, T]; of rows that are not rechecked, log-probs are the sampler's."""
-        found: dict[str, np.ndarray] = {}
+    ) -> Measured:
+        found: Measured = {}
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
             for name, flat in self._measure(part, rechecked[rows], sampling, needs).items():
@@ -317,7 +302,7 @@ class TorchBackend:
         self._masters.forget_gradients()
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
-            new, arrays = self._new_scores(part, sampling, needs), self._arrays(part)
+            new, arrays = self.new_scores(self._read, part, sampling, needs), self.arrays(part)
             if OLD_IS_CURRENT in needs:
                 arrays["old_logprobs"] = new.logprobs.detach()
             value, sums = loss(torch, new, arrays, count)
@@ -338,8 +323,9 @@ class TorchBackend:
                     error, self._micro_batch_tokens, "backend.args.micro_batch_tokens"
                 )
 
-    def _new_scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        hidden = self._read(part)
+    def new_scores(self, read: Reader, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+        """Return what a loss is computed from, [B, T] with gradients, of rows as ``read`` reads them."""
+        hidden = read(part)
         kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
         logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs)
         mask = torch.from_numpy(part.completion_mask).to(self.device)
@@ -386,13 +372,15 @@ class TorchBackend:
         if self._engine is not None:
             self._engine.stale = True
 
-    def _trainable(self) -> dict[str, nn.Parameter]:
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Return what is trained, by name."""
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if self.value_head is not None:
             named |= {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
         return named
 
-    def _arrays(self, part: Batch) -> dict[str, Any]:
+    def arrays(self, part: Batch) -> dict[str, Any]:
+        """Return what a loss may use of a batch."""
         return {
             name: torch.from_numpy(array if array.dtype == bool else array.astype(np.float32)).to(self.device)
             for name, array in loss_arrays(part).items()

@@ -29,6 +29,7 @@ class Block:
         mlp_in: (gate, up), or one module.
         mlp_out: Back from the feed-forward.
         window: Positions that attention reaches back, or None for all.
+        through: Computes the layer as ``trunk.layer`` does, and gathers its weights first; None where they are here.
     """
 
     norm_attention: nn.Module
@@ -40,6 +41,7 @@ class Block:
     mlp_in: tuple[nn.Module, ...]
     mlp_out: nn.Module
     window: int | None
+    through: nn.Module | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ class Reader:
         body = parts.body
         self._body, self._scale, self._lower, self._recompute = body, parts.scale, lower, recompute
         self._plan = plan if fits(plan, body) else None
-        self._device = next(body.parameters()).device
         self._checkpointed: list[nn.Module] = []
         if recompute and self._plan is None:
             # transformers has renamed it
@@ -45,6 +44,10 @@ class Reader:
             if self._plan is not None:
                 return hidden_states(self._plan, pack(part, self._device), self._recompute).float()
             return self._plain(part).float() * self._scale
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._body.parameters()).device
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return a context in which matrices are multiplied in the lower precision."""

@@ -40,10 +40,11 @@ def hidden_states(plan: Plan, packed: Packed, recompute: bool = False) -> torch.
         turns = cos[0, :, None], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)[:, None]  # [K, 1, D]
     masks = _Masks(packed)
     for block in plan.blocks:
+        through = block.through or layer
         if recompute and torch.is_grad_enabled():
-            x = checkpoint(_layer, plan, block, x, turns, packed, masks, use_reentrant=False)
+            x = checkpoint(through, plan, block, x, turns, packed, masks, use_reentrant=False)
         else:
-            x = _layer(plan, block, x, turns, packed, masks)
+            x = through(plan, block, x, turns, packed, masks)
     # Indexing adds the gradients of a token that is taken twice in any order on several threads; index_select in one.
     return norm(plan.norm)(x.index_select(0, packed.chosen))
 
@@ -89,7 +90,7 @@ def _closed(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
-def _layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
+def layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
     """Return a layer's output [K, H]."""
     x = x + block.out(_attend(plan, block, norm(block.norm_attention)(x), turns, packed, masks))
     inner = norm(block.norm_mlp)(x)

@@ -21,5 +21,5 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [N, hidden] to [N] values in float32, whatever the model's own type."""
-        values: torch.Tensor = self.linear(hidden.float()).squeeze(-1)
+        values: torch.Tensor = self.linear(hidden.float()).sum(-1)  # of one column; FSDP warns of a view
         return values

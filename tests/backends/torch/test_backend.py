@@ -76,7 +76,7 @@ def train(backend, seeds):
 
 
 def weights(backend):
-    return {name: p.detach().clone() for name, p in backend._trainable().items()}
+    return {name: p.detach().clone() for name, p in backend.trainable().items()}
 
 
 def prompts_of(backend):
@@ -243,7 +243,7 @@ def test_micro_batches_change_neither_loss_nor_gradients_nor_the_update(tiny_mod
     np.testing.assert_allclose(rows.score(batch, NARROW, ALGORITHM.needs).logprobs, batch.old.logprobs, atol=1e-5)
     found = []
     for backend in (whole, rows):
-        backend.optimizer = torch.optim.SGD(list(backend._trainable().values()))
+        backend.optimizer = torch.optim.SGD(list(backend.trainable().values()))
         found.append(step(backend, batch, rate=0.1))
     for name, (total, count) in found[0].items():
         assert found[1][name] == (pytest.approx(total, rel=1e-4, abs=1e-4), count)
@@ -258,8 +258,8 @@ def test_the_gradient_is_scaled_down_to_the_largest_norm_and_reported_before(tin
     batch = scored_batch(free, NARROW)
     norm, _ = step(free, batch)["grad_norm"]
     assert step(clipped, batch, max_grad_norm=norm / 4)["grad_norm"] == (pytest.approx(norm), 1.0)
-    for name, parameter in clipped._trainable().items():
-        torch.testing.assert_close(parameter.grad * 4, free._trainable()[name].grad, rtol=1e-4, atol=1e-7)
+    for name, parameter in clipped.trainable().items():
+        torch.testing.assert_close(parameter.grad * 4, free.trainable()[name].grad, rtol=1e-4, atol=1e-7)
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights(tiny_models):
@@ -350,8 +350,8 @@ def check_continuation(folder, tmp_path, *overrides):
     assert expected.keys() == got.keys() and "value_head.linear.weight" in got
     for name in expected:
         assert torch.equal(got[name], expected[name]), name
-    for name, parameter in resumed._trainable().items():
-        moments = unbroken.optimizer.state[unbroken._trainable()[name]]
+    for name, parameter in resumed.trainable().items():
+        moments = unbroken.optimizer.state[unbroken.trainable()[name]]
         assert {k: v.tolist() for k, v in resumed.optimizer.state[parameter].items()} == {
             k: v.tolist() for k, v in moments.items()
         }
@@ -472,8 +472,8 @@ def test_running_out_of_memory_changes_the_size_of_the_parts_and_not_the_result(
     assert max(sizes) > 40 >= sizes[-1]
     assert "memory ran out with backend.args.micro_batch_tokens = 8192; going on with 4096" in caplog.text
     assert other["loss/total"] == pytest.approx(one["loss/total"], rel=1e-5)
-    for name, parameter in tried._trainable().items():
-        torch.testing.assert_close(parameter.grad, wanted._trainable()[name].grad, atol=1e-5, rtol=1e-4)
+    for name, parameter in tried.trainable().items():
+        torch.testing.assert_close(parameter.grad, wanted.trainable()[name].grad, atol=1e-5, rtol=1e-4)
     found = tried.score(batch, PLAIN, frozenset()).logprobs
     np.testing.assert_allclose(found, wanted.score(batch, PLAIN, frozenset()).logprobs, atol=1e-4)
 
@@ -528,8 +528,8 @@ def test_both_ways_of_reading_train_alike(tiny_models, monkeypatch):
     one, other = step(padded, batch), step(packed, batch)
     for name, (total, count) in one.items():  # means: the rounding of a sum grows with what is summed
         assert other[name][0] / other[name][1] == pytest.approx(total / count, rel=1e-3, abs=1e-6), name
-    for name, parameter in packed._trainable().items():
-        torch.testing.assert_close(parameter.grad, padded._trainable()[name].grad, atol=1e-5, rtol=1e-3)
+    for name, parameter in packed.trainable().items():
+        torch.testing.assert_close(parameter.grad, padded.trainable()[name].grad, atol=1e-5, rtol=1e-3)
 
 
 def test_in_bfloat16_the_weights_stay_float32_and_the_sampler_near_the_trainer(tiny_models):
@@ -542,7 +542,7 @@ def test_in_bfloat16_the_weights_stay_float32_and_the_sampler_near_the_trainer(t
     assert 1e-4 < np.abs(batch.old.logprobs - exact)[mask].mean() < 0.2, "coarser than float32, and no more than that"
     assert gap < 0.2
     step(backend, batch)
-    assert {p.dtype for p in backend._trainable().values()} == {torch.float32}
+    assert {p.dtype for p in backend.trainable().values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(
@@ -559,12 +559,12 @@ def test_weights_in_bfloat16_learn_from_updates_that_bfloat16_would_round_away(t
     before = weights(backend)
     for _ in range(8):
         step(backend, batch, PLAIN, rate=1e-5)  # a weight of 0.4 moves in steps of 2e-3 in bfloat16
-    coarse = [name for name, p in backend._trainable().items() if p.dtype == torch.bfloat16]
+    coarse = [name for name, p in backend.trainable().items() if p.dtype == torch.bfloat16]
     assert len(coarse) > 10
     moved = [(backend._masters.named[n] - before[n].float()).abs().median().item() for n in coarse]
     assert min(moved) > 1e-5, "eight steps of about 1e-5 add up in the float32 copies"
     for name in coarse:
-        torch.testing.assert_close(backend._trainable()[name], backend._masters.named[name].bfloat16())
+        torch.testing.assert_close(backend.trainable()[name], backend._masters.named[name].bfloat16())
 
 
 def test_float32_copies_are_saved_and_go_on_exactly(tiny_models, tmp_path):

@@ -87,7 +87,7 @@ def names_in(folder):
 
 
 def weights(backend):
-    return {name: p.detach().clone() for name, p in backend._trainable().items()}
+    return {name: p.detach().clone() for name, p in backend.trainable().items()}
 
 
 def test_the_page_lists_every_family_that_is_tried(families):

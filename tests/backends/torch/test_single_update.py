@@ -46,7 +46,7 @@ def trained(backend, batch, wanted):
     """Make one update and return its measurements and the weights after it."""
     batch = GRPO.prepare(replace(batch, old=backend.score(batch, SAMPLING, wanted)), GRPO.state)
     stats = backend.step(batch, GRPO.loss, SAMPLING, wanted, 1e-2, 1e9)
-    return batch, stats, {name: p.detach().clone() for name, p in backend._trainable().items()}
+    return batch, stats, {name: p.detach().clone() for name, p in backend.trainable().items()}
 
 
 @pytest.mark.parametrize(
