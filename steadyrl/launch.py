@@ -16,6 +16,7 @@ from typing import Any
 
 from steadyrl import checkpoint, record
 from steadyrl import config as configs
+from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.evaluate import greedy_sampling
@@ -76,6 +77,7 @@ def run(
     if config is None:
         raise ConfigError("give a config file (such as examples/search.toml), or a run directory to resume")
     settings, text = _read(config, overrides)
+    require_ranks(settings)
     require_trackers(settings.run.trackers)
     session = open_session(settings)
     checked = _check_before(session, watch)
@@ -141,6 +143,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         before = configs.resolve(directory.resolved())
         _require_free(before, overrides)
         settings = configs.resolve(directory.resolved(), overrides)
+        require_ranks(settings)
         require_trackers(settings.run.trackers)
         session = open_session(settings)
         _require_unfinished(directory, session.config)

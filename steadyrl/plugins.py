@@ -66,10 +66,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "toy": "steadyrl.backends.toy:ToyBackend",
         "torch": "steadyrl.backends.torch.plugin",
         "mlx": "steadyrl.backends.mlx.plugin",
+        "fsdp": "steadyrl.backends.fsdp.plugin",
     },
     # By the name of the backend whose checkpoints it reads.
     "exporter": {
         "torch": "steadyrl.backends.torch.export:export_policy",
+        "fsdp": "steadyrl.backends.torch.export:export_policy",
     },
 }
 MODULES = ("algorithm", "curriculum", "sampler")  # kinds whose plug-ins are modules

@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from steadyrl import launch
+from steadyrl.backends.fsdp import torchrun
+from steadyrl.backends.fsdp.plugin import follow
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.progress import Progress
 from steadyrl.cli.terminal import note, printable
@@ -28,6 +30,8 @@ def train_command(
     ] = False,
 ) -> None:
     """Train a policy, evaluate it on held-out problems before and after, and write the report."""
+    if torchrun.place().rank > 0:  # rank 0 alone reads the config and writes the run directory
+        raise typer.Exit(follow())
     overrides = overrides or []
     if resume is not None:
         # With --resume there is no config file: whatever stands in its place is an override.

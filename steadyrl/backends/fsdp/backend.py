@@ -1,0 +1,121 @@
+"""Rank 0's side and the others': rank 0 has the loop and the backend; whatever it asks of it, all ranks do together."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl import config as configs
+from steadyrl import plugins
+from steadyrl.backends.fsdp.ranks import Ranks, joined, stay
+from steadyrl.backends.fsdp.worker import Worker
+from steadyrl.backends.limits import require_room
+from steadyrl.config import Config
+from steadyrl.errors import RankError
+from steadyrl.protocols import Algorithm, LossFn, Stats
+from steadyrl.types import Batch, Completion, Sampling, TokenScores
+
+log = logging.getLogger(__name__)
+_WORK: dict[str, Callable[..., Any]] = {
+    "generate": Worker.generate,
+    "score": Worker.score,
+    "step": Worker.step,
+    "save": Worker.save,
+    "load": Worker.load,
+}
+
+
+class FsdpBackend:
+    """See Backend; every method is called on all ranks."""
+
+    def __init__(self, worker: Worker, ranks: Ranks):
+        self._worker, self._ranks = worker, ranks
+        self.tokenizer = worker.whole.tokenizer
+        self._described = worker.describe()
+
+    def describe(self) -> dict[str, object]:
+        """Return what run.json records of the model."""
+        return self._described
+
+    def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """See Backend."""
+        context: Any = self._described["context"]
+        require_room(context, max(map(len, prompts), default=0), sampling.max_new_tokens)  # before others are asked
+        found: list[Completion] = self._together("generate", prompts, sampling, seeds)
+        return found
+
+    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+        """See Backend."""
+        found: TokenScores = self._together("score", batch, sampling, needs)
+        return found
+
+    def step(
+        self,
+        batch: Batch,
+        loss: LossFn,
+        sampling: Sampling,
+        needs: frozenset[str],
+        learning_rate: float,
+        max_grad_norm: float,
+    ) -> Stats:
+        """See Backend."""
+        found: Stats = self._together("step", batch, loss, sampling, needs, learning_rate, max_grad_norm)
+        return found
+
+    def save(self, folder: Path) -> None:
+        """See Backend."""
+        self._together("save", folder.absolute())
+
+    def load(self, folder: Path) -> None:
+        """See Backend."""
+        self._together("load", folder.absolute())
+
+    def _together(self, work: str, *args: Any) -> Any:
+        with self._ranks.phase(work):
+            self._ranks.say((work, args))
+            return _WORK[work](self._worker, *args)
+
+
+def lead(config: Config, algorithm: Algorithm) -> FsdpBackend:
+    """Build the backend on all ranks; see plugin.create."""
+    ranks = joined()
+    atexit.register(ranks.leave)
+    with ranks.phase("build"):
+        ranks.say(configs.dump(config))
+        return FsdpBackend(Worker(config, algorithm, ranks), ranks)
+
+
+def follow() -> int:
+    """Do what rank 0 says until it ends; see plugin.follow."""
+    ranks = joined()
+    stay()
+    worker: Worker | None = None
+    try:
+        while True:
+            with ranks.phase("waiting for rank 0"):
+                heard = ranks.hear()
+            if heard is None:
+                ranks.leave()
+                return 0
+            if worker is None:
+                with ranks.phase("build"):
+                    worker = _built(configs.resolve(heard), ranks)
+                continue
+            work, args = heard
+            with ranks.phase(work):
+                _WORK[work](worker, *args)
+    except RankError:
+        return 2
+    except Exception as error:
+        ranks.failed(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _built(config: Config, ranks: Ranks) -> Worker:
+    algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
+    return Worker(config, algorithm, ranks)

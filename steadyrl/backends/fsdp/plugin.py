@@ -1,0 +1,59 @@
+"""The backend ``fsdp``: one model on all ranks that torchrun started; see docs/scaling.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steadyrl import plugins
+from steadyrl.backends.fsdp.settings import FsdpSettings
+from steadyrl.backends.fsdp.torchrun import place
+from steadyrl.config import Config
+from steadyrl.protocols import Algorithm
+
+if TYPE_CHECKING:
+    from steadyrl.backends.fsdp.backend import FsdpBackend
+
+Settings = FsdpSettings
+
+
+def check(config: Config, settings: FsdpSettings) -> list[str]:
+    """Return what is wrong with a config that trains on several ranks."""
+    found = []
+    if config.backend.device.partition(":")[0] not in {"auto", "cpu", "cuda"}:
+        found.append(f"backend.device: got '{config.backend.device}'; expected 'auto', 'cuda' or 'cpu' with fsdp")
+    if ":" in config.backend.device:
+        found.append(f"backend.device = '{config.backend.device}' is one GPU, and every rank has its own; set 'cuda'")
+    if config.sampler.engine != "own":
+        found.append(
+            f"backend.name = 'fsdp' samples by itself; got sampler.engine = '{config.sampler.engine}'; set 'own'"
+        )
+    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    rows, ranks = rollouts // config.update.minibatches, place().ranks
+    if rows < ranks:
+        found.append(
+            f"an update has {rows} rollouts for {ranks} ranks (rollout.prompts_per_step x rollout.samples_per_prompt / "
+            "update.minibatches); start fewer ranks, or collect more"
+        )
+    return found
+
+
+def create(config: Config, algorithm: Algorithm) -> FsdpBackend:
+    """Build the backend of a run on all ranks; this is rank 0.
+
+    Raises:
+        MissingExtraError: PyTorch or transformers is not installed.
+        ModelError: The model cannot be trained with it.
+        RankError: Another rank could not follow.
+    """
+    plugins.require("torch")
+    from steadyrl.backends.fsdp.backend import lead  # needs torch, which reading a config does not
+
+    return lead(config, algorithm)
+
+
+def follow() -> int:
+    """Do what rank 0 says until it ends; return the exit code of this process."""
+    plugins.require("torch")
+    from steadyrl.backends.fsdp.backend import follow as follow_rank_0
+
+    return follow_rank_0()

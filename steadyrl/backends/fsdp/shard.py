@@ -1,0 +1,138 @@
+"""Weights that are shared out among the ranks: a layer's are put together when it is computed, and all to sample.
+
+An update goes layer by layer: each gathers its weights, and leaves every rank its share of the summed gradients. To
+sample and to score without gradients all weights are gathered once, so that ranks need not keep step with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from steadyrl.backends.torch.families import Block, Plan
+from steadyrl.backends.torch.trunk import layer
+
+Result = TypeVar("Result")
+
+
+class Layer(nn.Module):
+    """A layer as a plan computes it, with the hooks that gather its weights and share out its gradients.
+
+    Args:
+        block: Its modules, adapters included.
+    """
+
+    def __init__(self, block: Block):
+        super().__init__()
+        parts = (block.norm_attention, *block.qkv, block.q_norm, block.k_norm, block.out)
+        parts += (block.norm_mlp, *block.mlp_in, block.mlp_out)
+        self.parts = nn.ModuleList([part for part in parts if part is not None])
+
+    def forward(self, *args: Any) -> torch.Tensor:
+        """Compute ``trunk.layer``."""
+        return layer(*args)
+
+
+class Root(nn.Module):
+    """All that is trained; whatever computes with gradients is done inside its forward.
+
+    Args:
+        model: A transformers causal model, perhaps under an adapter.
+        value_head: It trains as well, in float32.
+        plan: How the model's layers are computed, or None for transformers' own forward.
+
+    Attributes:
+        plan: The same, with layers that gather their own weights.
+    """
+
+    def __init__(self, model: nn.Module, value_head: nn.Module | None, plan: Plan | None):
+        super().__init__()
+        self.model, self.value_head = model, value_head
+        self.layers = nn.ModuleList([Layer(block) for block in plan.blocks] if plan else [])
+        self.plan = plan and replace(
+            plan,
+            blocks=tuple(replace(block, through=one) for block, one in zip(plan.blocks, self.layers, strict=True)),
+        )
+
+    def forward(self, work: Callable[[], Result]) -> Result:
+        """Do the work; the tensors of its result must stand in a tuple, where FSDP finds them."""
+        return work()
+
+
+class Sharding:
+    """How modules are shared out.
+
+    Args:
+        mesh: The ranks, in one dimension.
+        lower: Type that a layer's weights are gathered in; None for that of the shares, which is float32. Gradients
+            are summed in float32.
+        offload: Keep the shares in the memory of the machine.
+    """
+
+    def __init__(self, mesh: DeviceMesh, lower: torch.dtype | None, offload: bool):
+        self._mesh = mesh
+        self._policy = MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=torch.float32)
+        self._exact = MixedPrecisionPolicy()
+        self._offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
+
+    def of_policy(self, root: Root, inner: Any) -> None:
+        """Share out all that is trained.
+
+        Args:
+            root: Holds the model.
+            inner: The bare model, without an adapter's wrapper.
+        """
+        if root.value_head is not None:
+            self._shard(root.value_head, self._exact)
+        for one in root.layers:
+            self._shard(one, self._policy)
+        if root.plan is None:
+            self._shard_blocks(inner)
+        # The model's own layers hold the modules of ours, which are shared out already.
+        self._shard(root, self._policy, set(root.layers.parameters()))
+
+    def of_reference(self, frozen: Any) -> None:
+        """Share out a model that is never trained."""
+        self._shard_blocks(frozen)
+        self._shard(frozen, self._policy)
+
+    def _shard_blocks(self, inner: Any) -> None:
+        kinds = set(inner._no_split_modules or ())
+        for module in [m for m in inner.modules() if type(m).__name__ in kinds]:
+            self._shard(module, self._policy)
+
+    def _shard(self, module: nn.Module, policy: MixedPrecisionPolicy, others: set[nn.Parameter] | None = None) -> None:
+        made = fully_shard(
+            module, mesh=self._mesh, mp_policy=policy, offload_policy=self._offload, ignored_params=others
+        )
+        # Losses are divided by the count of the whole minibatch already, so that gradients are summed.
+        made.set_gradient_divide_factor(1.0)
+        made.set_force_sum_reduction_for_comms(True)
+
+
+@contextmanager
+def gathered(roots: Sequence[nn.Module]) -> Iterator[None]:
+    """Put all weights together on every rank; inside, ranks may compute whatever they like."""
+    modules = [module for root in roots for module in root.modules() if isinstance(module, FSDPModule)]
+    for module in modules:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.reshard()
+            module.set_reshard_after_forward(True, recurse=False)

@@ -1,0 +1,49 @@
+"""What torchrun says of this process: which rank it is, among how many."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from steadyrl.config import Config
+from steadyrl.errors import ConfigError
+
+NAME = "fsdp"  # of the backend whose ranks work together
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process among all that train one model.
+
+    Attributes:
+        rank: Its number; rank 0 runs the loop and writes the run directory.
+        ranks: How many there are.
+        here: Its number on this machine, which is that of its GPU.
+        here_ranks: How many there are on this machine.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    here: int = 0
+    here_ranks: int = 1
+
+
+def place() -> Place:
+    """Return the place of this process; where torchrun did not start it, it is alone."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return Place()
+    return Place(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))
+
+
+def require_ranks(config: Config) -> None:
+    """Refuse a backend that trains in one process where torchrun started several: each would train a run of its own.
+
+    Raises:
+        ConfigError: It is such a backend.
+    """
+    ranks, name = place().ranks, config.backend.name
+    if ranks > 1 and name != NAME:
+        raise ConfigError(
+            f"torchrun started {ranks} processes, and backend.name = '{name}' trains in one; add backend.name={NAME}, "
+            "or start `steadyrl train` without torchrun"
+        )

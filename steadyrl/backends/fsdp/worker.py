@@ -1,0 +1,175 @@
+"""What one rank does: the work of the backend ``torch`` on its share of the rows, with its share of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from steadyrl.backends.fsdp import state
+from steadyrl.backends.fsdp.ranks import Ranks
+from steadyrl.backends.fsdp.rows import neighbours, passes, shortest
+from steadyrl.backends.fsdp.settings import FsdpSettings
+from steadyrl.backends.fsdp.shard import Root, Sharding, gathered
+from steadyrl.backends.torch.backend import TorchBackend
+from steadyrl.backends.torch.decoder import checked_plan
+from steadyrl.backends.torch.device import lower_precision
+from steadyrl.backends.torch.model import split_head
+from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.recheck import Measured, checked
+from steadyrl.batch import loss_count, take_rows
+from steadyrl.config import Config
+from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, LossFn, Stats
+from steadyrl.types import Batch, Completion, Sampling, TokenScores
+
+
+class Worker:
+    """The methods of Backend, called on all ranks with the same arguments; each returns the same on all of them."""
+
+    def __init__(self, config: Config, algorithm: Algorithm, ranks: Ranks):
+        own: FsdpSettings = config.backend.args
+        self._ranks, self._config = ranks, config
+        device = _device(config.backend.device, ranks.place.here)
+        weights, self._objects = ranks.groups(device.type, own.timeout_s)
+        with ranks.one_after_another():  # a machine then holds one whole model at a time
+            self.whole = TorchBackend(_alone(config, device), algorithm)
+            self._described = self.whole.describe()
+            self._share_out(DeviceMesh.from_group(weights, device.type))
+            self.whole.device = device
+            self.whole.begin_training(config.update.weight_decay)
+        self._root(lambda: None)  # FSDP takes the first module that is called for the root, and leaves it gathered
+        with gathered(self._roots):
+            pass
+        state.fill(self.whole.optimizer)
+
+    def _share_out(self, mesh: DeviceMesh) -> None:
+        """Share out the weights of policy and reference."""
+        own, model, frozen = self._config.backend.args, self.whole.model, self.whole.frozen
+        parts = split_head(model)
+        self._root = Root(model, self.whole.value_head, checked_plan(model) if parts.scale == 1.0 else None)
+        lower = torch.bfloat16 if self._described["precision"] == "bf16" else None
+        self._read = Reader(model, parts, self._root.plan, lower, own.gradient_checkpointing)
+        sharding = Sharding(mesh, torch.bfloat16 if own.weights == "bf16" else None, own.cpu_offload)
+        sharding.of_policy(self._root, model.get_base_model() if self._config.model.lora_rank else model)
+        self._roots: list[nn.Module] = [self._root]
+        if frozen is not None:
+            sharding.of_reference(frozen)
+            self._roots.append(frozen)
+
+    def describe(self) -> dict[str, object]:
+        """See Backend."""
+        return {**self._described, "device": str(self.whole.device), "ranks": self._ranks.place.ranks}
+
+    def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """See Backend; a row's seed is its own, whichever rank samples it."""
+        mine = self._mine(neighbours(len(prompts), self._ranks.place.ranks))
+        with gathered(self._roots[:1]):
+            drawn = self.whole.generate([prompts[i] for i in mine], sampling, [seeds[i] for i in mine])
+        return [completion for part in self._ranks.everywhere(drawn) for completion in part]
+
+    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+        """See Backend."""
+        with gathered(self._roots):
+            return checked(
+                batch, self.whole.trust(needs), lambda rechecked: self._measure(batch, rechecked, sampling, needs)
+            )
+
+    def _measure(self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]) -> Measured:
+        shares = neighbours(len(batch.lengths), self._ranks.place.ranks)
+        mine, own = self._mine(shares), Measured()
+        if batch.completion_mask[mine].any():
+            own = self.whole.measure_rows(take_rows(batch, mine), rechecked[mine], sampling, needs)
+        found: Measured = {}
+        for rows, part in zip(shares, self._ranks.everywhere(own), strict=True):
+            for name, values in part.items():
+                found.setdefault(name, np.zeros(batch.tokens.shape))[rows, : values.shape[1]] = values
+        return found
+
+    def step(
+        self,
+        batch: Batch,
+        loss: LossFn,
+        sampling: Sampling,
+        needs: frozenset[str],
+        learning_rate: float,
+        max_grad_norm: float,
+    ) -> Stats:
+        """See Backend."""
+        self.whole.optimizer.zero_grad()
+        own = self._accumulate(batch, loss, sampling, needs)
+        everyone = self._ranks.everywhere(own)
+        count = float(batch.completion_mask.sum())
+        stats = {
+            name: (sum(totals[name] for totals in everyone), 1.0 if name == "loss/total" else count) for name in own
+        }
+        norm = self._clip(max_grad_norm)
+        if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
+            for group in self.whole.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.whole.optimizer.step()
+        return stats | {"grad_norm": (norm, 1.0)}
+
+    def _accumulate(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> dict[str, float]:
+        """Add up the gradients of all passes; return the sums of what the loss measured on this rank's rows."""
+        totals: dict[str, float] = {}
+        tokens = self._config.backend.args.micro_batch_tokens
+        for rows in passes(batch, self._ranks.place.ranks, tokens)[self._ranks.place.rank]:
+            part = take_rows(batch, shortest(batch) if rows is None else rows)
+            share = 0.0 if rows is None else 1.0
+            logprobs, entropy, values = self._root(lambda part=part: self._scores(part, sampling, needs))
+            arrays = self.whole.arrays(part)
+            if OLD_IS_CURRENT in needs:
+                arrays["old_logprobs"] = logprobs.detach()
+            value, sums = loss(torch, TokenScores(logprobs, entropy, values), arrays, loss_count(batch))
+            (share * value).backward()
+            for name, total in {"loss/total": value, **sums}.items():
+                totals[name] = totals.get(name, 0.0) + share * total.item()
+        return totals
+
+    def _scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> tuple[torch.Tensor | None, ...]:
+        new = self.whole.new_scores(self._read, part, sampling, needs)
+        return new.logprobs, new.entropy, new.values
+
+    def _clip(self, limit: float) -> float:
+        """Scale gradients down to a norm over all ranks, and return what it was."""
+        norm: Any = nn.utils.clip_grad_norm_(list(self.whole.trainable().values()), limit)
+        return float(norm.full_tensor())
+
+    def save(self, folder: Path) -> None:
+        """See Backend."""
+        state.save(folder, self.whole, self._objects)
+        with gathered(self._roots[:1]):
+            if self._ranks.place.rank == 0:
+                state.save_policy(folder, self.whole, adapter=self._config.model.lora_rank > 0)
+
+    def load(self, folder: Path) -> None:
+        """See Backend."""
+        state.load(folder, self.whole, self._objects)
+
+    def _mine(self, shares: Sequence[np.ndarray]) -> np.ndarray:
+        return shares[self._ranks.place.rank]
+
+
+def _device(name: str, here: int) -> torch.device:
+    """Return the device of this rank: of GPUs the one with its number on this machine."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    torch.cuda.set_device(here)
+    return torch.device("cuda", here)
+
+
+def _alone(config: Config, device: torch.device) -> Config:
+    """Return the config of the backend ``torch`` that holds the whole model before it is shared out: in float32."""
+    lower = lower_precision(config.backend.precision, device)
+    rounded = config.backend.args.weights == "bf16" or lower is not None
+    own = config.backend.args.model_copy(update={"weights": "fp32"})
+    backend = config.backend.model_copy(
+        update={"device": "cpu", "precision": "bf16" if rounded else "fp32", "args": own}
+    )
+    return config.model_copy(update={"backend": backend})
