@@ -1,6 +1,6 @@
 """vLLM's HTTP API, as far as training needs it: completions of token ids, and taking over new weights.
 
-What is sent and read follows vLLM's sources and documents:
+What is sent and read follows vLLM's sources and documents, and was run against vLLM 0.32.0:
 
 - completions: vllm/entrypoints/openai/completion/protocol.py and serving.py at 002032ee and 030ea52e (``prompt`` as
   ids, ``seed`` within int64, ``logprobs: 0`` for the sampled token alone, ``return_token_ids``, for which see
@@ -9,50 +9,47 @@ What is sent and read follows vLLM's sources and documents:
   config's further end tokens out.
 - weights: POST /collective_rpc of vllm/entrypoints/serve/dev/rpc/api_router.py at cd20a578, with the method
   ``reload_weights`` and its ``weights_path`` as in vllm-project/vllm#48284; POST /reset_prefix_cache of
-  dev/cache/api_router.py at b35f7c2b, since cached prompts outlive a reload. Both need VLLM_SERVER_DEV_MODE=1.
+  dev/cache/api_router.py at b35f7c2b, since cached prompts outlive a reload. Both need VLLM_SERVER_DEV_MODE=1, as does
+  /server_info of dev/server_info/api_router.py in 0.32.0.
+- versions: POST /update_weight_version and GET /weight_info of vllm/entrypoints/rl/online/api_router.py in 0.32.0. A
+  server that was started again calls its weights "default".
 - adapters: POST /v1/load_lora_adapter and /v1/unload_lora_adapter of vllm/entrypoints/serve/lora/api_router.py at
   27873cab. Every version has a name of its own: a name used again may meet prompts cached under the adapter that bore
   it before (vllm-project/vllm#42125). They need VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.
+- sleep: POST /sleep and /wake_up of dev/sleep/api_router.py in 0.32.0. They need --enable-sleep-mode.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import math
-import os
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from steadyrl.backends.vllm.http import Absent, Http, short
 from steadyrl.errors import EngineError
 from steadyrl.types import Completion, Sampling
 
-ATTEMPTS, FIRST_WAIT_S = 3, 0.5  # each wait is twice the one before
-_BUSY = frozenset({429, 502, 503, 504})  # answers after which the same request may succeed
 _SEEDS = 2**63  # vLLM's seeds are signed
-_LONGEST_MESSAGE = 300  # characters of what the server says
+DRAWING, WEIGHTS, CONNECTING = "it draws a completion", "it takes over weights", "its models are asked for"
+DEV_MODE = "start the server with VLLM_SERVER_DEV_MODE=1"
 
 
 class VllmClient:
     """One server; methods may be called from several threads."""
 
     def __init__(self, url: str, timeout_s: float, start_command: str):
-        self.url, self._timeout_s, self._start_command = url.rstrip("/"), timeout_s, start_command
+        self.http, self._start_command = Http(url, timeout_s, start_command), start_command
+        self.url = self.http.url
 
     def served_models(self) -> list[str]:
         """Return the names of the models (not of adapters) that the server knows, at least one."""
-        found = self._parsed("/v1/models", None)
+        found = self.http.json("/v1/models", None, CONNECTING)
         try:
             names = [str(model["id"]) for model in found["data"] if not model.get("parent")]
         except (KeyError, TypeError, AttributeError) as error:
-            raise EngineError(
-                f"{self.url}/v1/models answers {_short(found)}; expected vLLM's list of models"
-            ) from error
+            raise EngineError(f"{self.url}/v1/models answers {short(found)}; expected vLLM's list of models") from error
         if not names:
             raise EngineError(f"the server at {self.url} serves no model; start it with `{self._start_command}`")
         return names
@@ -72,7 +69,7 @@ class VllmClient:
         Raises:
             EngineError: The server does not answer, or answers what is no completion with token ids and log-probs.
         """
-        answer = self._parsed(
+        answer = self.http.json(
             "/v1/completions",
             {
                 "model": model,
@@ -92,30 +89,61 @@ class VllmClient:
                 "return_token_ids": True,
                 "skip_special_tokens": False,
             },
+            DRAWING,
         )
         try:
             choice = answer["choices"][0]
             ids, reason = choice.get("token_ids"), choice.get("finish_reason")
             logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise EngineError(f"{self.url}/v1/completions answers {_short(answer)}; expected a completion") from error
+            raise EngineError(f"{self.url}/v1/completions answers {short(answer)}; expected a completion") from error
         return self._checked(ids, logprobs, reason, sampling, end_ids)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the server's own settings by section; empty where it does not show them."""
+        try:
+            found = self.http.json("/server_info?config_format=json", None, CONNECTING)
+        except Absent:
+            return {}
+        settings = found.get("vllm_config") if isinstance(found, dict) else None
+        return settings if isinstance(settings, dict) else {}
 
     def reload(self, folder: str) -> None:
         """Make the server read a model folder's weights, and forget the prompts it has cached."""
-        need = "start the server with VLLM_SERVER_DEV_MODE=1, and where it sees this path"
-        reload = {"method": "reload_weights", "kwargs": {"weights_path": folder}, "timeout": self._timeout_s}
-        self._ask("/collective_rpc", reload, need)
-        self._ask("/reset_prefix_cache", {}, need)
+        need = f"{DEV_MODE}, and where it sees this path"
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        self.http.ask("/collective_rpc", reload, WEIGHTS, need)
+        self.http.ask("/reset_prefix_cache", {}, WEIGHTS, need)
+
+    def name_weights(self, version: str) -> bool:
+        """Give the server's weights a name; return False where it keeps none."""
+        try:
+            self.http.ask("/update_weight_version", {"new_version": version}, WEIGHTS)
+        except Absent:
+            return False
+        return True
+
+    def weights_name(self) -> str:
+        """Return the name of the weights that the server has."""
+        found = self.http.json("/weight_info", None, "the name of its weights is asked for")
+        return str(found.get("weight_version")) if isinstance(found, dict) else ""
 
     def load_adapter(self, name: str, folder: str) -> None:
         """Make the server read a LoRA adapter under a new name."""
         need = "start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank"
-        self._ask("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, need)
+        self.http.ask("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, WEIGHTS, need)
 
     def unload_adapter(self, name: str) -> None:
         """Make the server forget an adapter."""
-        self._ask("/v1/unload_lora_adapter", {"lora_name": name})
+        self.http.ask("/v1/unload_lora_adapter", {"lora_name": name}, WEIGHTS)
+
+    def sleep(self) -> None:
+        """Make the server keep its weights in the host's memory and free the device's."""
+        self.http.ask("/sleep?level=1", {}, "it goes to sleep", f"{DEV_MODE} and --enable-sleep-mode")
+
+    def wake(self, part: str) -> None:
+        """Make the server take a part of the device's memory again: "weights" or "kv_cache"."""
+        self.http.ask(f"/wake_up?tags={part}", {}, "it wakes up", f"{DEV_MODE} and --enable-sleep-mode")
 
     def _checked(self, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
         where = f"{self.url}/v1/completions"
@@ -125,7 +153,7 @@ class VllmClient:
                 "server (text cannot be turned back into the very tokens that were sampled)"
             )
         if not isinstance(logprobs, list) or len(logprobs) != len(ids) or not all(_finite(x) for x in logprobs):
-            raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {_short(logprobs)}")
+            raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
         if reason == "stop" and ids[-1] in end_ids:
             return _completion(ids, logprobs, "stop", sampling)
         if reason == "length" and len(ids) == sampling.max_new_tokens:
@@ -135,52 +163,6 @@ class VllmClient:
             f"tokenizer's end token {' or '.join(map(str, end_ids))}, or {sampling.max_new_tokens} tokens: look for a "
             "larger --max-model-len, --generation-config vllm, and the same tokenizer on both sides"
         )
-
-    def _parsed(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        raw = self._ask(path, body)
-        try:
-            return json.loads(raw)
-        except ValueError as error:
-            raise EngineError(
-                f"{self.url}{path} answers {_short(raw)}; expected JSON: is this a vLLM server?"
-            ) from error
-
-    def _ask(self, path: str, body: Mapping[str, Any] | None, need: str = "") -> bytes:
-        """Return the answer to a GET, or with a body to a POST; ``need`` is what a 404 may be for want of."""
-        request = urllib.request.Request(self.url + path, None if body is None else json.dumps(body).encode())
-        request.add_header("Content-Type", "application/json")
-        if key := os.environ.get("VLLM_API_KEY"):
-            request.add_header("Authorization", f"Bearer {key}")
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
-            try:
-                with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                    found: bytes = answer.read()
-                    return found
-            except urllib.error.HTTPError as error:
-                with error:
-                    failure = self._refusal(path, error.code, _message(error.read()), need)
-                if error.code not in _BUSY:
-                    raise failure from error
-            except (OSError, http.client.HTTPException) as error:
-                cause = error.reason if isinstance(error, urllib.error.URLError) else error
-                if isinstance(cause, TimeoutError):
-                    raise EngineError(
-                        f"{self.url}{path} does not answer within {self._timeout_s:g} s; raise "
-                        "sampler.args.timeout_s or lower sampler.args.requests"
-                    ) from error
-                failure = EngineError(
-                    f"no vLLM server answers at {self.url} ({cause}); start one with `{self._start_command}`, or set "
-                    "sampler.engine = 'own'"
-                )
-        raise failure
-
-    def _refusal(self, path: str, code: int, message: str, need: str) -> EngineError:
-        hint = f"; {need}" if need else ""
-        if code == 401:
-            hint = "; set the environment variable VLLM_API_KEY to the server's key"
-        return EngineError(f"{self.url}{path} answers {code}: {message}{hint}")
 
 
 def _completion(ids: list[int], logprobs: list[float], reason: Any, sampling: Sampling) -> Completion:
@@ -192,21 +174,3 @@ def _completion(ids: list[int], logprobs: list[float], reason: Any, sampling: Sa
 
 def _finite(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _message(raw: bytes) -> str:
-    """Return what an error's body says: vLLM nests it under "error", FastAPI under "detail"."""
-    text = raw.decode(errors="replace").strip()
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return _short(text)
-    for key in ("error", "message", "detail"):
-        if isinstance(found, dict) and found.get(key):
-            found = found[key]
-    return _short(found)
-
-
-def _short(found: object) -> str:
-    text = " ".join((found if isinstance(found, str) else repr(found)).split())
-    return text[:_LONGEST_MESSAGE] or "nothing"

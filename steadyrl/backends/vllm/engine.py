@@ -1,18 +1,18 @@
-"""Completions from a running vLLM server, which is given the policy's weights whenever they have changed.
+"""Completions from running vLLM servers, which are given the policy's weights whenever they have changed.
 
-The server and this process share a folder: weights are written into a new subfolder each time, for vLLM may hold the
+The servers and this process share a folder: weights are written into a new subfolder each time, for vLLM may hold the
 old files open and may answer from what it has read of a path before (vllm-project/vllm#32718). With a LoRA adapter
-only the adapter is written. Whether the server's log-probs are those of the policy is checked on the first
-completions; after that, ``Backend.score`` measures it on every step.
+only the adapter is written. Whether a server's log-probs are those of the policy is checked after every push; between
+pushes, ``Backend.score`` measures it on every step.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
+import time
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -20,21 +20,19 @@ from typing import Protocol
 import numpy as np
 
 from steadyrl.backends.torch.folder import BASE_MODEL
-from steadyrl.backends.vllm.client import VllmClient
+from steadyrl.backends.vllm import parity
+from steadyrl.backends.vllm.http import ServerDown
+from steadyrl.backends.vllm.servers import Server, Servers
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.batch import make_batch
-from steadyrl.counting.count import tell
-from steadyrl.errors import AccessError, EngineError
+from steadyrl.errors import AccessError
 from steadyrl.protocols import Tokenizer
 from steadyrl.sections import ModelSection
 from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
 
 log = logging.getLogger(__name__)
 
-PARITY_ROWS = 8  # completions whose log-probs are compared at first
-ROUNDING = 1e-3  # nats: the greatest difference that float32 on both sides leaves
-OTHER_PRECISION = 0.05  # nats: a mean difference beyond it is no rounding, not even bfloat16's
-SOLVED = 0.1  # share of a difference that is left where a reason explains it
+PARITY_ROWS = 8  # completions of each server whose log-probs are compared after a push
 
 
 class Policy(Protocol):
@@ -52,16 +50,15 @@ class Policy(Protocol):
 
 
 class VllmEngine:
-    """A server, and how old its weights are.
+    """The servers, and how old their weights are.
 
     Attributes:
-        stale: True when the policy has changed since the server was given its weights; set by the backend.
+        stale: True when the policy has changed since the servers were given its weights; set by the backend.
     """
 
     def __init__(self, settings: VllmSettings, model: ModelSection):
         self._settings, self._adapter = settings, model.lora_rank > 0
-        self._client = VllmClient(settings.url, settings.timeout_s, start_command(model))
-        self._base = self._model = self._served_model()
+        self._servers = Servers(settings, start_command(model))
         # Several runs may share folder and server: names are never used twice.
         self._run, self._pushes = uuid.uuid4().hex[:8], 0
         self._served: Path | None = None
@@ -70,86 +67,88 @@ class VllmEngine:
     def generate(
         self, policy: Policy, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]
     ) -> list[Completion]:
-        """Sample one completion per prompt; equal seeds give equal tokens as far as the server's batches allow.
+        """Sample one completion per prompt; equal seeds give equal tokens as far as the servers' batches allow.
 
         Raises:
-            EngineError: The server does not answer, or not with what is needed.
+            EngineError: No server answers, or one of them not with what is needed.
             AccessError: The weights cannot be written.
         """
-        if self.stale:
-            self._push(policy)
-        completions = self._draw(prompts, sampling, seeds, policy.tokenizer.end_ids)
-        if not self._compared and not sampling.truncates:  # the one token that greedy sampling keeps tells nothing
-            self._compare(policy, prompts, completions, sampling)
-            self._compared = True
-        return completions
+        end_ids = policy.tokenizer.end_ids
 
-    def _served_model(self) -> str:
-        names, wanted = self._client.served_models(), self._settings.model
-        if wanted and wanted not in names:
-            raise EngineError(
-                f"sampler.args.model = '{wanted}' is not served at {self._client.url}; expected one of: "
-                f"{', '.join(names)}"
-            )
-        return wanted or names[0]
+        def draw_row(server: Server, row: int) -> Completion:
+            return server.client.complete(server.model, prompts[row], sampling, seeds[row], end_ids)
 
-    def _draw(
-        self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int], end_ids: Sequence[int]
-    ) -> list[Completion]:
-        """Ask for every row with its own seed; the server reads a prompt that it has cached only once."""
-        pool = ThreadPoolExecutor(min(self._settings.requests, max(1, len(prompts))))
         try:
-            rows = [
-                pool.submit(self._client.complete, self._model, prompt, sampling, seed, end_ids)
-                for prompt, seed in zip(prompts, seeds, strict=True)
-            ]
-            for done, _ in enumerate(as_completed(rows), start=1):
-                tell("completions", done, len(rows))
-            return [row.result() for row in rows]
+            if self.stale:
+                self._push(policy)
+            drawn = self._servers.draw(len(prompts), draw_row)
+            self._servers.each(_require_our_weights)
         finally:
-            pool.shutdown(cancel_futures=True)  # after a failure nothing else is asked
+            self._servers.close()
+        if not self._compared and not sampling.truncates:  # the one token that greedy sampling keeps tells nothing
+            self._compared = True
+            for server in self._servers.here():
+                rows = [(prompt, done) for prompt, (done, of) in zip(prompts, drawn, strict=True) if of is server]
+                if rows:
+                    self._compare(policy, server, rows, sampling)
+        return [completion for completion, _ in drawn]
 
     def _push(self, policy: Policy) -> None:
-        """Write the weights and make the server take them over; the folder before is removed."""
+        """Write the weights and make the servers take them over; the folder before is removed."""
+        self._servers.ask_again()
         self._pushes += 1
+        start = time.perf_counter()
         folder = Path(self._settings.folder).resolve() / f"{self._run}-{self._pushes:06d}"
         try:
             folder.mkdir(parents=True)
             policy.save_policy(folder)
         except OSError as error:
             raise AccessError(f"cannot write the weights for the server into '{folder}': {error}") from error
-        if self._adapter:
-            self._push_adapter(folder)
-        else:
-            self._client.reload(str(folder))
+        written = time.perf_counter()
+        self._servers.each(lambda server: self._give(server, folder))
         if self._served is not None:
             shutil.rmtree(self._served)
-        self._served, self.stale = folder, False
+        self._served, self.stale, self._compared = folder, False, False
+        log.info(
+            "push %d: weights written in %.2f s, taken over in %.2f s",
+            self._pushes, written - start, time.perf_counter() - written,
+        )  # fmt: skip
 
-    def _push_adapter(self, folder: Path) -> None:
+    def _give(self, server: Server, folder: Path) -> None:
+        """Make one server take over what is in the folder."""
+        if not self._adapter:
+            server.client.reload(str(folder))
+            server.version = folder.name if server.client.name_weights(folder.name) else ""
+            return
         name = f"steadyrl-{folder.name}"
-        if self._model != self._base:  # first, for a server may have room for one adapter only
-            self._client.unload_adapter(self._model)
-            self._model = self._base
-        self._client.load_adapter(name, str(folder))
-        self._model = name
+        if server.model != server.base:  # first, for a server may have room for one adapter only
+            server.client.unload_adapter(server.model)
+            server.model = server.base
+        server.client.load_adapter(name, str(folder))
+        server.model = name
 
     def _compare(
-        self, policy: Policy, prompts: Sequence[np.ndarray], completions: Sequence[Completion], sampling: Sampling
+        self, policy: Policy, server: Server, rows: Sequence[tuple[np.ndarray, Completion]], sampling: Sampling
     ) -> None:
-        """Compare the server's log-probs with the policy's on some rows, and say what is found."""
-        at = np.linspace(0, len(prompts) - 1, min(len(prompts), PARITY_ROWS)).astype(int)
-        batch = _batch([(prompts[i], completions[i]) for i in at], policy.tokenizer)
+        """Compare a server's log-probs with the policy's on some rows, and answer what is found."""
+        at = np.linspace(0, len(rows) - 1, min(len(rows), PARITY_ROWS)).astype(int)
+        batch = _batch([rows[i] for i in at], policy.tokenizer)
         gap = _gap(policy, batch, sampling)
-        found = f"log-probs of the vLLM server and of the trainer differ by {gap.mean():.2g} nats on average"
-        if gap.max() <= ROUNDING:
-            log.info("%s (%d tokens)", found, len(gap))
-            return
-        raw = _gap(policy, batch, replace(sampling, logprobs="raw"))
-        log.warning(
-            "%s (at most %.2g, %d tokens): %s; where they differ, the trainer's are used (see the metric sampler_gap)",
-            found, gap.max(), len(gap), _cause(gap, raw),
-        )  # fmt: skip
+        server.gaps.means.append(float(gap.mean()))
+        url, found = server.client.url, f"log-probs of the vLLM server and of the trainer differ by {gap.mean():.2g}"
+        if server.gaps.lost():
+            self._servers.leave_out(server, ServerDown(_does_not_take_over(server)))
+        elif server.gaps.grown() and not server.gaps.said:
+            server.gaps.said = True
+            log.warning("%s; the trainer's log-probs are used where they differ", _does_not_take_over(server))
+        elif len(server.gaps.means) > 1 or gap.max() <= parity.ROUNDING:
+            log.info("%s nats on average (%d tokens, %s)", found, len(gap), url)
+        else:
+            raw = _gap(policy, batch, replace(sampling, logprobs="raw"))
+            log.warning(
+                "%s nats on average (at most %.2g, %d tokens): %s; where they differ, the trainer's are used (see the "
+                "metric sampler_gap)", found, gap.max(), len(gap), parity.cause(gap, raw),
+            )  # fmt: skip
 
 
 def start_command(model: ModelSection) -> str:
@@ -158,6 +157,23 @@ def start_command(model: ModelSection) -> str:
     if model.lora_rank:
         return f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True {serve} --enable-lora --max-lora-rank {model.lora_rank}"
     return f"VLLM_SERVER_DEV_MODE=1 {serve}"
+
+
+def _require_our_weights(server: Server) -> None:
+    """Refuse completions of other weights than the server was given: it was started again, or serves two runs."""
+    if server.version and (found := server.client.weights_name()) != server.version:
+        raise ServerDown(
+            f"the vLLM server at {server.client.url} has the weights '{found}'; expected '{server.version}', which it "
+            "was given: it was started again meanwhile, or another run gives it weights; let one run use it, and resume"
+        )
+
+
+def _does_not_take_over(server: Server) -> str:
+    return (
+        f"log-probs of the vLLM server at {server.client.url} and of the trainer differ more from push to push "
+        f"({server.gaps} nats on average): the server does not take all weights over; look for 'Failed to load "
+        "weights' in its log, and see docs/vllm.md for a head that shares the embedding's weights"
+    )
 
 
 def _batch(rows: Sequence[tuple[np.ndarray, Completion]], tokenizer: Tokenizer) -> Batch:
@@ -169,20 +185,9 @@ def _batch(rows: Sequence[tuple[np.ndarray, Completion]], tokenizer: Tokenizer) 
 
 
 def _gap(policy: Policy, batch: Batch, sampling: Sampling) -> np.ndarray:
-    """Return |policy - server| of the completion tokens, [N]."""
-    own = policy.score(batch, sampling, frozenset()).logprobs
-    found: np.ndarray = np.abs(own - batch.sampling_logprobs)[batch.completion_mask]
+    """Return |policy - server| of the completion tokens that the policy measured, [N]."""
+    scores = policy.score(batch, sampling, frozenset())
+    assert scores.rechecked is not None, "a policy says which rows it measured"
+    measured = batch.completion_mask & scores.rechecked[:, None]
+    found: np.ndarray = np.abs(scores.logprobs - batch.sampling_logprobs)[measured]
     return found
-
-
-def _cause(gap: np.ndarray, raw: np.ndarray) -> str:
-    if raw.mean() <= SOLVED * gap.mean():
-        return (
-            "the server reports log-probs from before the temperature; start it with --logprobs-mode processed_logprobs"
-        )
-    if gap.mean() <= OTHER_PRECISION:
-        return "as another precision does; --dtype float32 on the server and backend.precision = 'fp32' remove it"
-    return (
-        "the server has other weights (it was started on another model, or has not taken the new ones over) or "
-        "changes the logits (a penalty, a quantization)"
-    )

@@ -1,8 +1,9 @@
-"""The sampler ``vllm``: completions from a running vLLM server."""
+"""The sampler ``vllm``: completions from running vLLM servers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.config import Config
@@ -15,10 +16,16 @@ Settings = VllmSettings
 
 
 def check(config: Config, settings: VllmSettings) -> list[str]:
-    """Return what is wrong with a config that samples from a vLLM server."""
+    """Return what is wrong with a config that samples from vLLM servers."""
     sampling, found = config.sampling, []
-    if not settings.url.startswith(("http://", "https://")):
-        found.append(f"sampler.args.url: got '{settings.url}'; expected an address such as http://localhost:8000")
+    urls = settings.urls()
+    if not urls or len(set(urls)) < len(urls):
+        found.append(f"sampler.args.url: got {urls}; expected at least one address, and each once")
+    found += [
+        f"sampler.args.url: got '{url}'; expected an address such as http://localhost:8000"
+        for url in urls
+        if not _is_address(url)
+    ]
     if config.backend.name != "torch":
         found.append(
             f"sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got '{config.backend.name}'"
@@ -36,11 +43,19 @@ def check(config: Config, settings: VllmSettings) -> list[str]:
     return found
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0  # no port is None
+    except ValueError:  # a port that is no number, half of an IPv6 address
+        return False
+
+
 def build(settings: VllmSettings, model: ModelSection) -> VllmEngine:
-    """Connect to the server.
+    """Connect to the servers.
 
     Raises:
-        EngineError: The server does not answer, or serves another model.
+        EngineError: None answers, or one of them serves another model.
     """
     from steadyrl.backends.vllm.engine import VllmEngine  # needs torch, which reading a config does not
 

@@ -1,4 +1,4 @@
-"""The settings of a vLLM server."""
+"""The settings of vLLM servers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from steadyrl.sections import PathText, Section
 
 
 class VllmSettings(Section):
-    """A running vLLM server that samples the completions (see vllm.md)."""
+    """Running vLLM servers that sample the completions (see vllm.md)."""
 
-    free_on_resume = frozenset({"url", "model", "folder", "requests", "timeout_s"})  # the server may have moved
+    free_on_resume = frozenset({"url", "model", "folder", "requests", "timeout_s"})  # the servers may have moved
 
-    url: str = Field("http://localhost:8000", description="Address of the vLLM server.")
+    url: str | list[str] = Field(
+        "http://localhost:8000", description="Address of the vLLM server, or a list of addresses."
+    )
     model: str = Field("", description="Name of the model on the server. Empty uses the model that the server serves.")
     folder: PathText = Field(
         "runs/served",
-        description="Folder to which new weights are written. The server must be able to read the same path.",
+        description="Folder to which new weights are written. The servers must be able to read the same path.",
     )
-    requests: int = Field(64, ge=1, le=1024, description="Maximum number of completions requested at the same time.")
+    requests: int = Field(
+        64, ge=1, le=1024, description="Maximum number of completions requested of a server at the same time."
+    )
     timeout_s: float = Field(600.0, gt=0, le=86400, description="Seconds to wait for one completion.")
+
+    def urls(self) -> list[str]:
+        """Return the addresses of all servers."""
+        return [self.url] if isinstance(self.url, str) else list(self.url)

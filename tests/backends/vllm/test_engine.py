@@ -3,10 +3,7 @@
 import json
 import logging
 import socket
-import threading
-import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -28,7 +25,8 @@ torch = needs.package("torch")
 transformers = needs.package("transformers")
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
-from steadyrl.backends.vllm import client as vllm_client  # noqa: E402
+from steadyrl.backends.vllm import http as vllm_http  # noqa: E402
+from tests.backends.vllm.served import serving, settings  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
@@ -38,110 +36,12 @@ SAMPLING = Sampling(max_new_tokens=8, temperature=0.8)
 NONE = frozenset()
 
 
-class Served:
-    """What the server does: sampling with transformers' plain forward, and what a test sets wrong."""
-
-    def __init__(self, folder, eos_id):
-        self.lock, self.asked, self.answers, self.keys = threading.Lock(), [], {}, []
-        self.models, self.adapters = ["tiny"], {}
-        self.model = self.base = self.read(folder)
-        self.folder, self.eos_id = folder, eos_id
-        self.raw, self.reloads, self.slow_s = False, True, 0.0
-        self.change = lambda choice: choice
-
-    def read(self, folder):
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-    def answer(self, path, body):
-        """Return (status, body) for a request; ``answers`` holds what a test wants said instead, in order."""
-        with self.lock:
-            self.asked.append((path, body))
-            time.sleep(self.slow_s)
-            if self.answers.get(path):
-                return self.answers[path].pop(0)
-            if path == "/v1/models":
-                loaded = [{"id": name, "parent": "tiny"} for name in self.adapters]
-                return 200, {"data": [*loaded, *({"id": name, "parent": None} for name in self.models)]}
-            if path == "/v1/completions":
-                return 200, {"choices": [self.change(self.complete(body))]}
-            if path == "/collective_rpc":
-                assert body["method"] == "reload_weights"
-                self.model = self.read(body["kwargs"]["weights_path"]) if self.reloads else self.model
-                return 200, {"results": [None]}
-            if path == "/v1/load_lora_adapter":
-                import peft
-
-                assert body["lora_name"] not in self.adapters
-                adapted = peft.PeftModel.from_pretrained(self.read(self.folder), body["lora_path"]).eval()
-                self.adapters[body["lora_name"]] = adapted
-            if path == "/v1/unload_lora_adapter":
-                del self.adapters[body["lora_name"]]
-            return 200, "Success"
-
-    def complete(self, body):
-        model = self.adapters.get(body["model"], self.model)
-        generator = torch.Generator().manual_seed(body["seed"])
-        ids, logprobs, reason = list(body["prompt"]), [], "length"
-        for _ in range(body["max_tokens"]):
-            with torch.no_grad():
-                logits = model(torch.tensor([ids])).logits[0, -1]
-            warped = logits / body["temperature"]
-            if body["top_k"]:
-                warped = warped.masked_fill(warped < warped.topk(body["top_k"]).values[-1], -torch.inf)
-            token = int(torch.multinomial(warped.softmax(-1), 1, generator=generator))
-            logprobs.append(float((logits if self.raw else warped).log_softmax(-1)[token]))
-            ids.append(token)
-            if token in body["stop_token_ids"] or (token == self.eos_id and not body["ignore_eos"]):
-                reason = "stop"
-                break
-        new = ids[len(body["prompt"]) :] if body["return_token_ids"] else None
-        return {"token_ids": new, "logprobs": {"token_logprobs": logprobs}, "finish_reason": reason, "text": "..."}
-
-    def paths(self):
-        return [path for path, _ in self.asked]
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.reply(None)
-
-    def do_POST(self):
-        self.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-    def reply(self, body):
-        self.server.served.keys.append(self.headers["Authorization"])
-        status, found = self.server.served.answer(self.path, body)
-        raw = found if isinstance(found, bytes) else (found if isinstance(found, str) else json.dumps(found)).encode()
-        try:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-        except ConnectionError:  # the client has stopped waiting
-            self.close_connection = True
-
-    def log_message(self, *args):
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    request_queue_size = 64
-    daemon_threads = False  # closing waits for them: the next test must not load a model at the same time
-
-
 @pytest.fixture
 def server(tiny_models, monkeypatch):
     """A server of the llama model; ``served`` is what it does."""
-    monkeypatch.setattr(vllm_client, "FIRST_WAIT_S", 0.01)
-    folder = tiny_models["llama"]
-    with Server(("127.0.0.1", 0), Handler) as http:
-        http.served = Served(folder, eos_id=1)
-        http.url = f"http://127.0.0.1:{http.server_port}"
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    monkeypatch.setattr(vllm_http, "FIRST_WAIT_S", 0.01)
+    with serving(tiny_models["llama"]) as http:
         yield http
-        http.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -152,21 +52,6 @@ def opened(server, tiny_models, tmp_path):
         return TorchBackend(settings(server, tiny_models[model], tmp_path, *overrides), algorithm)
 
     return open_backend
-
-
-def settings(server, folder, tmp_path, *overrides):
-    return config.resolve(
-        {
-            "model": {"path": str(folder)},
-            "backend": {"device": "cpu", "threads": 1},
-            "sampler": {
-                "engine": "vllm",
-                "args": {"url": server.url, "folder": str(tmp_path / "served"), "requests": 4},
-            },
-            "rewards": {"length": 1.0},
-        },
-        overrides,
-    )
 
 
 def drawn(backend, sampling=SAMPLING, seed=0, samples=2):
@@ -235,7 +120,7 @@ def test_the_first_completions_are_compared_once_and_agree(opened, caplog):
     with caplog.at_level(logging.INFO, logger="steadyrl.backends.vllm.engine"):
         drawn(backend)
         drawn(backend, seed=1)
-    assert [r.levelname for r in caplog.records] == ["INFO"]
+    assert [r.getMessage().split(" ")[0] for r in caplog.records] == ["push", "log-probs"]
     assert "log-probs of the vLLM server and of the trainer differ by" in caplog.text
 
 
@@ -254,7 +139,8 @@ def test_after_an_update_the_server_samples_from_the_new_policy(server, opened, 
         assert changes == ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter"]
         assert len(server.served.adapters) == 1
     else:
-        assert changes == ["/collective_rpc", "/reset_prefix_cache"] * 2
+        push = ["/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/weight_info"]
+        assert changes == push * 2
 
 
 def test_weights_are_sent_when_they_have_changed_and_no_oftener(server, opened, tmp_path):
@@ -315,7 +201,7 @@ def test_another_precision_is_told_at_the_start(server, opened, caplog):
 
 
 def test_a_server_that_is_not_there_is_one_line_with_how_to_start_it(opened, monkeypatch):
-    monkeypatch.setattr(vllm_client, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(vllm_http, "FIRST_WAIT_S", 0.01)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -335,7 +221,8 @@ def test_a_model_that_is_not_served_is_refused_with_those_that_are(server, opene
     ):
         opened("sampler.args.model=large")
     drawn(opened("sampler.args.model=small"))
-    assert server.served.asked[-1][1]["model"] == "small"
+    asked = [body["model"] for path, body in server.served.asked if path == "/v1/completions"]
+    assert set(asked) == {"small"}
 
 
 @pytest.mark.parametrize(
@@ -428,9 +315,8 @@ def test_weights_that_failed_to_arrive_are_sent_again(server, opened, lora_rank,
 def test_an_answer_that_takes_too_long_is_told(server, opened):
     backend = opened("sampler.args.timeout_s=0.2")
     server.served.slow_s = 0.5
-    assert "does not answer within 0.2 s; raise sampler.args.timeout_s or lower sampler.args.requests" in failure(
-        backend
-    )
+    message = failure(backend)
+    assert "/collective_rpc does not answer within 0.2 s while it takes over weights; raise sampler.args." in message
     server.served.slow_s = 0.0
 
 

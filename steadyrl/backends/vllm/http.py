@@ -1,0 +1,165 @@
+"""One server's HTTP: connections that are kept open, requests that are tried again, errors that name the phase."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from steadyrl.errors import EngineError
+
+CONNECT_S = 10.0  # a host that is down must be found out long before a completion may be late
+ATTEMPTS, FIRST_WAIT_S = 3, 0.5  # each wait is twice the one before
+_BUSY = frozenset({429, 502, 503, 504})  # answers after which the same request may succeed
+_LONGEST_MESSAGE = 300  # characters of what the server says
+
+
+class ServerDown(EngineError):
+    """A server does not answer, is too slow, or is broken. Another one may do what this one did not."""
+
+
+class Absent(EngineError):
+    """A server has no such endpoint."""
+
+
+class Http:
+    """One server; methods may be called from several threads."""
+
+    def __init__(self, url: str, timeout_s: float, start_command: str):
+        self.url, self._timeout_s, self._start_command = url.rstrip("/"), timeout_s, start_command
+        parts = urlsplit(self.url)
+        self._secure, self._host, self._port, self._prefix = (
+            parts.scheme == "https", parts.hostname or "", parts.port, parts.path,
+        )  # fmt: skip
+        self._kept: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
+
+    def json(self, path: str, body: Mapping[str, Any] | None, phase: str, need: str = "") -> Any:
+        """Return the parsed answer; see ``ask``."""
+        raw = self.ask(path, body, phase, need)
+        try:
+            return json.loads(raw)
+        except ValueError as error:
+            raise EngineError(
+                f"{self.url}{path} answers {short(raw)}; expected JSON: is this a vLLM server?"
+            ) from error
+
+    def ask(self, path: str, body: Mapping[str, Any] | None, phase: str, need: str = "") -> bytes:
+        """Return the answer to a GET, or with a body to a POST.
+
+        Args:
+            path: Of the endpoint.
+            body: What is sent as JSON, or None.
+            phase: What it is for, as in "drawing completions"; named by errors.
+            need: What a refusal may be for want of.
+
+        Raises:
+            ServerDown: The server does not answer in time, or is broken.
+            Absent: It has no such endpoint.
+            EngineError: It refuses the request.
+        """
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
+            try:
+                code, raw = self._answer(path, body)
+            except TimeoutError as error:
+                raise ServerDown(
+                    f"{self.url}{path} does not answer within {self._timeout_s:g} s while {phase}; raise "
+                    "sampler.args.timeout_s or lower sampler.args.requests"
+                ) from error
+            except (OSError, http.client.HTTPException) as error:
+                failure: EngineError = ServerDown(
+                    f"no vLLM server answers at {self.url} ({error}) while {phase}; start one with "
+                    f"`{self._start_command}`, or set sampler.engine = 'own'"
+                )
+                failure.__cause__ = error
+                continue
+            if code < 400:
+                return raw
+            failure = self._refusal(path, code, _message(raw), phase, need)
+            if code not in _BUSY:
+                break
+        raise failure
+
+    def close(self) -> None:
+        """Close the connections that nobody uses now."""
+        while not self._kept.empty():
+            self._kept.get().close()
+
+    def _answer(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+        """Ask on a kept connection, or on a new one where there is none or the server has closed it meanwhile."""
+        while True:
+            connection, kept = self._connection()
+            try:
+                connection.request(
+                    "GET" if body is None else "POST",
+                    self._prefix + path,
+                    None if body is None else json.dumps(body).encode(),
+                    _headers(),
+                )
+                answer = connection.getresponse()
+                raw = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if not kept or isinstance(error, TimeoutError):
+                    raise
+                continue
+            if answer.will_close:
+                connection.close()
+            else:
+                self._kept.put(connection)
+            return answer.status, raw
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        """Return a connection, and whether it was used before."""
+        try:
+            return self._kept.get_nowait(), True
+        except queue.Empty:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            new = kind(self._host, self._port, timeout=CONNECT_S)
+            try:
+                new.connect()
+            except TimeoutError as error:  # not the time-out of an answer
+                raise ConnectionError(f"no connection within {CONNECT_S:g} s") from error
+            new.sock.settimeout(self._timeout_s)
+            return new, False
+
+    def _refusal(self, path: str, code: int, message: str, phase: str, need: str) -> EngineError:
+        found = f"{self.url}{path} answers {code}: {message}"
+        if code == 401:
+            return EngineError(f"{found}; set the environment variable VLLM_API_KEY to the server's key")
+        hint = f"; {need}" if need else ""
+        if code == 404:
+            return Absent(f"{found}{hint}")
+        if code >= 500 or code in _BUSY:
+            return ServerDown(f"{found} while {phase}{hint or '; its log says why'}")
+        return EngineError(f"{found}{hint}")
+
+
+def short(found: object) -> str:
+    """Return something that a server said in one line of bounded length."""
+    text = " ".join((found if isinstance(found, str) else repr(found)).split())
+    return text[:_LONGEST_MESSAGE] or "nothing"
+
+
+def _headers() -> dict[str, str]:
+    key = os.environ.get("VLLM_API_KEY")
+    return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+
+
+def _message(raw: bytes) -> str:
+    """Return what an error's body says: vLLM nests it under "error", FastAPI under "detail"."""
+    text = raw.decode(errors="replace").strip()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return short(text)
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict) and found.get(key):
+            found = found[key]
+    return short(found)
