@@ -54,6 +54,7 @@ class TorchBackend:
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = chosen_device(config.backend.device)
+        memory.keep_freed(self.device)
         # First, for a server that is not there is quicker found out than a model is loaded.
         self._engine = (
             None

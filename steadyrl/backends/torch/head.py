@@ -14,7 +14,7 @@ from torch import nn
 
 CHUNK = 2**23  # logits computed at once
 LEAST_ROWS = 512  # but at least so many tokens: every chunk reads the whole head and adds to its whole gradient
-KEEP = 2**25  # probabilities that are kept for the backward pass; more of them are computed again
+KEEP = 2**26  # probabilities that are kept for the backward pass; more of them are computed again
 
 
 def chosen_logprobs(

@@ -1,10 +1,27 @@
-"""What to do when PyTorch runs out of memory: half as much at once, the same result."""
+"""Memory on a CPU is kept from step to step; where PyTorch runs out of it, half as much is done at once."""
 
 from __future__ import annotations
+
+import ctypes
+import platform
 
 import torch
 
 from steadyrl.backends import limits
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of malloc.h
+
+
+def keep_freed(device: torch.device) -> None:
+    """Let glibc keep freed memory for the next step, instead of giving it back to the system.
+
+    Every step allocates the same gigabytes again. Each page that comes anew from the system is a fault and is filled
+    with zeros first: a tenth of the processor time of a step. Other systems and allocators are left as they are.
+    """
+    if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def halved(error: BaseException, size: int, setting: str) -> int:

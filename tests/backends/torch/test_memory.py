@@ -1,0 +1,28 @@
+"""Memory that is kept from step to step."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+# Blocks of several sizes, as in a step; a process of its own, for the setting is the process's.
+PROGRAM = """
+import resource, torch
+from steadyrl.backends.torch import memory
+memory.keep_freed(torch.device("cpu"))
+def step():
+    kept = [torch.ones(mib * 2**18) for mib in (40, 3, 12, 48)]
+for _ in range(12):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are left as they are")
+def test_a_step_uses_the_memory_of_the_step_before():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 0.3 * 4 * 103 * 256  # pages of four steps, nearly all of which are new without it
