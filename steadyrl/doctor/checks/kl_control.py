@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
-from steadyrl.doctor.checks.negative_kl import signed_below_zero
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import number, steps_of
@@ -22,7 +22,6 @@ CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near
 LEAST_TARGET = 0.5  # nats per sequence: sqrt(2 x 0.5) = one standard deviation of the reward
 HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer
 DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
-SATURATED = 0.02  # relative spread of the moves: the published controllers clip the error at 0.2, so moves repeat
 LARGEST_ERROR = 0.2  # Ziegler et al.: the relative error is clipped to it
 SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
@@ -38,8 +37,6 @@ class Moves:
         per_step: Median relative move upwards per step, among the upward ones; 0 if there are none.
         doubling: Steps to double at that pace; infinite without upward moves.
         remaining: Steps that the run has in all.
-        repeated: True if the last moves are upwards and of one size: the controller is at its bound.
-        falls: True if it fell at most of its last steps.
     """
 
     constant: bool
@@ -47,8 +44,6 @@ class Moves:
     per_step: float
     doubling: float
     remaining: int
-    repeated: bool
-    falls: bool
 
     @property
     def sentence(self) -> str:
@@ -71,16 +66,12 @@ def coefficient_moves(run: Run) -> Moves | None:
     pace = np.diff(logs) / np.diff(coef.steps)  # [n - 1], relative move per step
     up = pace[pace > COEF_CONSTANT]
     per_step = float(np.median(up)) if len(up) and not constant else 0.0
-    recent = pace[-MIN_STEPS:]
-    repeated = bool((recent > 0).mean() >= 0.8 and np.ptp(np.quantile(recent, [0.1, 0.9])) <= SATURATED * recent.max())
     return Moves(
         constant=constant,
         last=float(coef.values[-1]),
         per_step=per_step,
         doubling=float(np.log(2.0)) / per_step if per_step else float("inf"),
         remaining=steps_of(run),
-        repeated=repeated and not constant,
-        falls=bool((recent < 0).mean() >= 0.8) and not constant,
     )
 
 
@@ -168,36 +159,28 @@ kl_unit_clash = Check(
 
 
 def _controller(run: Run) -> Result:
-    moves = coefficient_moves(run)
-    if moves is not None and moves.falls and (since := signed_below_zero(run)) is not None:
-        return _says(run, "negative_kl", since, ("the coefficient falls while the KL is measured below 0",))
-    if not adaptive(run):
-        return None
-    target = target_in(run)
+    target, moves = target_in(run), coefficient_moves(run)
     if target is None:
         return Unknown("the controller's target or its unit is not known", ("kl_target",))
     kl = find(run, "kl_ref", target[1], *SEEN)
     if kl is None:
         return Unknown(f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
-    off = kl.values > OFF_TARGET * target[0]
-    since = first_lasting(kl, off, MIN_STEPS)
+    since = first_lasting(kl, kl.values > OFF_TARGET * target[0], MIN_STEPS)
     if since is None or tail(kl) <= OFF_TARGET * target[0]:
         return None
     level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target[0])} times its target {target[0]:g}"
+    told = "the controller of the KL penalty does not hold the KL"
     if moves is not None and moves.constant:
-        return _says(run, "absent", since, (level, f"the coefficient stays at {moves.last:g}"))
-    pace = moves.sentence if moves is not None else ""
-    doubling = moves.doubling if moves is not None else None
-    if moves is None or not moves.per_step:
-        doubling = _doubling_by_settings(run)
-        pace = "" if doubling is None else f"by its settings the coefficient needs {doubling:.0f} steps to double"
+        return Found("absent", "warning", since, f"{told}: its coefficient does not move", (level, moves.sentence))
+    moving = moves is not None and moves.per_step > 0
+    doubling = moves.doubling if moves is not None and moving else _doubling_by_settings(run)
     if doubling is None:
         return Unknown("neither the coefficient nor the horizon is known", ("kl_coef", "kl_horizon"))
-    if doubling > steps_of(run):
-        return _says(run, "slow", since, (level, pace))
-    if moves is not None and moves.repeated:
-        return _says(run, "saturated", since, (level, pace, "its last moves are all of one size"))
-    return None
+    if doubling <= steps_of(run):
+        return None
+    pace = f"by its settings the coefficient needs {doubling:.0f} steps to double"
+    shown = moves.sentence if moves is not None and moving else pace
+    return Found("slow", "warning", since, f"{told}: it is too slow", (level, shown))
 
 
 def _doubling_by_settings(run: Run) -> float | None:
@@ -210,31 +193,16 @@ def _doubling_by_settings(run: Run) -> float | None:
     return None if not batch else float(np.log(2.0)) / (LARGEST_ERROR * batch / horizon)
 
 
-def _says(run: Run, cause: str, since: int, evidence: tuple[str, ...]) -> Found:
-    batch = setting(run, "batch_size")
-    samples = LARGEST_ERROR * (batch or 0.0) * DOUBLE_IN / np.log(2.0)
-    change: dict[str, Value] = {"kl_horizon": round(samples)} if batch else {}
-    if run.settings.get("kl_horizon_unit") == "updates":
-        change = {"kl_horizon": round(LARGEST_ERROR * DOUBLE_IN / np.log(2.0))}
-    return Found(
-        cause,
-        "warning",
-        since,
-        f"The controller of the KL penalty does not hold the KL: {cause.replace('_', ' ')}.",
-        evidence,
-        f"Shorten the horizon so that the coefficient can double in {DOUBLE_IN:.0f} steps ({samples:.0f} samples at a "
-        f"batch of {batch:.0f})."
-        if cause == "slow" and batch
-        else "",
-        change if cause == "slow" else {"epochs": 1} if cause == "saturated" else {},
-    )
+def _horizon(run: Run) -> Mapping[str, Value]:
+    """Return the horizon with which the coefficient can double in 20 steps."""
+    batch = 1.0 if run.settings.get("kl_horizon_unit") == "updates" else setting(run, "batch_size")
+    return {"kl_horizon": round(LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0))} if batch else {}
 
 
 kl_controller = Check(
     name="kl_controller", topic="KL",
     title="The controller of the KL penalty does not do its work.",
-    symptom="The KL stays above 3 times its target, and the coefficient of the penalty does not answer, or too "
-    "slowly; or the coefficient falls while the KL is measured below 0.",
+    symptom="The KL stays above 3 times its target, and the coefficient of the penalty does not answer, or too slowly.",
     healthy="The KL stays within three times its target, and its coefficient answers within some 20 steps.",
     causes=(
         Cause("absent", "the coefficient is constant to nine digits although there is a target",
@@ -243,17 +211,10 @@ kl_controller = Check(
               "controller moves by at most 0.2 n / H a step for a batch of n and a horizon H: with n = 64 and H = "
               "10000 it needs 542 steps to double, whether the KL is 20 or 300",
               "Shorten the horizon: H = 0.2 n K / ln 2 samples to double in K steps, which is 370 for n = 64 and K = "
-              "20; where the horizon counts steps, 6 for K = 20.", follows=("kl_unit_clash",), moves=("kl_coef",),
-              measured="controller_slow, unit_clash"),
-        Cause("saturated", "it rises by the same, largest step each time, and fast enough, and the KL still does not "
-              "follow: something else drives it, mostly the learning rate",
-              "Lower the learning rate or make fewer epochs: the penalty alone does not hold the policy.",
-              follows=("kl_unit_clash", "learning_rate_too_high"), moves=("epochs", "learning_rate")),
-        Cause("negative_kl", "the KL is measured below 0, which looks like one far below its target, so the "
-              "coefficient decays",
-              "Fix the KL first (see the check negative_kl), then restore the coefficient.", follows=("negative_kl",)),
+              "20; where the horizon counts steps, 6 for K = 20.", change=_horizon, follows=("kl_unit_clash",),
+              moves=("kl_coef",), measured="controller_slow, unit_clash"),
     ),
-    find=_controller, needs=("kl_coef|kl_ref",), shows=("kl_ref", "kl_coef"),
+    find=_controller, needs=("kl_coef|kl_ref",), applies=adaptive, shows=("kl_ref", "kl_coef"),
     source="Ziegler et al. (arXiv 1909.08593: the relative error is clipped to 0.2); TRL 0.11 utils.py, "
     'AdaptiveKLController; OpenRLHF ppo_trainer.py: "AdaptiveKLController is incompatible here"',
 )  # fmt: skip

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
-from steadyrl.doctor.checks.sampler import (
-    OTHER_GAP,
-    OWN_GAP,
-    SAMPLING_REMEDY,
-    sampling_gap,
-    warps_by_settings,
-)
+from steadyrl.doctor.checks.sampler import SAMPLING_REMEDY, sampling_gap, warps_by_settings
 from steadyrl.doctor.remedies import go_back, plain_sampling
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, within
@@ -30,7 +24,6 @@ Z_SPREAD = 4.0  # with errors from the spread, and two windows in a row
 FLOOR = {TOKEN: 1e-3, SEQUENCE: 1e-2, "": 1e-2}
 # TRL 0.11 warns below -1 nat per sequence; -0.05 per token is the same at 20 tokens.
 DEEP = {TOKEN: -0.05, SEQUENCE: -1.0, "": -1.0}
-NOT_NORMALISED = -1e-4  # nats/token; an exact KL's rounding is 1e-7
 PAD_MASS = 0.5  # E[ref/p] - 1 = k3 - k1; simulated 2.13 with padding in the mask, 0.18 at most with a mismatch
 PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a sampling mismatch or noise
 
@@ -55,34 +48,35 @@ class _Below:
 
 
 def _negative(run: Run) -> Result:
-    exact = find(run, "kl_ref", TOKEN, "exact")
-    if exact is not None and (wrong := _exact_below(exact)) is not None:
-        return wrong
-    signed = _signed(run)
-    if signed is None:
+    kl = _signed(run)
+    if kl is None:
         why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
         return Unknown(why, ("kl_ref (k1)",))
-    if signed.values.min() >= 0:
+    if kl.values.min() >= 0:
         return None
-    errors = run.get("kl_ref_se", signed.unit)
-    if len(signed) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS):
-        why = f"it falls below 0, but {len(signed)} steps do not tell a fault from noise"
-        return Unknown(why, ("kl_ref_se",))
-    below = _below(signed, errors)
+    errors = run.get("kl_ref_se", kl.unit)
+    if len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS):
+        return Unknown(f"it falls below 0, but {len(kl)} steps do not tell a fault from noise", ("kl_ref_se",))
+    below = _below(kl, errors)
     if below is None:
-        return _noise(signed, errors)
-    cause, because = _cause(run, signed, below)
-    return _says(run, signed, below, cause, because)
-
-
-def signed_below_zero(run: Run) -> int | None:
-    """Return the first step from which a sampled KL lies below 0 beyond noise, or None."""
-    signed = _signed(run)
-    if signed is None or len(signed) < LEAST_WITH_ERRORS or signed.values.min() >= 0:
         return None
-    errors = run.get("kl_ref_se", signed.unit)
-    below = None if errors is None and len(signed) < LEAST_WITHOUT else _below(signed, errors)
-    return None if below is None else below.since
+    cause, because = _cause(run, kl, below)
+    unit, coefficient = kl.unit or "(unit unknown)", run.get("kl_coef")
+    unused = coefficient is not None and not coefficient.values.any()
+    grave = below.lasts and below.level < DEEP.get(kl.unit, DEEP[""]) and not unused
+    paid = "" if unused else "; a penalty on it pays the policy for drifting"
+    shown = (
+        f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.since} on, with a standard "
+        f"error of {number(below.error)} for {min(WINDOW, len(kl))} steps{'' if below.lasts else '; it ended later'}"
+    )
+    return Found(
+        cause,
+        "critical" if grave else "warning",
+        below.since,
+        f"the KL to the reference stays below 0, which no KL can{paid}",
+        (shown, *because),
+        f"{negative_kl.cause(cause).remedy} Then {go_back(below.since)}.",
+    )
 
 
 def _signed(run: Run) -> Series | None:
@@ -124,57 +118,21 @@ def _spread_error(kl: Series, means: np.ndarray, width: int) -> float:
     return max(neighbours, long_run_error(residuals) * float(np.sqrt(len(means))))
 
 
-def _exact_below(exact: Series) -> Result:
-    low = exact.values < NOT_NORMALISED
-    if low.mean() < 0.5 or len(exact) < LEAST_WITH_ERRORS:
-        return None
-    return Found(
-        "not_normalised",
-        "warning",
-        int(exact.steps[int(low.argmax())]),
-        "Even the exact KL to the reference is negative: these are not two distributions over one vocabulary.",
-        (f"exact KL {number(tail(exact))} nats/token, below 0 in {low.mean():.0%} of the steps",),
-    )
-
-
-def _noise(kl: Series, errors: Series | None) -> Result:
-    """Tell of single steps that lie far below 0 by their own standard error."""
-    if errors is None or not np.array_equal(errors.steps, kl.steps):
-        return None
-    far = (kl.values < -Z * errors.values) & (kl.values < -FLOOR.get(kl.unit, FLOOR[""]))
-    if not far.any():
-        return None
-    at = int(np.flatnonzero(far)[0])
-    return Found(
-        "estimator_noise",
-        "info",
-        int(kl.steps[at]),
-        "The KL to the reference fell below 0 in single steps and did not stay there.",
-        (f"{int(far.sum())} of {len(kl)} steps; at step {kl.steps[at]} {number(kl.values[at])} {kl.unit}",),
-    )
-
-
 def _cause(run: Run, kl: Series, below: _Below) -> tuple[str, tuple[str, ...]]:
     """Name the cause with the measurements that told it from the others."""
-    gap, stated = sampling_gap(run), warps_by_settings(run)
-    if gap is not None and gap.sure:
-        return "warped_sampling", tuple(text for text in (gap.sentence, stated) if text)
-    mass = _mass(run, below)
+    gap, stated, mass = sampling_gap(run), warps_by_settings(run), _mass(run, below)
+    if (gap is not None and gap.sure) or (gap is None and stated):
+        return "warped_sampling", tuple(text for text in (gap.sentence if gap else "", stated) if text)
     if mass is not None and mass[0] > PAD_MASS and mass[1] > PAD_K3:
         text = f"the mean of ref/p is {number(1 + mass[0])} instead of 1, and k3 is {number(mass[1])} times |k1|"
         return "pad_leak", (text,)
     if below.at_start:
         text = f"it was there at the first steps ({number(float(kl.values[:3].mean()))}), before any update could do it"
         return "policy_noise", (text,)
-    if stated and gap is None:
-        return "warped_sampling", (stated,)
     exact = find(run, "kl_ref", TOKEN, "exact")
-    if exact is not None and gap is not None and tail(exact) >= NOT_NORMALISED and mass is None:
+    if exact is not None and gap is not None and tail(exact) >= 0 and mass is None:
         text = f"the exact KL is {number(tail(exact))} nats/token, and sampling is in order: {gap.sentence}"
         return "pad_leak", (text,)
-    differs = run.get("sampler_gap")
-    if differs is not None and tail(differs) > (OWN_GAP if run.trainer == "steadyrl" else OTHER_GAP):
-        return "sampler_mismatch", (f"sampler and trainer differ by {number(tail(differs))} nats/token",)
     return "unknown", ()
 
 
@@ -189,27 +147,6 @@ def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
         return None
     one, three = float(np.median(k1.values)), float(np.median(k3.values))
     return three - one, three / max(abs(one), 1e-12)
-
-
-def _says(run: Run, kl: Series, below: _Below, cause: str, because: tuple[str, ...]) -> Found:
-    unit = kl.unit or "(unit unknown)"
-    coefficient = run.get("kl_coef")
-    unused = coefficient is not None and not coefficient.values.any()
-    grave = below.lasts and below.level < DEEP.get(kl.unit, DEEP[""]) and not unused
-    paid = "" if unused else " A penalty on it pays the policy for drifting."
-    return Found(
-        cause,
-        "critical" if grave else "warning",
-        below.since,
-        f"The KL to the reference stays below 0, which no KL can: {cause.replace('_', ' ')}.{paid}",
-        (
-            f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.since} on, with a "
-            f"standard error of {number(below.error)} for {min(WINDOW, len(kl))} steps"
-            + ("" if below.lasts else "; it ended later"),
-            *because,
-        ),
-        f"{negative_kl.cause(cause).remedy} Then {go_back(below.since)}.",
-    )
 
 
 negative_kl = Check(
@@ -235,14 +172,6 @@ negative_kl = Check(
               "Put policy and reference in evaluation mode (dropout off) when they are scored, in one precision, with "
               "the same batch shape, padding side and adapter; score a batch twice to see which differs.",
               measured="policy_dropout"),
-        Cause("sampler_mismatch", "sampler and trainer give the same tokens different probabilities",
-              "Use the same weights, precision and temperature in both; see the check sampler_mismatch.",
-              follows=("sampler_mismatch",)),
-        Cause("not_normalised", "even the exact KL is negative: the two distributions are over different "
-              "vocabularies, or are none",
-              "Normalise both over the same tokens; check that vocabulary, kept tokens and temperature are equal."),
-        Cause("estimator_noise", "single steps only: information, no fault",
-              "None is needed. It matters if it stays."),
         Cause("unknown", "the log holds nothing that tells",
               "Log the exact entropy and the mean -log p of the sampled tokens: a gap between them means warped "
               "sampling. Without one, look at the positions: mass after the end token means padding.",

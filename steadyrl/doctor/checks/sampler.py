@@ -9,8 +9,9 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import plain_sampling
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import number, update_size
-from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, long_run_error, tail
+from steadyrl.doctor.statistics.measures import setting
+from steadyrl.doctor.statistics.readings import number
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, long_run_error, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
 
 # The gap of healthy runs stays within 3 standard errors; over many runs and windows 5 is beyond chance.
@@ -26,9 +27,10 @@ OWN_GAP = 1e-3
 # Elsewhere engines differ: NeMo RL plots the worst sample from a probability error of 5 % on.
 OTHER_GAP = 0.05
 KL_SAMPLER = 0.1  # nats per token; verl's own warning
-IMPORTANCE = (0.5, 2.0)  # mean weight; verl's own warning
+IMPORTANCE = 2.0  # mean weight, up or down; verl's own warning
 # A sampler with reloaded base weights was seen at 0.029, and that run never learned (trl#5312).
 IMPORTANCE_LOST = 0.1
+GROWN = 0.2  # first difference over the last, below which it came with the updates
 # TRL's newer PPO counts -1 for each padding token in its sampled entropy and averages the exact one over padding.
 PADDED_ENTROPY = ("trl-ppo",)
 RAW_TRAINERS = ("trl-ppo-old",)  # log-softmax of raw logits, whatever the generation settings are
@@ -123,22 +125,12 @@ def warps_by_settings(run: Run) -> str:
     raw = run.settings.get("logprobs") == "raw" or run.trainer in RAW_TRAINERS
     if not raw or run.settings.get("logprobs") == "sampled":
         return ""
-    warping = sharpening(run) + flattening(run)
+    warping = [
+        f"{name} {value}"
+        for name, plain in (("temperature", 1), ("top_p", 1), ("top_k", 0))
+        if (value := setting(run, name)) is not None and value != plain
+    ]
     return f"log-probs are of raw logits, while sampling has {' and '.join(warping)}" if warping else ""
-
-
-def sharpening(run: Run) -> list[str]:
-    """Return the settings that make likely tokens likelier than the policy has them."""
-    temperature, top_p, top_k = (run.settings.get(name) for name in ("temperature", "top_p", "top_k"))
-    found = [f"temperature {temperature}"] if temperature is not None and temperature < 1 else []
-    found += [f"top_p {top_p}"] if top_p is not None and top_p < 1 else []
-    return found + ([f"top_k {top_k}"] if top_k is not None and top_k > 0 else [])
-
-
-def flattening(run: Run) -> list[str]:
-    """Return the settings that make unlikely tokens likelier than the policy has them."""
-    temperature = run.settings.get("temperature")
-    return [f"temperature {temperature}"] if temperature is not None and temperature > 1 else []
 
 
 SAMPLING_REMEDY = (
@@ -146,48 +138,35 @@ SAMPLING_REMEDY = (
     "reference's logits by the same temperature and cut them to the same kept tokens. A KL by abs or k3 only hides it."
 )
 
-LEAK_REMEDY = (
-    "Count only tokens that the policy chose: mask what comes after the first end-of-sequence token, and the padding."
-)
-
 
 def _warped(run: Run) -> Result:
-    gap, stated = sampling_gap(run), warps_by_settings(run)
+    gap, stated, temperature = sampling_gap(run), warps_by_settings(run), setting(run, "temperature")
     if gap is None and not stated:
         why = "it needs the exact entropy and the mean -log p of the sampled tokens, over the same tokens, of 8 steps"
         return Unknown(why, ("entropy (exact)", "entropy (sampled)"))
     if gap is not None and (not gap.sure or noisy_policy(run)):
         return None
-    cause = _warping(run, gap.gap if gap else (1.0 if flattening(run) else -1.0))
     if gap is not None and gap.gap > max(LEAK_NATS, gap.entropy):
         cause = "pad_leak"
+    elif (gap is not None and gap.gap < 0) or (gap is None and (temperature is None or temperature <= 1)):
+        cause = "temperature_or_truncation"
+    else:
+        hot = temperature is None or temperature > 1
+        cause = "high_temperature_or_stale_weights" if hot else "stale_weights"
     return Found(
         cause,
         "warning",
         gap.since if gap else None,
-        "Tokens are drawn from another distribution than the one whose log-probs train, which makes every "
-        f"KL estimate and ratio wrong: {cause.replace('_', ' ')}.",
+        "tokens are drawn from another distribution than the one whose log-probs train, which makes every KL estimate "
+        "and ratio wrong",
         tuple(text for text in (gap.sentence if gap else "", stated) if text),
     )
 
 
-def _warping(run: Run, gap: float) -> str:
-    temperature = run.settings.get("temperature")
-    if gap < 0:
-        named = sharpening(run)
-        if not named:
-            return "temperature_or_truncation"
-        return "temperature" if named[0].startswith("temperature") else "truncation"
-    if temperature is None:
-        return "high_temperature_or_stale_weights"
-    return "high_temperature" if temperature > 1 else "stale_weights"
-
-
-def _warp(name: str, sign: str, measured: str = "") -> Cause:
-    return Cause(name, sign, SAMPLING_REMEDY, change=plain_sampling, measured=measured)
-
-
-STALE = "-log p lies above the entropy and the temperature is not above 1, so the sampler has other weights"
+LOAD = (
+    "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch after each "
+    "load, also after the engine wakes up; or correct by truncated importance weights."
+)
 warped_sampling = Check(
     name="warped_sampling", topic="Sampling and numbers",
     title="Tokens are not drawn from the distribution whose log-probs train.",
@@ -199,21 +178,20 @@ warped_sampling = Check(
     "left on: see sampler_mismatch.",
     healthy="The mean -log p of sampled tokens equals the exact entropy, but for noise.",
     causes=(
-        _warp("temperature", "-log p lies below the entropy, so likely tokens were drawn too often, and the settings "
-              "hold a temperature below 1 with the plain softmax in training",
-              "warped_temperature"),
-        _warp("truncation", "likewise, and the settings hold a top-k or top-p",
-              "warped_top_p"),
-        _warp("temperature_or_truncation", "likewise, and the log does not hold the settings",
-              "trl-ppo"),
-        _warp("high_temperature", "-log p lies above the entropy, and the temperature is above 1"),
-        Cause("stale_weights", STALE,
-              "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch "
-              "after each load.", measured="stale_sampler"),
-        _warp("high_temperature_or_stale_weights", "-log p lies above the entropy, and the log holds no temperature"),
+        Cause("temperature_or_truncation", "-log p lies below the entropy, so likely tokens were drawn too often: a "
+              "temperature below 1, a top-k or a top-p with the plain softmax in training. The settings name it where "
+              "the log holds them",
+              SAMPLING_REMEDY, change=plain_sampling, measured="warped_temperature, warped_top_p, trl-ppo"),
+        Cause("high_temperature_or_stale_weights", "-log p lies above the entropy, and the temperature is above 1 or "
+              "not in the log",
+              SAMPLING_REMEDY, change=plain_sampling, measured="warped_hot"),
+        Cause("stale_weights", "-log p lies above the entropy and the temperature is not above 1, so the sampler has "
+              "other weights",
+              LOAD, measured="stale_sampler"),
         Cause("pad_leak", "-log p lies above the entropy by more than the entropy itself: tokens count that were "
               "never drawn, such as padding after the end",
-              LEAK_REMEDY, measured="pad_leak"),
+              "Count only tokens that the policy chose: mask what comes after the first end-of-sequence token, and "
+              "the padding.", measured="pad_leak"),
     ),
     find=_warped, applies=lambda run: run.traits.trains_on == "sampled", shows=("entropy", "sampler_gap"),
     source="TRL 0.11.0, ppo_trainer.py, batched_forward_pass (log-probs of raw logits); TRL's deleted training FAQ "
@@ -222,74 +200,52 @@ warped_sampling = Check(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Mismatch:
-    """Which measurement of the sampler against the trainer is out of bounds, from when, by how much."""
-
-    series: Series
-    since: int
-    sentence: str
-    lost: bool = False
-
-
 def _differs(run: Run) -> Result:
     found = _mismatch(run)
     if found is None:
         return None
-    cause, because = _mismatch_cause(run, found)
+    series, since, sentence = found
+    lost = series.quantity == "importance" and tail(series) > -np.log(IMPORTANCE_LOST)
+    cause, because = _mismatch_cause(run, series, lost)
     return Found(
         cause,
-        "critical" if found.lost else "warning",
-        found.since,
-        f"Sampler and trainer give the sampled tokens different probabilities: {cause.replace('_', ' ')}.",
-        (found.sentence, *because),
+        "critical" if lost else "warning",
+        since,
+        "sampler and trainer give the sampled tokens different probabilities",
+        (sentence, *because),
     )
 
 
-def _mismatch(run: Run) -> _Mismatch | None:
-    gap_limit = OWN_GAP if run.trainer == "steadyrl" else OTHER_GAP
-    weight = run.get("importance")
-    if weight is not None:
-        off = (weight.values < IMPORTANCE[0]) | (weight.values > IMPORTANCE[1])
-        since = first_lasting(weight, off, LASTING)
+def _mismatch(run: Run) -> tuple[Series, int, str] | None:
+    """Return how far sampler and trainer are apart, from which step beyond bounds, and a sentence; None if within."""
+    own = run.trainer == "steadyrl"
+    limits = {"importance": np.log(IMPORTANCE), "sampler_gap": OWN_GAP if own else OTHER_GAP, "kl_sampler": KL_SAMPLER}
+    for name, limit in limits.items():
+        series = run.get(name, TOKEN) or run.get(name)
+        if series is None:
+            continue
+        weight = name == "importance"
+        apart = np.abs(np.log(np.maximum(series.values, 1e-9)) if weight else series.values)
+        since = first_lasting(series, apart > limit, LASTING)
         if since is not None:
-            text = f"mean importance weight {number(tail(weight))}, outside 0.5 to 2 from step {since} on"
-            return _Mismatch(
-                replace(weight, values=np.abs(np.log(np.maximum(weight.values, 1e-9)))),
-                since,
-                text,
-                lost=tail(weight) < IMPORTANCE_LOST,
-            )
-    for name, limit in (("sampler_gap", gap_limit), ("kl_sampler", KL_SAMPLER)):
-        series = run.get(name, TOKEN) or run.get(name, "")
-        since = None if series is None else first_lasting(series, np.abs(series.values) > limit, LASTING)
-        if series is not None and since is not None:
-            text = f"{name} {number(tail(series))} nats/token, above {limit} from step {since} on"
-            return _Mismatch(replace(series, values=np.abs(series.values)), since, text)
+            bound = f"outside 1/{IMPORTANCE:g} to {IMPORTANCE:g}" if weight else f"above {limit} nats/token"
+            text = f"{name} {number(tail(series))}, {bound} from step {since} on"
+            return replace(series, values=apart), since, text
     return None
 
 
-def _mismatch_cause(run: Run, found: _Mismatch) -> tuple[str, tuple[str, ...]]:
+def _mismatch_cause(run: Run, apart: Series, lost: bool) -> tuple[str, tuple[str, ...]]:
     gap, noisy = sampling_gap(run), noisy_policy(run)
     if noisy:
         return "policy_noise", (noisy,)
     if gap is not None and gap.sure:
         return "warped_sampling", (gap.sentence,)
-    first, last = float(found.series.values[0]), tail(found.series)
-    if found.lost:
+    if lost:
         return "stale_weights", ("so small a weight means that the sampler has other weights altogether",)
-    size = update_size(run)
-    if first < 0.2 * last and size is not None and found.series.quantity == "sampler_gap":
-        expected = 0.8 * float(np.sqrt(2.0 * np.median(size.values)))  # mean |normal| with the KL's variance
-        if 0.25 < last / max(expected, 1e-12) < 4.0:
-            return "stale_weights", (
-                f"it was {number(first)} at the first step, and one step's update explains {number(expected)}",
-            )
-    if first < 0.2 * last:
+    first, last = float(apart.values[0]), tail(apart)
+    if first < GROWN * last:
         return "stale_weights", (f"it was {number(first)} at the first step and grew to {number(last)}",)
-    if 0.5 < last / max(head(found.series), 1e-12) < 2.0:
-        return "precision", (f"it is there from the first step ({number(first)}) and does not grow",)
-    return "unknown", ()
+    return "precision", (f"it is there from the first step ({number(first)})",)
 
 
 sampler_mismatch = Check(
@@ -303,22 +259,17 @@ sampler_mismatch = Check(
     causes=(
         Cause("warped_sampling", "the sampled -log p also differs from the exact entropy (see that check)",
               SAMPLING_REMEDY, change=plain_sampling, follows=("warped_sampling",)),
-        Cause("stale_weights", "the difference starts at rounding, grows with the updates, and is of the size of one "
-              "step's update (0.8 times the root of twice its KL). A mean importance weight below 0.1 means other "
-              "weights altogether",
-              "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch "
-              "after each load, also after the engine wakes up; or correct by truncated importance weights.",
-              measured="stale_sampler"),
+        Cause("stale_weights", "the difference starts at rounding and grows with the updates, or the mean importance "
+              "weight is below 0.1: other weights altogether",
+              LOAD, measured="stale_sampler"),
         Cause("policy_noise", "it is there at the first step, and so is a KL to the reference, before any update: the "
               "trainer's own pass over the policy is noisy, as with dropout left on",
               "Switch dropout off in every pass over the policy (model.eval()), and score one batch twice: both have "
               "to give the same log-probs.", measured="policy_dropout"),
-        Cause("precision", "the difference is there at the first step and stays as it is: other kernels, other "
-              "precision, another batch shape",
-              "Sample and train in the same precision, with the output head in float32; or correct by truncated "
-              "importance weights."),
-        Cause("unknown", "none of these",
-              "Score one batch with sampler and trainer under the same weights, and compare token by token.",
+        Cause("precision", "none of these; mostly the difference is there at the first step and stays as it is: other "
+              "kernels, other precision, another batch shape",
+              "Sample and train in the same precision, with the output head in float32, and compare one batch token "
+              "by token under the same weights; or correct by truncated importance weights.",
               follows=("warped_sampling",)),
     ),
     find=_differs, needs=("sampler_gap|kl_sampler|importance",), applies=lambda run: run.traits.trains_on != "given",

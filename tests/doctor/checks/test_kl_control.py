@@ -69,7 +69,7 @@ def test_the_published_horizon_is_slow_by_its_moves(make, finding):
     assert found.cause == "slow"
     assert "moves by 0.128% a step, so that it doubles in 542 steps; the run has 200" in " ".join(found.evidence)
     # 0.2 x 128 x 20 / ln 2
-    assert "739 samples at a batch of 128" in found.remedy
+    assert "=739" in found.overrides[0]
 
 
 def test_a_pace_of_almost_nothing_is_given_with_its_digits(make, finding):
@@ -84,22 +84,6 @@ def test_the_published_horizon_is_slow_by_its_settings(make, finding):
     control(made, 6.0, "nats/sequence", 40.0, kl_horizon=10_000, kl_horizon_unit="samples", batch_size=64)
     made.drop("kl_coef")
     assert "needs 542 steps to double" in finding(kl_controller, made).evidence[1]
-
-
-def test_largest_moves_that_do_not_help_are_saturation(make, finding):
-    made = make(3)
-    control(made, 6.0, "nats/sequence", 40.0)
-    made.put("kl_coef", 0.05 * 1.02 ** np.arange(made.n))  # doubles in 35 steps
-    assert finding(kl_controller, made).cause == "saturated"
-
-
-def test_a_coefficient_that_decays_while_the_kl_is_negative_follows_it(make, finding):
-    made = make(4)
-    control(made, 6.0, "nats/sequence", 0.0)
-    made.kl(-3.0 + 0.2 * made.noise())
-    made.put("kl_coef", 0.05 * 0.99 ** np.arange(made.n))
-    found = finding(kl_controller, made)
-    assert (found.cause, nearest(found)) == ("negative_kl", "negative_kl")
 
 
 def test_a_controller_that_reaches_its_target_is_healthy(make):
