@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import Levels, measure
+from steadyrl.doctor.statistics.levels import FEWEST, measure
 from steadyrl.doctor.statistics.readings import number, within
 
 # Held-out measurements of which more is not better, or that are no goal.
@@ -19,38 +19,38 @@ NO_GOAL = (
 )  # fmt: skip
 TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-out problems
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
-FEWEST = 6  # evaluations
 FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
 RIGHTNESS = ("accura", "correct", "answer", "exact", "solve")
 
 
 def _hacking(run: Run) -> Result | list[Result]:
-    reward, heldout, parts = run.get("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
-    assert reward is not None, "a need"
+    reward, heldout, parts = run.needed("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
     if not heldout and len(parts) < 2:
-        return Unknown(
-            "only the trained reward is logged, which rises in a hacked run as well",
-            ("heldout/*", "reward_part/*"),
-        )
-    given_up = _given_up(reward, parts)
-    if given_up is not None:
+        why = "only the trained reward is logged, which rises in a hacked run as well"
+        return Unknown(why, ("heldout/*", "reward_part/*"))
+    if given_up := _given_up(reward, parts):
         return given_up
     rewards = measure(reward)
     if rewards is None or not rewards.rose:
         return None
     found: list[Result] = []
-    for name, series in heldout.items():
+    for name, series in (heldout or parts).items():
         levels = measure(series)
-        if levels is not None and levels.fell:
-            gap = not _is_traded(name, heldout, parts)
-            found.append(_hacked(f"heldout/{name}", levels, rewards, critical=gap))
-    if found or heldout:
-        return found
-    for name, series in parts.items():
-        levels = measure(series)
-        if levels is not None and levels.fell:
-            found.append(_hacked(name, levels, rewards, critical=False))
+        if levels is None or not levels.fell:
+            continue
+        grave = bool(heldout) and not _is_traded(name, heldout, parts)
+        low = levels.first - levels.means > levels.least
+        since = levels.steps[min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1)]  # clearly below the start from there
+        told = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
+        rise = f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
+        shown = (
+            f"noise explains a difference of {number(levels.least)}, and one of {number(rewards.least)} of the reward"
+        )
+        cause = "held_out_falls" if grave else "part_falls"
+        found.append(
+            Found(cause, "critical" if grave else "info", int(since), f"{rise} while {told}", (f"{name}: {shown}",))
+        )
     return found
 
 
@@ -59,23 +59,19 @@ def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
     if float(reward.values[-1]) <= float(reward.values[0]):
         return None
     for name, part in parts.items():
-        start, end = float(part.values[0]), float(part.values[-1])
-        if len(part) < FEWEST_ROWS or not any(word in name.lower() for word in RIGHTNESS) or start <= 0:
+        if len(part) < FEWEST_ROWS or not any(word in name.lower() for word in RIGHTNESS) or part.values[0] <= 0:
             continue
-        thirds = [float(third.mean()) for third in np.array_split(part.values, 3)]
-        if not (thirds[0] > thirds[1] > thirds[2]) or thirds[2] > HALVED * thirds[0]:
-            continue
+        first, middle, last = (float(third.mean()) for third in np.array_split(part.values, 3))
         levels = measure(part)
-        if levels is not None and len(part) >= FEWEST and not levels.fell:
-            continue
-        return Found(
-            "rightness_falls",
-            "warning",
-            int(part.steps[0]),
-            f"the reward rises from {number(float(reward.values[0]))} to {number(float(reward.values[-1]))} while "
-            f"{name} falls from {number(start)} to {number(end)}",
-            (f"{name}: {', '.join(number(third) for third in thirds)} in the three thirds of the log",),
-        )
+        if first > middle > last and last <= HALVED * first and (levels is None or levels.fell):
+            return Found(
+                "rightness_falls",
+                "warning",
+                int(part.steps[0]),
+                f"the reward rises from {number(float(reward.values[0]))} to {number(float(reward.values[-1]))} while "
+                f"{name} falls from {number(float(part.values[0]))} to {number(float(part.values[-1]))}",
+                (f"{name}: {number(first)}, {number(middle)}, {number(last)} in the three thirds of the log",),
+            )
     return None
 
 
@@ -92,28 +88,6 @@ def _goals(run: Run, family: str) -> dict[str, Series]:
     """Return the measurements of a family of which more is better."""
     every = run.parts(family)
     return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
-
-
-def _hacked(name: str, levels: Levels, rewards: Levels, critical: bool) -> Found:
-    return Found(
-        "held_out_falls" if critical else "part_falls",
-        "critical" if critical else "info",
-        _leaves_start(levels),
-        f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))} while "
-        f"{name} falls from {number(levels.first)} to {number(levels.end)}",
-        (
-            f"{name}: noise explains a difference of {number(levels.least)} between blocks, it fell by "
-            f"{number(levels.first - levels.end)}",
-            f"reward: noise explains {number(rewards.least)}",
-        ),
-    )
-
-
-def _leaves_start(levels: Levels) -> int:
-    """Return the first step of the blocks that stay clearly below the first one."""
-    low = levels.first - levels.means > levels.least
-    above = np.flatnonzero(~low)
-    return int(levels.steps[min(int(above[-1]) + 1, len(low) - 1)])
 
 
 HIGHEST = "Read the completions with the highest rewards and close the gap in the reward; keep the checkpoint with the "
@@ -147,8 +121,7 @@ reward_hacking = Check(
 
 
 def _over(run: Run) -> Result | list[Result]:
-    heldout, reward = _goals(run, "heldout/"), run.get("reward")
-    assert reward is not None, "a need"
+    heldout, reward = _goals(run, "heldout/"), run.needed("reward")
     if not heldout:
         return Unknown("nothing is measured on held-out problems", ("heldout/*",))
     if max(len(series) for series in heldout.values()) < FEWEST:
@@ -161,26 +134,17 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     if levels is None:
         return None
     top = int(levels.means.argmax())
-    best, gain = float(levels.means[top]), float(levels.means[top]) - levels.first
-    lost = best - levels.end
+    best, since = float(levels.means[top]), int(levels.steps[top])
+    gain, lost = best - levels.first, best - levels.end
     if top == 0 or gain <= levels.least or lost <= max(levels.least, LOST_SHARE * gain):
         return None
-    since = int(levels.steps[top])
     rewards = measure(within(reward, since, int(reward.steps[-1])))
     if rewards is None or rewards.fell:
         return None
-    return Found(
-        "past_peak",
-        "warning",
-        since,
-        f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while "
-        "the training reward did not fall",
-        (
-            f"heldout/{name}: {number(levels.first)} at first, {number(best)} at its best, {number(levels.end)} at the "
-            f"end; noise explains {number(levels.least)}",
-        ),
-        change={"steps": max(since, 1)},
-    )
+    told = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
+    shown = f"heldout/{name}: {number(levels.first)} at first; noise explains {number(levels.least)}"
+    steps = {"steps": max(since, 1)}
+    return Found("past_peak", "warning", since, f"{told} the training reward did not fall", (shown,), change=steps)
 
 
 over_training = Check(

@@ -10,15 +10,15 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.drops import drop
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.measures import worth_having
-from steadyrl.doctor.statistics.readings import number, update_size, updates_per_step, within
-from steadyrl.doctor.statistics.signals import MIN_STEPS, head, smallest_detectable, tail, trend
+from steadyrl.doctor.statistics.readings import levels, nothing_to_learn, number, update_size, updates_per_step
+from steadyrl.doctor.statistics.signals import MIN_STEPS, smallest_detectable, tail, trend
 from steadyrl.doctor.statistics.units import SEQUENCE, find
+from steadyrl.types import Severity
 
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
 # standard deviations at most. For a quarter of one, the smallest gain worth having, K must reach 1/32.
 NOT_MOVED = 1 / 32
 NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that moves a run
-NO_SIGNAL = 0.8  # share of groups without any difference: a fifth of the batch, at most, teaches
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
 CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
@@ -50,18 +50,12 @@ def _flat(run: Run) -> Result:
             f"{number(wanted)} would be worth having: run longer, or with more completions per step"
         )
     cause, told = _flat_cause(run)
-    return Found(
-        cause,
-        "warning",
-        None,
-        f"the reward does not rise: {told}",
-        (
-            f"the change over all steps lies between {number(slope.low * len(reward))} and "
-            f"{number(slope.high * len(reward))} (95 %); a change of {number(detectable)} would have been seen, "
-            f"{number(wanted)} would be worth having",
-            f"the reward's level is {number(tail(reward))} at the end, {number(head(reward))} at the start",
-        ),
+    changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
+    shown = (
+        f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen, "
+        f"{number(wanted)} would be worth having"
     )
+    return Found(cause, "warning", None, f"the reward does not rise: {told}", (shown, levels("it", reward)))
 
 
 def shows_no_gain(run: Run) -> bool:
@@ -83,46 +77,23 @@ def _rose(reward: Series) -> bool:
 
 def _flat_cause(run: Run) -> tuple[str, str]:
     """Return (cause, the sentence that tells it)."""
-    told = _nothing_differs(run)
-    if told:
-        return "no_signal", told
-    still = _stands_still(run)
-    if still is None:
-        return "unknown", "the log does not tell whether the policy moves"
-    if still:
-        rate = learning_rate(run)
-        return "not_moving", still + (f" (learning rate {number(rate)})" if rate is not None else "")
-    kl = find(run, "kl_ref", SEQUENCE) or run.get("kl_ref")
-    far = f"the KL to the reference is {number(tail(kl))} {kl.unit} at the end: " if kl is not None else ""
-    return "moving_without_gain", f"{far}the policy moves, the reward does not follow"
-
-
-def _nothing_differs(run: Run) -> str:
-    share, spread, reward = run.get("no_signal"), run.get("reward_std"), run.get("reward")
-    if share is not None and share.values.mean() >= NO_SIGNAL:
-        return f"in {share.values.mean():.0%} of the groups all rewards are equal"
-    level = abs(float(np.median(reward.values))) if reward is not None else 1.0
-    if spread is not None and np.median(spread.values) <= SAME * max(level, 1.0):
-        return "the rewards of a step do not differ"
-    return ""
-
-
-def _stands_still(run: Run) -> str | None:
-    """Return a sentence if the policy does not move, "" if it does, None where the log does not tell."""
-    kl = find(run, "kl_ref", SEQUENCE)
-    if kl is not None and abs(tail(kl)) < NOT_MOVED:
-        return f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence"
-    rate = run.get("learning_rate")
-    if rate is not None and not rate.values.any():
-        return "the learning rate is 0 in every step"
-    step = update_size(run)
+    kl, rate, size = find(run, "kl_ref", SEQUENCE), run.get("learning_rate"), update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
-    if step is not None and step.values.any() and updates_per_step(run) != 1:
-        size = float(np.median(step.values))
-        if size < NOT_MOVED_OLD:
-            return f"a step's updates change the policy by {number(size)} nats per token"
-    moved = kl is not None or (step is not None and step.values.any())
-    return "" if moved else None
+    step = None if size is None or not size.values.any() else float(np.median(size.values))
+    if told := nothing_to_learn(run):
+        return "no_signal", told
+    if kl is not None and abs(tail(kl)) < NOT_MOVED:
+        set_to = learning_rate(run)
+        at = "" if set_to is None else f" (learning rate {number(set_to)})"
+        return "not_moving", f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence{at}"
+    if rate is not None and not rate.values.any():
+        return "not_moving", "the learning rate is 0 in every step"
+    if step is not None and step < NOT_MOVED_OLD and updates_per_step(run) != 1:
+        return "not_moving", f"a step's updates change the policy by {number(step)} nats per token"
+    if kl is None and step is None:
+        return "unknown", "the log does not tell whether the policy moves"
+    far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
+    return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
 
 _BEHIND_FLAT = (
@@ -166,13 +137,11 @@ reward_flat = Check(
 
 
 def _constant(run: Run) -> Result:
-    reward, spread = run.get("reward"), run.get("reward_std") or run.get("reward_std_within")
-    assert reward is not None, "a need"
+    reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     last = float(reward.values[-1])
     other = np.flatnonzero(np.abs(reward.values - last) > SAME * max(abs(last), 1e-3))
     start = int(other[-1]) + 1 if len(other) else 0
-    rows = len(reward) - start
-    since = int(reward.steps[start])
+    rows, since = len(reward) - start, int(reward.steps[start])
     after = np.zeros(0) if spread is None else spread.values[spread.steps >= since]
     varies = bool((after > SAME * max(abs(last), 1.0)).any())
     equal = len(after) > 0 and not varies and (start == 0 or rows >= CONSTANT_STEPS)
@@ -180,20 +149,10 @@ def _constant(run: Run) -> Result:
         if rows == len(reward) and rows * run.averaged_over < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
         return _frozen(run, reward)
-    cause = _constant_cause(reward.values[:start], last, varies, _spread_before(run, since))
-    told = {
-        "normalised": "only its mean is: it was centred before it was logged",
-        "solved": "at the best level of the run: nothing is left to learn",
-        "broken": "from the start: what scores them does not tell texts apart",
-        "broke": f"since step {since}: an engine died, or the policy writes one text only",
-    }[cause]
-    return Found(
-        cause,
-        "info" if cause in ("normalised", "solved") else "critical",
-        since,
-        f"the reward is exactly {number(last)} in {rows} rows, {told}",
-        (f"reward {number(last)} from step {since} to step {reward.steps[-1]}",),
-    )
+    before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
+    cause, severity, told = _constant_cause(reward.values[:start], last, varies, before)
+    told = f"the reward is exactly {number(last)} in {rows} rows, {told}"
+    return Found(cause, severity, since, told, (f"reward {number(last)} from step {since} to {reward.steps[-1]}",))
 
 
 def _frozen(run: Run, reward: Series) -> Result:
@@ -213,21 +172,17 @@ def _frozen(run: Run, reward: Series) -> Result:
     )
 
 
-def _constant_cause(before: np.ndarray, level: float, varies: bool, spread: float | None) -> str:
+def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.ndarray) -> tuple[str, Severity, str]:
+    """Return cause, severity and a sentence, from the rewards and their spreads before the reward became constant."""
     if varies:
-        return "normalised"
+        return "normalised", "info", "only its mean is: it was centred before it was logged"
     if not len(before):
-        return "broken"
+        return "broken", "critical", "from the start: what scores them does not tell texts apart"
     # What is learned comes near the best level first: completions that are all right were mostly right before.
-    near = spread is None or level - float(np.median(before[-NEAR_STEPS:])) <= max(spread, SAME)
-    return "solved" if level >= before.max() - SAME and near else "broke"
-
-
-def _spread_before(run: Run, since: int) -> float | None:
-    """Return the usual spread of a step's rewards before ``since``, or None where it is not logged."""
-    spread = run.get("reward_std")
-    known = np.zeros(0) if spread is None else spread.values[spread.steps < since]
-    return float(np.median(known)) if len(known) else None
+    usual = float(np.median(spreads)) if len(spreads) else np.inf
+    if level >= before.max() - SAME and level - float(np.median(before[-NEAR_STEPS:])) <= max(usual, SAME):
+        return "solved", "info", "at the best level of the run: nothing is left to learn"
+    return "broke", "critical", "after it varied: an engine died, or the policy writes one text only"
 
 
 SCORE_BY_HAND = (
@@ -271,59 +226,58 @@ reward_constant = Check(
 def _falling(run: Run) -> Result:
     reward = run.needed("reward")
     wanted = worth_having(run, float(np.median(reward.values)))
-    lost = drop(reward)
-    if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before)):
-        return _lost(run, reward, lost.step, lost.before, lost.after)
-    levels = measure(reward)
-    if levels is None or len(reward) * run.averaged_over < MIN_STEPS:
-        return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
-    top = int(levels.means.argmax())
-    fall = float(levels.means[top]) - levels.end
-    if fall <= max(levels.least, wanted):
-        return None
+    lost, blocks = drop(reward), measure(reward)
     cause, told = _fall_cause(run)
+    if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before)):
+        steep = _steepest(run, lost.step)
+        if steep and cause == "unknown":
+            cause, told = "large_update", f", after a gradient norm of {number(steep)}"
+        return Found(
+            cause,
+            "critical" if cause == "large_update" else "warning",
+            lost.step,
+            f"the reward fell at once and for good, from {number(lost.before)} to {number(lost.after)}{told}",
+            (f"{int((reward.steps >= lost.step).sum())} rows from step {lost.step} on lie at {number(lost.after)}",),
+        )
+    if blocks is None or len(reward) * run.averaged_over < MIN_STEPS:
+        return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
+    top = int(blocks.means.argmax())
+    best = float(blocks.means[top])
+    if best - blocks.end <= max(blocks.least, wanted):
+        return None
+    shown = (
+        f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end; noise explains"
+    )
     return Found(
         cause,
         "warning",
-        int(levels.steps[min(top + 1, len(levels.steps) - 1)]),
-        f"the reward fell from {number(float(levels.means[top]))} to {number(levels.end)}{told}",
-        (
-            f"block means: {number(float(levels.means[top]))} from step {levels.steps[top]}, {number(levels.end)} at "
-            f"the end; noise explains a difference of {number(levels.least)}",
-        ),
+        int(blocks.steps[min(top + 1, len(blocks.steps) - 1)]),
+        f"the reward fell from {number(best)} to {number(blocks.end)}{told}",
+        (f"{shown} explains a difference of {number(blocks.least)}",),
     )
 
 
-def _lost(run: Run, reward: Series, since: int, before: float, after: float) -> Found:
-    """Say that the reward was lost at once, with the gradient there if that was as steep."""
-    cause, told = _fall_cause(run)
+def _steepest(run: Run, since: int) -> float:
+    """Return the greatest gradient norm about a step if it is huge and far above the others; else 0."""
     norm = run.get("grad_norm")
-    there = None if norm is None else within(norm, since - 2 * run.averaged_over, since)
-    if norm is not None and there is not None and len(there):
-        most, others = float(there.values.max()), norm.values[~np.isin(norm.steps, there.steps)]
-        usual = float(np.median(others)) if len(others) else 1.0
-        if most > max(STEEP * usual, HUGE_NORM) and cause == "unknown":
-            cause, told = "large_update", f", after a gradient norm of {number(most)}"
-    return Found(
-        cause,
-        "critical" if cause == "large_update" else "warning",
-        since,
-        f"the reward fell at once and for good, from {number(before)} to {number(after)} at step {since}{told}",
-        (f"{int((reward.steps >= since).sum())} rows from step {since} on lie at {number(after)}",),
-    )
+    if norm is None:
+        return 0.0
+    there = (norm.steps >= since - 2 * run.averaged_over) & (norm.steps <= since)
+    most = float(norm.values[there].max(initial=0.0))
+    usual = float(np.median(norm.values[~there])) if not there.all() else 1.0
+    return most if most > max(STEEP * usual, HUGE_NORM) else 0.0
 
 
 def _fall_cause(run: Run) -> tuple[str, str]:
-    for quantity, cause in (("reward_unscored", "unscored"), ("empty", "empty"), ("truncated", "truncated")):
+    for quantity in ("reward_unscored", "empty", "truncated"):
         series = run.get(quantity)
-        levels = measure(series) if series is not None else None
-        if levels is not None and levels.rose and levels.end - levels.first > RISEN_SHARE:
-            return cause, f", while the share of {cause} completions grew to {levels.end:.0%}"
+        blocks = measure(series) if series is not None else None
+        if blocks is not None and blocks.rose and blocks.end - blocks.first > RISEN_SHARE:
+            return "bad_texts", f", while the share of {quantity} completions grew to {blocks.end:.0%}"
     return "unknown", ""
 
 
 BACK = "Go on from a checkpoint before the fall, with a third of the learning rate"
-SHARE = "the share of such completions grew by a tenth or more: they lower the mean, not the others"
 _BEHIND_FALL = (
     "reward_jump", "kl_penalty_outweighs", "length_collapse", "non_finite", "learning_rate_too_high", "grad_norm",
     "kl_runaway", "negative_kl", "sampler_mismatch", "entropy_explosion",
@@ -340,12 +294,10 @@ reward_falling = Check(
               BACK + ", and clip the gradient norm at 1.", change=lambda run: {**slower(run), "max_grad_norm": 1.0},
               follows=("grad_norm", "learning_rate_too_high"), moves=("learning_rate",), measured="published log of "
               "SkyRL"),
-        Cause("truncated", SHARE,
-              "See the check truncated.", follows=("truncated",)),
-        Cause("empty", SHARE,
-              "See the check empty_completions.", follows=("empty_completions",)),
-        Cause("unscored", SHARE,
-              "See the check reward_unscored.", follows=("reward_unscored",)),
+        Cause("bad_texts", "the share of cut off, empty or unscored completions grew by a tenth or more: they lower "
+              "the mean, not the others",
+              "See the check truncated, empty_completions or reward_unscored.",
+              follows=("truncated", "empty_completions", "reward_unscored"), measured="entropy_bonus, pad_leak"),
         Cause("unknown", "none of these; updates that are too large, a KL that ran away or a sampler that differs "
               "from the trainer show in their own checks",
               BACK + ", unless another finding names the cause.", change=times("learning_rate", 1 / 3),

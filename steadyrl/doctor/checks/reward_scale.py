@@ -6,12 +6,13 @@ import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.measures import reward_spread, setting
-from steadyrl.doctor.statistics.readings import number
+from steadyrl.doctor.statistics.readings import levels, number
 from steadyrl.doctor.statistics.signals import MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
+from steadyrl.types import Severity
 
 LATE = 0.2  # of the run: how it is now, rather than how it began
 UNSCORED_WARN, UNSCORED_CRITICAL = 0.1, 0.5
@@ -28,17 +29,16 @@ SECRETS = "Secrets of RLHF I, arXiv 2307.04964 (abstract)"
 
 def _unscored(run: Run) -> Result:
     share = run.needed("reward_unscored")
-    level = tail(share, LATE)
+    start, level = head(share), tail(share, LATE)
     if level <= UNSCORED_WARN:
         return None
-    early = head(share) > UNSCORED_WARN
-    since = int(share.steps[0]) if early else first_lasting(share, share.values > UNSCORED_WARN)
+    since = int(share.steps[0]) if start > UNSCORED_WARN else first_lasting(share, share.values > UNSCORED_WARN)
     return Found(
         "scorer_fails",
         "critical" if level > UNSCORED_CRITICAL else "warning",
         since,
         f"{level:.0%} of the completions have no reward, since step {since}",
-        (f"unscored share {number(head(share))} at the start, {number(level)} at the end",),
+        (levels("the unscored share", share),),
     )
 
 
@@ -64,87 +64,56 @@ def _scale(run: Run) -> Result | list[Result]:
     spread = reward_spread(run)
     if spread is None:
         return Unknown("the log has no spread of the rewards", ("reward_std",))
-    return [_offset(run), _outliers(run, float(np.median(spread.values)))]
+    return [_offset(run, spread), _outliers(run, spread)]
 
 
-def _offset(run: Run) -> Result:
-    reward, spread = run.get("reward"), reward_spread(run)
-    assert reward is not None and spread is not None, "asked before"
+def _offset(run: Run, spread: Series) -> Result:
+    reward, value, returned = run.needed("reward"), run.get("value_mean"), run.get("return_mean")
     start, width = head(reward), head(spread)
     if not run.traits.critic or width <= 0 or abs(start) <= OFFSET * width:
         return None
-    value, returned = run.get("value_mean"), run.get("return_mean")
     lagging = False
     if value is not None and returned is not None:
         value, returned = together(value, returned)
-        lagging = len(value) > MIN_STEPS and bool(
-            np.median(np.abs(value.values - returned.values)[MIN_STEPS:]) > OFFSET * width
-        )
-    return Found(
-        "offset",
-        "warning" if lagging else "info",
-        int(reward.steps[0]),
-        f"the rewards lie {number(abs(start) / width)} standard deviations from 0, which the value head has to "
-        f"learn first{'; it has not' if lagging else ''}",
-        (f"first rewards: mean {number(start)}, standard deviation {number(width)}",),
-        f"Take a constant near {number(start)} off the reward.",
-    )
+        behind = np.abs(value.values - returned.values)[MIN_STEPS:]
+        lagging = len(behind) > 0 and bool(np.median(behind) > OFFSET * width)
+    told = f"the rewards lie {number(abs(start) / width)} standard deviations from 0, which the value head has to learn"
+    shown = (f"first rewards: mean {number(start)}, standard deviation {number(width)}",)
+    severity: Severity = "warning" if lagging else "info"
+    return Found("offset", severity, int(reward.steps[0]), f"{told} first{'; it has not' * lagging}", shown)
 
 
-def _outliers(run: Run, width: float) -> Result:
-    if run.get("reward_max") is None and run.get("reward_min") is None:
-        return _outliers_by_spread(run)
-    for quantity, sign in (("reward_max", 1.0), ("reward_min", -1.0)):
-        series = run.get(quantity)
-        if series is None or width <= 0 or len(series) < MIN_STEPS:
+def _outliers(run: Run, spread: Series) -> Result:
+    """Tell outliers from the greatest and least rewards, or from the spread alone where neither is logged.
+
+    One of n completions at a distance d makes a spread of d over the root of n.
+    """
+    width = float(np.median(spread.values))
+    ends = [(series, sign) for end, sign in (("max", 1), ("min", -1)) if (series := run.get(f"reward_{end}"))]
+    for series, sign in ends if width > 0 else ():
+        if len(series) < MIN_STEPS:
             continue
-        usual = float(np.median(series.values))
-        beyond = sign * (series.values - usual)
+        beyond = sign * (series.values - np.median(series.values))
         far = np.flatnonzero(beyond > OUTLIER * width)
-        if len(far) < max(OUTLIER_STEPS, OUTLIER_SHARE * len(series)):
-            continue
-        top = far[np.argmax(beyond[far])]
-        return Found(
-            "outliers",
-            "warning",
-            int(series.steps[far[0]]),
-            f"{len(far)} steps hold a reward far beyond the usual, up to {number(float(series.values[top]))}",
-            (
-                f"{quantity} is {number(usual)} usually, {number(float(series.values[top]))} at step "
-                f"{series.steps[top]}; the rewards' standard deviation is {number(width)}",
-            ),
-            f"Read these completions; clip the reward near {number(usual + sign * 3 * width)}.",
-        )
-    return None
-
-
-def _outliers_by_spread(run: Run) -> Result:
-    """Tell outliers from the spread alone: one of n completions at a distance d makes it d over the root of n."""
-    spread = reward_spread(run)
-    assert spread is not None, "asked before"
-    several = bursts(spread, OUTLIER)
-    if len(several) < OUTLIER_STEPS:
+        if len(far) >= max(OUTLIER_STEPS, OUTLIER_SHARE * len(series)):
+            return _outlying(series, far, far[np.argmax(beyond[far])])
+    if ends or len(several := bursts(spread, OUTLIER)) < OUTLIER_STEPS:
         return None
     usual = float(np.median(spread.values[: several[0]]))
-    far = spread.values > OUTLIER * usual
-    at = np.flatnonzero(far)
-    if usual <= 0 or len(at) < OUTLIER_SHARE * len(spread):
+    far = np.flatnonzero(spread.values > OUTLIER * usual)
+    if usual <= 0 or len(far) < OUTLIER_SHARE * len(spread):
         return None
-    between = ~far[at[0] :]
-    if between.mean() < USUAL_BETWEEN:
+    if 1 - len(far) / (len(spread) - far[0]) < USUAL_BETWEEN:
         return None  # the spread grew and stayed: see reward_jump
-    top = at[np.argmax(spread.values[at])]
-    return Found(
-        "outliers",
-        "warning",
-        int(spread.steps[at[0]]),
-        f"the rewards of {len(at)} steps scatter far more than usual, up to "
-        f"{number(float(spread.values[top]))}: single ones lie far beyond the others",
-        (
-            f"{spread.source or 'reward_std'} is {number(usual)} usually, {number(float(spread.values[top]))} at step "
-            f"{spread.steps[top]}; {between.mean():.0%} of the steps since step {spread.steps[at[0]]} are as usual",
-        ),
-    )
+    return _outlying(spread, far, far[np.argmax(spread.values[far])])
+
+
+def _outlying(series: Series, far: np.ndarray, top: int) -> Found:
+    name, most = series.source or series.quantity, number(float(series.values[top]))
+    usual = number(float(np.median(series.values)))
+    told = f"single rewards lie far beyond the others at {len(far)} steps: {name} is up to {most}"
+    shown = f"{name} is {usual} usually, {most} at step {series.steps[top]}"
+    return Found("outliers", "warning", int(series.steps[far[0]]), told, (shown,))
 
 
 reward_scale = Check(
@@ -173,35 +142,21 @@ reward_scale = Check(
 
 def _noise(run: Run) -> list[Result]:
     within, total = run.needed("reward_std_within"), run.needed("reward_std")
-    levels, inside = measure(total), measure(within)
-    if levels is None or inside is None:
+    all_, inside = measure(total), measure(within)
+    if all_ is None or inside is None:
         return [Unknown(f"{len(total)} rows are too few")]
     found: list[Result] = []
-    if levels.rose and levels.end > GROWN * levels.first:
-        grown = inside.end**2 - inside.first**2
-        share = grown / max(levels.end**2 - levels.first**2, 1e-12)
-        told = "completions of one prompt differ more" if share > 0.5 else "prompts differ more from each other"
-        found.append(
-            Found(
-                "within" if share > 0.5 else "between",
-                "info",
-                int(total.steps[0]),
-                f"the spread of the rewards grew from {number(levels.first)} to {number(levels.end)}: {told}",
-                (f"{share:.0%} of the growth of the variance lies within prompts",),
-            )
-        )
+    if all_.rose and all_.end > GROWN * all_.first:
+        share = (inside.end**2 - inside.first**2) / max(all_.end**2 - all_.first**2, 1e-12)
+        told = f"the spread of the rewards grew from {number(all_.first)} to {number(all_.end)}"
+        shown = f"{share:.0%} of the growth of the variance lies within prompts, the rest between them"
+        found.append(Found("grew", "info", int(total.steps[0]), told, (shown,)))
     reward, samples = run.get("reward"), setting(run, "samples_per_prompt")
     gap = inside.end * BEST_OF.get(int(samples), 0.0) if samples else 0.0
-    if reward is not None and gap > GAP_SHARE * abs(tail(reward)):
-        found.append(
-            Found(
-                "headroom",
-                "info",
-                None,
-                f"the best of {int(samples or 0)} completions scores about {number(gap)} above the mean",
-                (f"spread within prompts {number(inside.end)}, mean reward {number(tail(reward))} at the end",),
-            )
-        )
+    if reward is not None and samples and gap > GAP_SHARE * abs(tail(reward)):
+        told = f"the best of {samples:.0f} completions scores about {number(gap)} above the mean"
+        shown = f"spread within prompts {number(inside.end)}, mean reward {number(tail(reward))} at the end"
+        found.append(Found("headroom", "info", None, told, (shown,)))
     return found
 
 
@@ -212,11 +167,10 @@ reward_noise = Check(
     "far above their mean. Worth knowing; neither is a fault by itself.",
     healthy="It is known how much of the rewards' spread lies within prompts.",
     causes=(
-        Cause("within", "completions of one prompt differ more. With right-or-wrong rewards that peaks when half are "
-              "right, which is healthy in the middle of a run",
-              "Nothing, if half of the answers are right; of a judge, score the same text twice and average verdicts."),
-        Cause("between", "prompts differ more from each other",
-              "Look at the mixture of problems."),
+        Cause("grew", "it is said whether completions of one prompt differ more, or prompts from each other. With "
+              "right-or-wrong rewards the former peaks when half are right, which is healthy in the middle of a run",
+              "Nothing, if half of the answers are right. Of a judge, score the same text twice and average "
+              "verdicts; where prompts differ more, look at the mixture of problems."),
         Cause("headroom", "the best of N completions scores above the mean by the spread within a prompt times a "
               "number that N fixes (0.56 for 2, 1.03 for 4, 1.42 for 8): what the policy could gain by always giving "
               "its own best answer",

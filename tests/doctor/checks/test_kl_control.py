@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.kl_control import coefficient_moves, kl_controller, kl_unit_clash
-from tests.doctor.checks.series_for_values import nearest, said
+from tests.doctor.checks.series_for_values import said
 
 
 def control(made, target, unit, level, **settings):
