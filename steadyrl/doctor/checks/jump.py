@@ -39,58 +39,48 @@ class _Moved:
 
 
 def _reward_jump(run: Run) -> Result:
-    reward = run.needed("reward")
-    moved = sorted(_moved(run, reward), key=lambda m: m.jump.step)
-    for first in moved:
-        since = first.jump.step
-        if not _constant_after(run, since) and not _policy_jumps(run, since) and not _texts_lost(run, since):
-            together_with = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
-            cause, told = _cause(run, since, together_with)
-            return Found(
-                cause,
-                "info" if cause == "other_prompts" else "warning",
-                since,
-                f"the rewards changed at step {since} from one step to the next, and the policy did not: {told}",
-                tuple(map(_sentence, together_with)),
-            )
+    reward, spread = run.needed("reward"), reward_spread(run)
+    moved = sorted(_moved(run, reward, spread), key=lambda m: m.jump.step)
+    for since in (m.jump.step for m in moved):
+        if (spread is not None and _constant_after(spread, since)) or _policy_jumps(run, since):
+            continue
+        if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
+            continue
+        at_once = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
+        cause, told = _cause(run, spread, since, at_once)
+        return Found(
+            cause,
+            "info" if cause == "other_prompts" else "warning",
+            since,
+            f"the rewards changed at step {since} from one step to the next, and the policy did not: {told}",
+            tuple(map(_sentence, at_once)),
+        )
     return None
 
 
-def _moved(run: Run, reward: Series) -> Iterator[_Moved]:
-    spread = reward_spread(run)
-    if spread is not None:
-        yield from (_Moved("reward_std", jump, True) for jump in jumps(spread, logarithm=True) if jump.change > GROWN)
+def _moved(run: Run, reward: Series, spread: Series | None) -> Iterator[_Moved]:
     yield from (_Moved("reward", jump, False) for jump in jumps(reward))
     for name, part in run.parts("reward_part/").items():
-        shown = (jump for jump in jumps(part) if shows_at(reward, jump.step))
-        yield from (_Moved(f"the part {name}", jump, False) for jump in shown)
-    for name, part in run.parts("reward_part_std/").items():
-        grown = (jump for jump in jumps(part, logarithm=True) if jump.change > GROWN)
-        yield from (_Moved(f"the spread of the part {name}", jump, True) for jump in grown)
+        yield from (_Moved(f"the part {name}", jump, False) for jump in jumps(part) if shows_at(reward, jump.step))
+    spreads = {f"the spread of the part {name}": part for name, part in run.parts("reward_part_std/").items()}
+    for name, part in ({} if spread is None else {"reward_std": spread} | spreads).items():
+        yield from (_Moved(name, jump, True) for jump in jumps(part, logarithm=True) if jump.change > GROWN)
 
 
-def _constant_after(run: Run, since: int) -> bool:
-    spread = reward_spread(run)
-    if spread is None:
-        return False
+def _constant_after(spread: Series, since: int) -> bool:
     before, after = (np.median(spread.values[there]) for there in (spread.steps < since, spread.steps >= since))
     return bool(after <= NO_SPREAD * before)
 
 
 def _policy_jumps(run: Run, since: int) -> bool:
     """Return True if the policy changed as suddenly: by its own measurements, or by the size of the step."""
-    entropy, kl = find(run, "entropy"), find(run, "kl_ref")
-    if jumps_at(run.get("length"), since, SAME_TIME, logarithm=True) or jumps_at(kl, since, SAME_TIME):
-        return True
     size = update_size(run)
-    there = np.zeros(0) if size is None else within(size, since - SAME_TIME, since + 1).values
-    usual = 0.0 if size is None else float(np.median(size.values))
-    large = len(there) > 0 and float(there.max()) > max(KL_OLD_LARGE, 5.0 * usual)
-    return large or jumps_at(entropy, since, SAME_TIME, logarithm=True)
-
-
-def _texts_lost(run: Run, since: int) -> bool:
-    return any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST)
+    if size is not None:
+        there = within(size, since - SAME_TIME, since + 1).values
+        if len(there) and float(there.max()) > max(KL_OLD_LARGE, 5.0 * float(np.median(size.values))):
+            return True
+    series = ((run.get("length"), True), (find(run, "kl_ref"), False), (find(run, "entropy"), True))
+    return any(jumps_at(one, since, SAME_TIME, logarithm) for one, logarithm in series)
 
 
 def _sentence(moved: _Moved) -> str:
@@ -100,12 +90,11 @@ def _sentence(moved: _Moved) -> str:
     return f"{moved.name} went from {number(before)} to {number(after)} at step {moved.jump.step} (means of ten steps)"
 
 
-def _cause(run: Run, since: int, moved: list[_Moved]) -> tuple[str, str]:
+def _cause(run: Run, spread: Series | None, since: int, moved: list[_Moved]) -> tuple[str, str]:
     if jumps_at(run.get("length_prompt"), since, SAME_TIME, logarithm=True):
         return "other_prompts", "the prompts' length changed with them"
     if any(m.spread for m in moved):
         return "judge_noise", "they scatter more, as verdicts of a noisier judge do"
-    spread = reward_spread(run)
     usual = float(np.median(spread.values[spread.steps < since])) if spread is not None else 0.0
     shift = max(abs(m.jump.change) for m in moved)
     if usual > 0 and shift > CONSTANT_SHIFT * usual:
@@ -144,8 +133,7 @@ reward_jump = Check(
 
 
 def _value_jump(run: Run) -> Result:
-    value, reward = run.needed("value_mean"), run.needed("reward")
-    value, reward = together(value, reward)
+    value, reward = together(run.needed("value_mean"), run.needed("reward"))
     spread = run.get("return_std") or reward_spread(run)
     width = 0.0 if spread is None else float(np.median(spread.values))
     moves, rewards = np.abs(np.diff(value.values)), np.abs(np.diff(reward.values))
@@ -154,33 +142,14 @@ def _value_jump(run: Run) -> Result:
         settled = moves[before][HEAD_SETTLES // 2 :] if i < SPIKE_WINDOW else moves[before]
         if i < HEAD_SETTLES or moves[i] <= FAR_STEP * MAD_TO_STD * float(np.median(settled)):
             continue
-        if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])):
+        since = int(value.steps[i + 1])
+        if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])) or _policy_jumps(run, since):
             continue
-        if not _policy_jumps(run, int(value.steps[i + 1])):
-            return _reset(run, value, int(i) + 1, width)
+        told = f"the mean prediction of the value head jumps at step {since}, the rewards do not: it lost its weights"
+        jump = f"mean prediction {number(float(value.values[i]))} before, {number(float(value.values[i + 1]))} at step"
+        shown = f"{jump} {since}; returns have a standard deviation of {number(width)}"
+        return Found("value_reset", "warning", since, told, (shown,))
     return None
-
-
-def _reset(run: Run, value: Series, at: int, width: float) -> Found:
-    since, before, after = int(value.steps[at]), float(value.values[at - 1]), float(value.values[at])
-    explained = run.get("explained_variance")
-    there = None if explained is None else within(explained, since, since)
-    more = there is not None and len(there) > 0
-    return Found(
-        "value_reset",
-        "warning",
-        since,
-        f"the mean prediction of the value head jumps at step {since} and the rewards do not: it lost its weights",
-        (
-            f"mean prediction {number(before)} before, {number(after)} at step {since}; returns have a standard "
-            f"deviation of {number(width)}",
-            *(
-                (f"the explained variance is {number(float(there.values[0]))} there",)
-                if there is not None and more
-                else ()
-            ),
-        ),
-    )
 
 
 value_jump = Check(

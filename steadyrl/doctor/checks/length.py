@@ -7,11 +7,9 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result
 from steadyrl.doctor.checks.ending import cut_off
 from steadyrl.doctor.checks.kl_penalty import penalty_pays
-from steadyrl.doctor.remedies import to
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.drops import drop
 from steadyrl.doctor.statistics.levels import Levels, measure
-from steadyrl.doctor.statistics.readings import direction, fell, learns, number
+from steadyrl.doctor.statistics.readings import direction, fell, learns, levels, number
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -23,29 +21,28 @@ MOVES_TOGETHER = 0.7  # correlation; of step-to-step changes chance gives 0.2 in
 BRIEF = ("length", "brevity", "short", "concise")
 CUT_OFF_FIRST = 0.3  # share cut off at the start, above which shortening is learning to stop
 CUT_OFF = 0.5  # share that says that texts no longer end
-REPEATS_MORE, REPEATS_ALWAYS = 0.2, 0.5  # growth of the share of repeated 3-grams; share from the start
+REPEATS_MORE = 0.2  # growth of the share of repeated 3-grams
 OPENING = 3  # rows: what breaks within seven steps is over in the first tenth of a run
 
 
 def _collapse(run: Run) -> Result:
     length = run.needed("length")
     start, end = max(head(length, 0.0, OPENING), head(length)), tail(length, least=OPENING)
-    levels = measure(length)
-    clear = (levels is not None and levels.fell) or drop(length) is not None
-    if not clear or end >= COLLAPSED * start:
+    if not fell(run, "length") or end >= COLLAPSED * start:
         return None
     nothing_left = end < max(NOTHING_LEFT * start, ONLY_THE_END)
     fallen = _fallen_measurements(run)
     cause, told = _shrink_cause(run, fallen, nothing_left)
     harmless = cause == "learned_to_stop" or (cause == "unknown" and not nothing_left)
+    grave = nothing_left and (fallen or fell(run, "reward"))
     return Found(
         cause,
-        "info" if harmless else "critical" if nothing_left and (fallen or fell(run, "reward")) else "warning",
+        "info" if harmless else "critical" if grave else "warning",
         first_lasting(length, length.values < COLLAPSED * start),
         f"completions shrank from {number(start)} to {number(end)} tokens: {told}",
         (
             f"mean length {number(start)} at the start, {number(end)} at the end",
-            *(f"{name} fell from {number(levels.first)} to {number(levels.end)}" for name, levels in fallen.items()),
+            *(f"{name} fell from {number(found.first)} to {number(found.end)}" for name, found in fallen.items()),
         ),
     )
 
@@ -54,32 +51,31 @@ def _fallen_measurements(run: Run) -> dict[str, Levels]:
     """Return held-out measurements and reward parts that ended clearly below their start."""
     every = {f"heldout/{name}": series for name, series in run.parts("heldout/").items()}
     every |= {f"reward part {name}": series for name, series in run.parts("reward_part/").items()}
-    levels = {name: measure(series) for name, series in every.items() if not any(word in name for word in BRIEF)}
-    return {name: found for name, found in levels.items() if found is not None and found.fell}
+    measured = {name: measure(series) for name, series in every.items() if not any(word in name for word in BRIEF)}
+    return {name: found for name, found in measured.items() if found is not None and found.fell}
 
 
 def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tuple[str, str]:
     if told := penalty_pays(run):
         return "kl_penalty", told
-    parts = {name: s for name, s in run.parts("reward_part/").items() if any(word in name.lower() for word in BRIEF)}
-    brief = [name for name, series in parts.items() if (found := measure(series)) is not None and found.rose]
-    if brief:
-        return "length_reward", f"the reward part '{brief[0]}' pays for being short"
-    reward = run.get("reward")
-    rose = reward is not None and direction(reward) > 0
-    along = correlation(run, changes=True), correlation(run, changes=False)
-    if along[0] < -MOVES_TOGETHER or (nothing_left and rose and along[1] < -MOVES_TOGETHER):
-        return "length_reward", (
-            f"the reward follows the length (correlation {number(min(along))}): it pays for being short"
-        )
+    for name, part in run.parts("reward_part/").items():
+        found = measure(part) if any(word in name.lower() for word in BRIEF) else None
+        if found is not None and found.rose:
+            return "length_reward", f"the reward part '{name}' pays for being short"
+    rose, cut = learns(run), run.get("truncated")
+    along = min(correlation(run, changes=True), correlation(run, changes=False) if nothing_left and rose else 0.0)
+    if along < -MOVES_TOGETHER:
+        return "length_reward", f"the reward follows the length (correlation {number(along)}): it pays for being short"
     if rose and fallen:
-        return "shorter_pays", f"{next(iter(fallen))} fell in the same time"
-    cut = run.get("truncated")
+        return (
+            "length_reward",
+            f"{next(iter(fallen))} fell in the same time: length was cheaper to give up than to earn it",
+        )
     if cut is not None and head(cut, least=OPENING) > CUT_OFF_FIRST and tail(cut) < head(cut, least=OPENING) / 2:
         return "learned_to_stop", "the policy learned to finish before the limit cuts it off"
-    if fell(run, "reward"):
-        return "lost", "the reward fell with them"
-    return "unknown", "nothing in the log says what pays for it"
+    return (
+        ("lost", "the reward fell with them") if fell(run, "reward") else ("unknown", "nothing in the log pays for it")
+    )
 
 
 def correlation(run: Run, changes: bool) -> float:
@@ -112,13 +108,9 @@ length_collapse = Check(
               measured="published log of verl"),
         Cause("length_reward", "a reward part of that name rose, or where completions are shorter the reward is "
               "higher (correlation below -0.7, of the changes from step to step, or through the fall itself where "
-              "nothing is left)",
+              "nothing is left); or the reward rose while a held-out measurement or another part fell",
               "Take the length out of the reward, or pay for it only within a range and above a bar on quality; keep "
               "a checkpoint from before the collapse.", measured="length_exploited"),
-        Cause("shorter_pays", "no such part, yet a held-out measurement or another part fell in the same time: length "
-              "was cheaper to give up than to earn the rest",
-              "Read completions with high rewards, and pay for the length that good answers need.",
-              measured="length_exploited"),
         Cause("learned_to_stop", "many completions were cut off at first and few at the end: the policy learned to "
               "finish; healthy",
               "Nothing has to be done; read some completions all the same."),
@@ -136,34 +128,30 @@ length_collapse = Check(
 
 def _explosion(run: Run) -> Result:
     length, reward = run.needed("length"), run.needed("reward")
-    lengths = measure(length)
+    lengths, repeats, cut = measure(length), run.get("repetition"), cut_off(run)
     start, end = head(length), tail(length)
     if lengths is None or not (lengths.rose and end > EXPLODED * start):
         return None
-    told, harmless = _growth(run)
-    if not told and direction(reward) > 0:
+    follows = correlation(run, changes=True)
+    harmless = False
+    if repeats is not None and tail(repeats) > head(repeats) + REPEATS_MORE:
+        told = f"the share of repeated word triples grew to {tail(repeats):.0%}"
+    elif cut is not None and tail(cut[0]) > CUT_OFF:
+        told = f"{tail(cut[0]):.0%} are cut off at the end"
+    elif follows > MOVES_TOGETHER:
+        harmless, told = True, f"the reward follows the length from step to step (correlation {number(follows)})"
+    elif direction(reward) > 0:
         return None
+    else:
+        told = "the reward did not rise with them"
     return Found(
         "grew",
         "info" if harmless else "warning",
         first_lasting(length, length.values > EXPLODED * start),
-        f"completions grew from {number(start)} to {number(end)} tokens: {told or 'the reward did not rise with them'}",
-        (f"mean length {number(start)} at the start, {number(end)} at the end",),
+        f"completions grew from {number(start)} to {number(end)} tokens: {told}",
+        (levels("the mean length", length),),
         change={"max_new_tokens": round(2 * start)},
     )
-
-
-def _growth(run: Run) -> tuple[str, bool]:
-    """Return what goes with growing completions, "" for nothing, and whether it is worth knowing only."""
-    repeats, cut = run.get("repetition"), cut_off(run)
-    if repeats is not None and tail(repeats) > head(repeats) + REPEATS_MORE:
-        return f"the share of repeated word triples grew to {tail(repeats):.0%}", False
-    if cut is not None and tail(cut[0]) > CUT_OFF:
-        return f"{tail(cut[0]):.0%} are cut off at the end", False
-    follows = correlation(run, changes=True)
-    if follows > MOVES_TOGETHER:
-        return f"the reward follows the length from step to step (correlation {number(follows)})", True
-    return "", False
 
 
 length_explosion = Check(
@@ -189,34 +177,26 @@ length_explosion = Check(
 
 def _repetition(run: Run) -> Result:
     share = run.needed("repetition")
-    levels = measure(share)
-    assert levels is not None, "min_steps"
-    grew = levels.rose and levels.end > levels.first + REPEATS_MORE
-    if not grew and min(levels.first, levels.end) <= REPEATS_ALWAYS:
+    found = measure(share)
+    if found is None or not found.rose or found.end <= found.first + REPEATS_MORE:
         return None
-    pays = ", and the reward rose meanwhile: loops are rewarded" if grew and learns(run) else ""
-    return Found(
-        "grew" if grew else "from_start",
-        "warning" if grew else "info",
-        first_lasting(share, share.values > levels.first + REPEATS_MORE) if grew else None,
-        f"{levels.end:.0%} of the word triples are repetitions, {levels.first:.0%} at the start{pays}",
-        (f"block means {number(levels.first)} and {number(levels.end)}",),
-    )
+    since = first_lasting(share, share.values > found.first + REPEATS_MORE)
+    pays = ", and the reward rose meanwhile: loops are rewarded" if learns(run) else ""
+    told = f"{found.end:.0%} of the word triples are repetitions, {found.first:.0%} at the start{pays}"
+    return Found("grew", "warning", since, told, (levels("the share", share),))
 
 
 repetition = Check(
     name="repetition", topic="Length and text",
     title="Texts repeat themselves.",
-    symptom="The share of word triples that occurred earlier in the same text ends 0.2 above where it began, or lies "
-    "above 0.5 throughout (worth knowing only: code and tables repeat by nature).",
+    symptom="The share of word triples that occurred earlier in the same text ends 0.2 above where it began. A share "
+    "that is high from the start is no fault: code and tables repeat by nature.",
     healthy="Texts do not repeat themselves more than at the start.",
     causes=(
         Cause("grew", "there were fewer at the start: where the reward rose meanwhile, loops are rewarded, and a "
               "held-out judge would tell; else the policy is breaking, and entropy and KL show where it began",
               "Pay less for repeated text, and go on from a checkpoint before it began.",
               follows=("entropy_collapse", "learning_rate_too_high")),
-        Cause("from_start", "the model loops from the first step: a small base model, or too cold a temperature",
-              "Sample at a higher temperature, if the texts should not repeat themselves.", change=to(temperature=1.0)),
     ),
     find=_repetition, needs=("repetition",), min_steps=MIN_STEPS,
     source="microsoft/post-training-toolkit (limit of 0.2); the split by the reward is steadyrl's own",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
@@ -12,6 +14,7 @@ from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import learns, number
 from steadyrl.doctor.statistics.signals import first_lasting, tail
 from steadyrl.doctor.statistics.units import together
+from steadyrl.types import Severity
 
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
 HALF_LOST, LONG = 0.5, 200  # the same from the start of so many steps in which nothing was learned
@@ -31,24 +34,20 @@ def signal_lost(run: Run) -> tuple[Series, str] | None:
     share = run.get("no_signal")
     if share is not None:
         return share, f"share of groups without signal ({share.source or 'no_signal'})"
-    low, high, std = run.get("advantage_min"), run.get("advantage_max"), run.get("advantage_std")
-    found: list[tuple[Series, str]] = []
+    low, high = run.get("advantage_min"), run.get("advantage_max")
+    known = [(name, run.get(name)) for name in ("advantage_std", "reward_std_within", "reward_std")]
+    found = [(series, f"rows with a {series.source or name} of 0") for name, series in known if series is not None]
     if low is not None and high is not None:
         low, high = together(low, high)
-        size = np.maximum(np.abs(low.values), np.abs(high.values))
-        found.append((_zeros(high, size), "rows whose advantages are all 0"))
-    if std is not None:
-        found.append((_zeros(std, std.values), "rows whose advantages are all 0 (their standard deviation is)"))
-    for spread in (run.get("reward_std_within"), run.get("reward_std")):
-        if spread is not None:
-            found.append((_zeros(spread, spread.values), f"rows with a {spread.source} of 0"))
+        largest = replace(high, values=np.maximum(np.abs(low.values), np.abs(high.values)))
+        found.insert(0, (largest, "rows whose advantages are all 0"))
     # A trainer that skips what teaches nothing logs no advantages there.
     longest = max((len(series) for series, _ in found), default=0)
-    return next(((series, what) for series, what in found if 2 * len(series) > longest), None)
-
-
-def _zeros(like: Series, values: np.ndarray) -> Series:
-    return Series("no_signal", "share", "", like.source, like.steps, (values <= SAME).astype(float))
+    for series, what in found:
+        if 2 * len(series) > longest:
+            zeros = (series.values <= SAME).astype(float)
+            return replace(series, quantity="no_signal", unit="share", values=zeros), what
+    return None
 
 
 def _no_signal(run: Run) -> Result:
@@ -135,41 +134,41 @@ no_signal_groups = Check(
 
 
 def _baseline(run: Run) -> Result:
-    samples = setting(run, "samples_per_prompt")
-    if run.traits.grouped and samples == 1:
-        why = "it compares the completions of a prompt with each other, and draws one"
-        return Found("single_sample", "critical", None, f"the advantages have no baseline: {why}",
-                     ("1 completion per prompt is set",))  # fmt: skip
     told = _equals_reward(run)
+    severity: Severity = "warning"
+    if run.traits.grouped and setting(run, "samples_per_prompt") == 1:
+        told, severity = "it compares the completions of a prompt with each other, and draws one", "critical"
     if told is None:
         return Unknown("neither the advantages' mean nor their bounds are logged", ("advantage_mean", "advantage_max"))
     if not told:
         return None
-    if run.traits.grouped is False:
-        return Found("no_baseline", "info", None, f"the advantages are the rewards: {told}", (told,))
-    return Found("single_sample", "warning", None, f"the advantages have no baseline: {told}", (told,))
+    chosen = run.traits.grouped is False
+    cause = "no_baseline" if chosen else "single_sample"
+    return Found(cause, "info" if chosen else severity, None, f"the advantages have no baseline: {told}", (told,))
 
 
 def _equals_reward(run: Run) -> str | None:
     """Return a sentence if the advantages are the rewards themselves, "" if not, None where nothing tells."""
-    pairs = [(run.get(f"advantage_{end}"), run.get(f"reward_{end}")) for end in ("min", "max")]
-    if all(a is not None and r is not None for a, r in pairs):
-        same, width = [], 0.0
-        for advantage, reward in pairs:
-            assert advantage is not None and reward is not None, "asked before"
-            a, r = together(advantage, reward)
-            width = max(width, float(np.abs(r.values).max(initial=0.0)))
-            same.append(np.abs(a.values - r.values) <= EQUAL * max(width, SAME))
+    ends = [
+        together(advantage, reward)
+        for end in ("min", "max")
+        if (advantage := run.get(f"advantage_{end}")) and (reward := run.get(f"reward_{end}"))
+    ]
+    if len(ends) == 2:
+        width = max(float(np.abs(reward.values).max(initial=0.0)) for _, reward in ends)
+        same = [np.abs(a.values - r.values) <= EQUAL * max(width, SAME) for a, r in ends]
         if width <= SAME or not all(len(part) and part.mean() >= MOSTLY for part in same):
             return ""
-        shown = ", ".join(f"{a.values[-1]:.3g}" for a, _ in pairs if a is not None)
+        shown = ", ".join(f"{advantage.values[-1]:.3g}" for advantage, _ in ends)
         return f"their least and greatest are those of the rewards in nearly every row ({shown} in the last)"
     mean, reward = run.get("advantage_mean"), run.get("reward")
     if mean is None or reward is None:
         return None
     mean, reward = together(mean, reward)
-    if len(mean) < ROWS_ALONG or not np.ptp(reward.values) or not np.ptp(mean.values):
-        return "" if len(mean) >= ROWS_ALONG else None
+    if len(mean) < ROWS_ALONG:
+        return None
+    if not np.ptp(reward.values) or not np.ptp(mean.values):
+        return ""
     along = float(np.corrcoef(mean.values, reward.values)[0, 1])
     slope = along * float(mean.values.std() / reward.values.std())
     if along < ALONG or not SLOPE[0] <= slope <= SLOPE[1]:
@@ -201,29 +200,22 @@ advantage_baseline = Check(
 
 def _idle(run: Run) -> Result | list[Result]:
     parts = run.parts("reward_part/")
-    if len(parts) < 2:
-        return None
     idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
     if not idle or len(idle) == len(parts):
         return None  # where none moves, the whole reward is constant
-    never = [name for name, part in idle.items() if part.values[0] == 0.0]
-    always = [name for name in idle if name not in never]
     found: list[Result] = []
-    if never:
-        owed = [name for name in never if not any(word in name.lower() for word in PENALTY)]
-        rows = max(len(idle[name]) for name in never)
-        found.append(
-            Found(
-                "never_pays",
-                "warning" if owed and not learns(run) else "info",
-                int(idle[never[0]].steps[0]),
-                f"{_named(never)} 0 in all {rows} rows: no completion ever earned it",
-                tuple(f"{name}: 0 from step {idle[name].steps[0]} to {idle[name].steps[-1]}" for name in never),
-            )
+    for cause, names in (
+        ("never_pays", [name for name, part in idle.items() if part.values[0] == 0.0]),
+        ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
+    ):
+        owed = [name for name in names if not any(word in name.lower() for word in PENALTY)]
+        harms = cause == "never_pays" and owed and not learns(run)
+        shown = tuple(
+            f"{name} is {number(float(idle[name].values[0]))} in all {len(idle[name])} rows" for name in names
         )
-    if always:
-        shown = tuple(f"{name} is {number(float(idle[name].values[0]))} in every row" for name in always)
-        found.append(Found("never_differs", "info", None, f"{_named(always)} the same in all rows", shown))
+        told = f"of the reward these parts are {'0' if cause == 'never_pays' else 'one number'} throughout: "
+        if names:
+            found.append(Found(cause, "warning" if harms else "info", None, told + ", ".join(names), shown))
     return found
 
 
@@ -231,10 +223,6 @@ def _never_moves(run: Run, name: str, part: Series) -> bool:
     spread = run.get(f"reward_part_std/{name}")
     long = len(part) >= IDLE_ROWS and len(part) * run.averaged_over >= IDLE_STEPS
     return long and not np.ptp(part.values) and (spread is None or not spread.values.any())
-
-
-def _named(names: list[str]) -> str:
-    return f"the reward part '{names[0]}' is" if len(names) == 1 else f"the reward parts {', '.join(names)} are"
 
 
 reward_part_idle = Check(
