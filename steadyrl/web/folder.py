@@ -19,7 +19,7 @@ from typing import Literal
 
 from steadyrl.doctor.readers.own import is_run_folder
 from steadyrl.doctor.readers.search import KEPT, KEPT_BY_TRACKERS, PASSED_OVER
-from steadyrl.doctor.readers.sniff import Kind, sure_sources, text_sources
+from steadyrl.doctor.readers.sniff import Kind, sources
 from steadyrl.errors import RunError
 
 MAX_DEPTH = 6
@@ -128,13 +128,11 @@ def _logs(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[tuple[
     """Return the logs of a folder; its files' names, sizes and times tell whether it has to be looked at again."""
     paths = [folder / name for name, size, _ in files if 0 < size <= MAX_LOG_BYTES and not name.startswith(".")]
     try:
-        sources = sure_sources(folder, paths)
-        taken = {source.path for source in sources}
-        if not any(source.kind >= Kind.TRACKED_RUN for source in sources):
-            sources += text_sources([path for path in paths if path not in taken])
+        found = sources(folder, paths)
     except (OSError, RunError):
         return ()
-    return tuple((source.path, source.kind) for source in sources)
+    tracked = any(source.kind >= Kind.TRACKED_RUN for source in found)
+    return tuple((source.path, source.kind) for source in found if source.kind >= Kind.TRACKED or not tracked)
 
 
 def _leads_out(root: Path, folder: Path, entries: list[os.DirEntry[str]]) -> bool:

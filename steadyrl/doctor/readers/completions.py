@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.readers.lines import Lines, objects, parse_objects, text_of
+from steadyrl.doctor.readers.lines import lines, objects, parse_objects, text_of
 from steadyrl.doctor.readers.spelling import number, spelled
 from steadyrl.doctor.series import Written
 
@@ -30,7 +30,7 @@ class JsonTexts:
     def __iter__(self) -> Iterator[Written]:
         for path in self.files:
             named = _step_of(path)
-            for row in (row for chunk in objects(path, []) for row in chunk if holds_text(row)):
+            for row in (row for chunk in objects(path) for row in chunk if holds_text(row)):
                 step = next((row[key] for key in STEPS if type(row.get(key)) is int), 0) if named is None else named
                 prompt, completion = (
                     next((row[key] for key in keys if isinstance(row.get(key), str)), "")
@@ -51,7 +51,7 @@ class PrintedTables:
 
     def __iter__(self) -> Iterator[Written]:
         step, names, cells = 0, list[str](), list[str]()
-        for line in (text_of(raw) for chunk in Lines(self.path) for raw in chunk if FRAME in raw):
+        for line in (text_of(raw) for chunk in lines(self.path) for raw in chunk if FRAME in raw):
             if titled := TITLE.search(line):
                 step, names = int(titled[1]), []
             text = line.strip()
@@ -91,7 +91,7 @@ def beside(folder: Path) -> tuple[Path, ...]:
 
 def file_holds_texts(path: Path) -> bool:
     """Return whether the first row of a file of JSON lines holds a completion."""
-    rows, _ = parse_objects(next((chunk for chunk in Lines(path) if chunk), [])[:1])
+    rows, _ = parse_objects(next((chunk for chunk in lines(path) if chunk), [])[:1])
     return any(map(holds_text, rows))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from steadyrl.doctor.readers import tables
 from steadyrl.doctor.readers.completions import PrintedTables
-from steadyrl.doctor.readers.lines import Lines, plain
+from steadyrl.doctor.readers.lines import lines, plain
 from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars
 from steadyrl.doctor.readers.rows import NUMBERED, SUMMARY, Rows
@@ -63,11 +63,10 @@ class _Console:
 
 def read(path: Path) -> RawLog:
     """Read the metrics that a console log holds, with the settings and completions printed beside them."""
-    console, lines = _Console(), Lines(path)
-    for chunk in lines:
+    console, notes = _Console(), list[str]()
+    for chunk in lines(path, notes):
         for line in chunk:
             console.add(line)
-    config, notes = console.config, lines.notes()
     if console.verl.count:
         log = console.verl.log(str(path), "verl_console", {}, notes)
     elif console.dicts.count:
@@ -76,14 +75,14 @@ def read(path: Path) -> RawLog:
         log = tables.find(path, notes) or console.words.log(str(path), notes)
     planned = {"max_steps": console.bars.planned} if console.bars.planned and log.format != "verl_console" else {}
     return replace(
-        log, settings={**planned, **config.settings}, completions=PrintedTables(path) if console.framed else ()
+        log, settings={**planned, **console.config.settings}, completions=PrintedTables(path) if console.framed else ()
     )
 
 
 def holds_metrics(path: Path) -> bool:
     """Return whether a text file holds something that ``read`` finds."""
     console = _Console()
-    return any(console.add(line) for chunk in Lines(path) for line in chunk) or tables.find(path, []) is not None
+    return any(console.add(line) for chunk in lines(path) for line in chunk) or tables.find(path, []) is not None
 
 
 def _verl_row(line: str) -> dict[str, Any]:

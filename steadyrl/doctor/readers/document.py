@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.readers.lines import parse_json, whole
+from steadyrl.doctor.readers.lines import head, parse_json
 from steadyrl.doctor.readers.rows import SUMMARY, Rows
 from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
 from steadyrl.doctor.series import RawLog
@@ -41,8 +41,7 @@ def _number(folder: Path) -> re.Match[str] | None:
 
 
 def _global_step(path: Path) -> float:
-    content = whole(path, MAX_BYTES)
-    state = parse_json(content) if content is not None else None
+    state = parse_json(head(path, MAX_BYTES))
     step = state.get("global_step") if isinstance(state, dict) else None
     return step if isinstance(step, int | float) else -1
 
@@ -53,8 +52,8 @@ def read(path: Path) -> list[RawLog]:
     Raises:
         RunError: It is too large, or torn.
     """
-    content = whole(path, MAX_BYTES)
-    if content is None:
+    content = head(path, MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
         raise RunError(f"'{path}' is larger than a JSON file of metrics may be ({MAX_BYTES >> 20} MiB): use JSON lines")
     found = parse_json(content)
     if not isinstance(found, dict | list):

@@ -22,85 +22,75 @@ MAX_UNPACKED = 2 << 30  # bytes of a gzipped file; a run's log has megabytes
 GZIP = b"\x1f\x8b"
 COLOUR = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 RAY = re.compile(rb"^\((?:\w+ )*pid=\d+[^)]*\) ")
-BOM = b"\xef\xbb\xbf"
-
-Packed = gzip.GzipFile | BufferedReader
 
 
-class Lines:
-    """The lines of a file, without their ends, in chunks of about a megabyte.
+def lines(path: Path, notes: list[str] | None = None) -> Iterator[list[bytes]]:
+    """Yield the lines of a file, without their ends, in chunks of about a megabyte.
 
-    Attributes:
-        too_long: How many lines above ``MAX_LINE`` were passed over so far.
-        damage: What is wrong with a gzipped file, "" if nothing was found so far.
+    Args:
+        path: Of the file.
+        notes: Takes at the end what was passed over: lines above ``MAX_LINE``, and what is torn or too large.
     """
+    rest, passing, too_long, lost = b"", False, 0, list[str]()
+    for block in _decoded(_blocks(path, lost)):
+        found = (rest + block).split(b"\n")
+        rest = found.pop()
+        if passing:
+            rest = rest if found else b""
+            passing, found = not found, found[1:]
+        if len(rest) > MAX_LINE:
+            too_long += 1
+            rest, passing = b"", True
+        yield found
+    if rest:
+        yield [rest]
+    if too_long:
+        lost.append(f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {too_long}")
+    if notes is not None:
+        notes += lost
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.too_long = 0
-        self.damage = ""
 
-    def __iter__(self) -> Iterator[list[bytes]]:
-        rest, passing = b"", False
-        with closing(opened(self.path)) as file:
-            for block in _decoded(self._blocks(file)):
-                lines = (rest + block).split(b"\n")
-                rest = lines.pop()
-                if passing:
-                    rest = rest if lines else b""
-                    passing, lines = not lines, lines[1:]
-                if len(rest) > MAX_LINE:
-                    self.too_long += 1
-                    rest, passing = b"", True
-                yield lines
-        if rest:
-            yield [rest]
-
-    def notes(self) -> list[str]:
-        """Return what was passed over."""
-        found = [self.damage] if self.damage else []
-        if self.too_long:
-            found.append(f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {self.too_long}")
-        return found
-
-    def _blocks(self, file: Packed) -> Iterator[bytes]:
-        """Yield the bytes of a file until its end, its damage or the limit."""
-        total, name = 0, self.path.name
-        packed = isinstance(file, gzip.GzipFile)
+def _blocks(path: Path, lost: list[str], size: int = BLOCK) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked, until its end, its damage or the limit."""
+    total = 0
+    with closing(_opened(path)) as file:
         try:
-            while block := file.read1(BLOCK):
+            while block := file.read1(size):
                 total += len(block)
                 yield block
-                if packed and total > MAX_UNPACKED:
-                    self.damage = f"'{name}' unpacks to more than {MAX_UNPACKED >> 20} MiB; the rest is left out"
+                if isinstance(file, gzip.GzipFile) and total > MAX_UNPACKED:
+                    lost.append(f"'{path.name}' unpacks to more than {MAX_UNPACKED >> 20} MiB; the rest is left out")
                     return
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            self.damage = f"'{name}' is torn or damaged after {total} unpacked bytes; the rest is left out"
+            lost.append(f"'{path.name}' is torn or damaged after {total} unpacked bytes; the rest is left out")
 
 
-def opened(path: Path) -> Packed:
-    """Open a file, unpacking it if it is gzipped."""
+def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
     with path.open("rb") as file:
         packed = file.read(len(GZIP)) == GZIP
     return gzip.open(path) if packed else path.open("rb")
 
 
+def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield text as UTF-8 without its mark; in UTF-16 are texts that PowerShell redirected."""
+    first = next(blocks, b"")
+    if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        yield decoder.decode(first).encode(errors="replace")
+        yield from (decoder.decode(block).encode(errors="replace") for block in blocks)
+        return
+    yield first.removeprefix(codecs.BOM_UTF8)
+    yield from blocks
+
+
 def head(path: Path, size: int) -> bytes:
     """Return the first bytes of a file, unpacked."""
     found = b""
-    with closing(opened(path)) as file:
-        try:
-            while len(found) < size and (block := file.read1(size - len(found))):
-                found += block
-        except (EOFError, gzip.BadGzipFile, zlib.error):
-            return found  # ``Lines`` says that it is torn
-    return found
-
-
-def whole(path: Path, limit: int) -> bytes | None:
-    """Return all bytes of a file, unpacked; None if they are more than a limit."""
-    found = head(path, limit + 1)
-    return found if len(found) <= limit else None
+    for block in _blocks(path, [], min(size, BLOCK)):
+        found += block
+        if len(found) >= size:
+            break
+    return found[:size]
 
 
 def text_of(line: bytes) -> str:
@@ -113,29 +103,15 @@ def plain(line: bytes) -> str:
     return text_of(RAY.sub(b"", COLOUR.sub(b"", line) if b"\x1b" in line else line))
 
 
-def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield text as UTF-8 without its mark; in UTF-16 are texts that PowerShell redirected."""
-    first = next(blocks, b"")
-    if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-        yield decoder.decode(first).encode(errors="replace")
-        for block in blocks:
-            yield decoder.decode(block).encode(errors="replace")
-        return
-    yield first.removeprefix(BOM)
-    yield from blocks
-
-
-def objects(path: Path, notes: list[str]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the JSON objects of a file, one per line, in chunks; at the end put into ``notes`` what was left out."""
-    lines, broken = Lines(path), 0
-    for chunk in lines:
+def objects(path: Path, notes: list[str] | None = None) -> Iterator[list[dict[str, Any]]]:
+    """Yield the JSON objects of a file, one per line, in chunks; arguments as of ``lines``."""
+    broken = 0
+    for chunk in lines(path, notes):
         rows, bad = parse_objects(chunk)
         broken += bad
         if rows:
             yield rows
-    notes += lines.notes()
-    if broken:
+    if broken and notes is not None:
         notes.append(f"lines left out, for they are torn or no JSON object: {broken}")
 
 

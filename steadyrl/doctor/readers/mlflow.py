@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from steadyrl.doctor.readers.lines import Lines, text_of
+from steadyrl.doctor.readers.lines import lines, text_of
 from steadyrl.doctor.readers.rows import POINT, Rows
 from steadyrl.doctor.readers.spelling import spelled, typed
 from steadyrl.doctor.series import RawLog
@@ -24,14 +24,12 @@ def read(folder: Path) -> RawLog:
     """Read a run of the file store; a metric "a/b" is the file b in the folder a."""
     rows, notes, broken = Rows((POINT,)), list[str](), 0
     for name, path in _files(folder / "metrics"):
-        lines = Lines(path)
-        for line in (line for chunk in lines for line in chunk):
+        for line in (line for chunk in lines(path, notes) for line in chunk):
             parts = [spelled(word) for word in text_of(line).split()[:3]]  # time, value, step
             if len(parts) == 3 and parts[1] is not None and parts[2] is not None:
                 rows.put({POINT: parts[2], name: finite_or_not(parts[1])})
             else:
                 broken += bool(parts)
-        notes += lines.notes()
     if broken:
         notes.append(f"lines of metrics left out, for they are torn: {broken}")
     params = {name: path for name, path in _files(folder / "params") if path.stat().st_size <= MAX_PARAM}

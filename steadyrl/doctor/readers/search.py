@@ -21,17 +21,14 @@ from pathlib import Path
 from steadyrl.doctor.readers import document, own
 from steadyrl.doctor.readers.completions import JsonTexts, beside, file_holds_texts
 from steadyrl.doctor.readers.same import same_run
-from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sure_sources, text_sources
+from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sources
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
-from steadyrl.rundir import RunDir
 
 MAX_FILES = 20_000
 MAX_DEPTH = 8
 MOST_NAMED = 5  # in a note
 PASSED_OVER = {"node_modules", "__pycache__", "site-packages"}  # large, and not of the run
-# W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
-W_AND_B_WORDS = {"debug-internal.log", "debug.log", "debug-core.log"}
 # What a run keeps in folders of its own; no log of another run is in there.
 KEPT = {"checkpoints", "rollouts", "evaluations", "report", "trackers"}
 KEPT_BY_TRACKERS = {"files", "logs", "tmp", "metrics", "params", "tags", "artifacts"}
@@ -184,21 +181,16 @@ class _Search:
     def _folder(self, folder: Path, files: list[Path]) -> set[str]:
         """Take in the logs of a folder; return which of the folders in it are passed over."""
         files = [path for path in files if path.is_file()]
-        if any(path.name == "debug-internal.log" for path in files):
-            files = [path for path in files if path.name not in W_AND_B_WORDS]
         self.cut |= len(files) > self.files_left
         files = files[: self.files_left]
         self.files_left -= len(files)
-        sources = sure_sources(folder, files)
-        runs = [source for source in sources if source.kind == Kind.RUN]
-        sources = [source for source in sources if source.kind != Kind.RUN or source is runs[0]]
-        sources += text_sources([path for path in files if not _kept_file(path, sources)])
+        found = sources(folder, files)
         below_log = not self.with_log.isdisjoint(folder.parents)
-        for source in sorted(sources, key=lambda source: -source.kind):
+        for source in found:
             if self._read(source, below_log or (folder in self.with_log and file_holds_texts(source.path))):
                 self.with_log.add(folder)
         own_folders = KEPT if own.is_run_folder(folder) else set()
-        tracked = any(source.kind == Kind.TRACKED_RUN for source in sources)
+        tracked = any(source.kind == Kind.TRACKED_RUN for source in found)
         return PASSED_OVER | own_folders | (KEPT_BY_TRACKERS if tracked else set())
 
     def _read(self, source: Source, may_be_samples: bool) -> bool:
@@ -228,14 +220,6 @@ class _Search:
 
     def _leave_out(self, place: int, path: str) -> None:
         self.beside.setdefault(max(place, 0), []).append(path)
-
-
-def _kept_file(path: Path, sources: Sequence[Source]) -> bool:
-    """Return whether a file is one of a run directory's own."""
-    run = RunDir(path.parent)
-    of_steps = (run.metrics_file, run.findings_file, run.actions_file, run.curriculum_file)
-    kept = (*of_steps, run.info_file, run.resolved_file)
-    return path in kept and any(source.path == path.parent and source.kind == Kind.RUN for source in sources)
 
 
 def _refusal(path: Path | str, error: OSError) -> str:

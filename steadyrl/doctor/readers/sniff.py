@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.doctor.readers import console, database, document, jsonl, mlflow, own, tables, tensorboard, wandb
-from steadyrl.doctor.readers.lines import Lines, head, parse_objects
+from steadyrl.doctor.readers.lines import head, lines, parse_objects
 from steadyrl.doctor.readers.rows import find_step_key
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
-from steadyrl.rundir import RunDir
 
 KNOWN = (
     "a run directory of steadyrl, trainer_state.json of Hugging Face and TRL, TensorBoard event files, a .wandb file, "
@@ -27,6 +26,8 @@ DOCUMENT = re.compile(rb'[\[{]\s*["{\[\]]')
 METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*:', re.IGNORECASE)
 TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ".gz", ""}
 CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".gz", ""}
+# W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
+W_AND_B_WORDS = {"debug-internal.log", "debug.log", "debug-core.log"}
 
 Reader = Callable[[], list[RawLog]]
 
@@ -66,16 +67,13 @@ def of_file(path: Path) -> Reader:
     """
     if path.stat().st_size == 0:
         raise RunError(f"'{path}' is empty; if the run goes on, wait for its first step; else name another log")
-    if binary := _binary(path):
-        return binary.read
-    reader = _of_rows(path, needs_step=False) or _of_console(path)
-    if reader is None:
-        raise RunError(f"'{path}' is no log that steadyrl can read; known are {KNOWN}; export the metrics as CSV")
-    return reader
+    if source := _binary(path) or _rows(path, needs_step=False) or _console(path):
+        return source.read
+    raise RunError(f"'{path}' is no log that steadyrl can read; known are {KNOWN}; export the metrics as CSV")
 
 
-def sure_sources(folder: Path, files: Sequence[Path]) -> list[Source]:
-    """Find the logs of a folder, not of those below it, whose format leaves no doubt.
+def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
+    """Find the logs of a folder, not of those below it, the surest first; of its own files a run has one log.
 
     Args:
         folder: Of the files.
@@ -84,27 +82,20 @@ def sure_sources(folder: Path, files: Sequence[Path]) -> list[Source]:
     found: list[Source] = []
     if own.is_run_folder(folder):
         found.append(Source(folder, Kind.RUN, _one(own.read, folder)))
-    if state := document.newest_state(folder):
+        files = [path for path in files if path not in own.files(folder)]
+    elif state := document.newest_state(folder):
         found.append(Source(state, Kind.RUN, lambda: document.read(state)))
     if mlflow.is_run_folder(folder):
         found.append(Source(folder, Kind.TRACKED_RUN, _one(mlflow.read, folder)))
-    binary = [source for path in files if (source := _binary(path))]
-    events = [source.path for source in binary if source.kind == Kind.TRACKED and not source.shared]
+    if any(path.name == "debug-internal.log" for path in files):
+        files = [path for path in files if path.name not in W_AND_B_WORDS]
+    binary = {path: source for path in files if (source := _binary(path))}
+    events = [path for path, source in binary.items() if source.kind == Kind.TRACKED and not source.shared]
     if events:
         found.append(Source(events[0] if len(events) == 1 else folder, Kind.TRACKED, _one(tensorboard.read, events)))
-    return [*found, *(source for source in binary if source.path not in events)]
-
-
-def text_sources(files: Sequence[Path]) -> list[Source]:
-    """Find tables of text and printed output; a table needs a step: prompts may be JSON lines, too."""
-    found = []
-    for path in files:
-        suffix = path.suffix.lower()
-        if suffix in TEXT_NAMES and path.name != document.STATE and (reader := _of_rows(path, needs_step=True)):
-            found.append(Source(path, Kind.ROWS, reader))
-        elif suffix in CONSOLE_NAMES and (reader := _of_console(path)):
-            found.append(Source(path, Kind.CONSOLE, reader))
-    return found
+    found += [source for path, source in binary.items() if path not in events]
+    found += [source for path in files if path not in binary and (source := _text(path))]
+    return sorted(found, key=lambda source: -source.kind)
 
 
 def holds_history(path: Path) -> bool:
@@ -121,6 +112,13 @@ def holds_history(path: Path) -> bool:
     return different > 1 and 2 * different >= len(steps)
 
 
+def _text(path: Path) -> Source | None:
+    """Return a table of text or printed output; a table needs a step: prompts may be JSON lines, too."""
+    suffix = path.suffix.lower()
+    found = _rows(path, needs_step=True) if suffix in TEXT_NAMES and path.name != document.STATE else None
+    return found or (_console(path) if suffix in CONSOLE_NAMES else None)
+
+
 def _binary(path: Path) -> Source | None:
     start = head(path, HEAD)
     if start.startswith(wandb.MAGIC):
@@ -132,21 +130,21 @@ def _binary(path: Path) -> Source | None:
     return None
 
 
-def _of_rows(path: Path, needs_step: bool) -> Reader | None:
-    """Return the reader of a text with one row per line, or of one JSON document; None if it is neither."""
-    start = head(path, HEAD).lstrip()
+def _rows(path: Path, needs_step: bool) -> Source | None:
+    """Return a text with one row per line, or one JSON document; None if it is neither."""
+    start, first = head(path, HEAD).lstrip(), _first_lines(path)
+    rows, broken = parse_objects(first)
+    as_document = Source(path, Kind.ROWS, lambda: document.read(path))
     if start.startswith(b"{") and b'"log_history"' in start:
-        return lambda: document.read(path)
-    lines = _first_lines(path)
-    rows, broken = parse_objects(lines)
+        return as_document
     if rows and len(rows) >= broken and not (len(rows) == 1 and _is_document(rows[0])):
-        if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
-            return _one(own.read, path.parent)
-        return _one(jsonl.read, path) if find_step_key(rows) or not needs_step else None
+        if path == own.metrics_file(path.parent) and any(map(own.is_record, rows)):
+            return Source(path, Kind.ROWS, _one(own.read, path.parent))
+        return Source(path, Kind.ROWS, _one(jsonl.read, path)) if find_step_key(rows) or not needs_step else None
     if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
-        return lambda: document.read(path)
-    separator = tables.separator_of(lines, needs_step)
-    return _one(tables.read_csv, path, separator) if separator else None
+        return as_document
+    separator = tables.separator_of(first, needs_step)
+    return Source(path, Kind.ROWS, _one(tables.read_csv, path, separator)) if separator else None
 
 
 def _is_document(row: dict[str, Any]) -> bool:
@@ -154,12 +152,12 @@ def _is_document(row: dict[str, Any]) -> bool:
     return any(isinstance(value, list | dict) for value in row.values()) and find_step_key([row]) is None
 
 
-def _of_console(path: Path) -> Reader | None:
-    return _one(console.read, path) if console.holds_metrics(path) else None
+def _console(path: Path) -> Source | None:
+    return Source(path, Kind.CONSOLE, _one(console.read, path)) if console.holds_metrics(path) else None
 
 
 def _first_lines(path: Path) -> list[bytes]:
-    return next((chunk for chunk in Lines(path) if chunk), [])[:FIRST_LINES]
+    return next((chunk for chunk in lines(path) if chunk), [])[:FIRST_LINES]
 
 
 def _one(read_log: Callable[..., RawLog], *arguments: object) -> Reader:

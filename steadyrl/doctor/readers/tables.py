@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from steadyrl.doctor.readers.lines import Lines, head, text_of
+from steadyrl.doctor.readers.lines import head, lines, text_of
 from steadyrl.doctor.readers.rows import Rows, find_step_key
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
@@ -26,15 +26,15 @@ TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 NOTHING = {"no log", "", "-", "none"}
 
 
-def separator_of(lines: Sequence[bytes], needs_step: bool) -> str | None:
+def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
     """Return what separates the cells of a CSV that begins with these lines, or None if it is none.
 
     Args:
-        lines: Without their ends.
+        first: Without their ends.
         needs_step: Whether one of its columns has to be the step.
     """
     for separator in SEPARATORS:
-        names, cells = (next(_cells_of([line], separator), []) for line in [*lines, b"", b""][:2])
+        names, cells = (next(_cells_of([line], separator), []) for line in [*first, b"", b""][:2])
         if not len(names) == len(cells) > 1 or all(spelled(cell) is None for cell in cells):
             continue
         named = any(name.strip() for name in names) and all(spelled(name) is None for name in names)
@@ -45,21 +45,22 @@ def separator_of(lines: Sequence[bytes], needs_step: bool) -> str | None:
 
 def read_csv(path: Path, separator: str) -> RawLog:
     """Read a CSV; an empty cell is no value, and a row with too few or too many cells is left out."""
-    rows, lines, broken = Rows(), Lines(path), 0
-    table = _cells_of((line for chunk in lines for line in chunk), separator)
+    rows, notes, broken = Rows(), list[str](), 0
+    table = _cells_of((line for chunk in lines(path, notes) for line in chunk), separator)
     names = next(table)
     for cells in table:
         if len(cells) == len(names):
             rows.put({name: cell for name, cell in zip(names, cells, strict=True) if name and cell})
         else:
             broken += bool(cells)
-    lost = [f"rows left out, for they have not {len(names)} cells: {broken}"] if broken else []
-    return rows.log(str(path), "csv", {}, [*lines.notes(), *lost])
+    if broken:
+        notes.append(f"rows left out, for they have not {len(names)} cells: {broken}")
+    return rows.log(str(path), "csv", {}, notes)
 
 
-def _cells_of(lines: Iterable[bytes], separator: str) -> Iterator[list[str]]:
+def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
     """Yield the cells of each row; of a row that is no text of a table, one empty cell."""
-    reader = csv.reader(map(text_of, lines), delimiter=separator)
+    reader = csv.reader(map(text_of, table), delimiter=separator)
     while True:
         try:
             yield next(reader)
@@ -90,7 +91,7 @@ def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text; of HTML one for each row of a table."""
     page = head(path, MAX_HTML)
     if b"<tr" not in page:
-        yield from (text_of(line) for chunk in Lines(path) for line in chunk)
+        yield from (text_of(line) for chunk in lines(path) for line in chunk)
         return
     flat = re.sub(r"\s+", " ", text_of(page))
     ruled = re.sub(r"<t[dh]\b[^>]{0,2000}>", "|", re.sub(r"<tr\b[^>]{0,2000}>", "\n", flat))

@@ -30,68 +30,57 @@ NONE, INTEGER, REAL = 3, 5, 6  # written since 0.31 where the value is no JSON
 
 def read(path: Path) -> RawLog:
     """Read the history and the config of a run."""
-    rows, settings = Rows(TRACKER_STEP_KEYS), dict[str, Any]()
-    log, broken = RecordLog(path), 0
-    for record in log:
+    rows, settings, damage = Rows(TRACKER_STEP_KEYS), dict[str, Any](), list[str]()
+    for record in _records(path, damage):
         row: dict[str, Any] = {}
         try:
             message = Message(record)
             for item in message.inside(*HISTORY):
                 _put(row, item)
-            for item in (item for path_ in CONFIGS for item in message.inside(*path_)):
+            for item in (item for fields in CONFIGS for item in message.inside(*fields)):
                 _put(settings, item)
-        except ValueError:
-            broken += 1
-            continue
-        if row:
-            rows.put(row)
+        except ValueError as error:
+            damage.append(str(error))
+        else:
+            if row:
+                rows.put(row)
     settings.pop("_wandb", None)
-    lost = log.damaged + broken
-    notes = [f"places where the file is torn or damaged, left out: {lost}"] if lost else []
+    notes = [f"places where the file is torn or damaged, left out: {len(damage)}"] if damage else []
     return rows.log(str(path), "wandb", flat_settings(settings), notes)
 
 
-class RecordLog:
-    """The records of a LevelDB log.
+def _records(path: Path, damage: list[str]) -> Iterator[bytes]:
+    """Yield the records of a LevelDB log, and put into ``damage`` what is torn; reading goes on at the next block."""
+    parts: list[bytes] = []
+    for kind, data in _pieces(path, damage):
+        if kind in (FULL, FIRST):
+            damage += ["a record without its end"] if parts else []
+            parts = [data]
+        elif parts:
+            parts.append(data)
+        if kind in (FULL, LAST) and parts:
+            yield b"".join(parts)
+            parts = []
+        elif sum(map(len, parts)) > MAX_LINE:
+            parts = []
+    damage += ["a record without its end"] if parts else []
 
-    Attributes:
-        damaged: In how many places the log was torn or damaged so far; reading goes on at the next block.
-    """
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.damaged = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        parts: list[bytes] = []
-        for kind, data in self._pieces():
-            if kind in (FULL, FIRST):
-                self.damaged += bool(parts)
-                parts = [data]
-            elif parts:
-                parts.append(data)
-            if kind in (FULL, LAST) and parts:
-                yield b"".join(parts)
-                parts = []
-            elif sum(map(len, parts)) > MAX_LINE:
-                parts = []
-        self.damaged += bool(parts)
-
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        with self.path.open("rb") as file:
-            at = FILE_HEADER
-            while block := file.read(BLOCK):
-                while at + HEADER <= len(block):
-                    size, kind = int.from_bytes(block[at + 4 : at + 6], "little"), block[at + 6]
-                    end = at + HEADER + size
-                    right = zlib.crc32(block[at + 6 : end]) == int.from_bytes(block[at : at + 4], "little")
-                    if not right or end > len(block):
-                        # What is left of a block without a record is filled with zeros.
-                        self.damaged += any(block[at:])
-                        break
-                    yield kind, block[at + HEADER : end]
-                    at = end
-                at = 0
+def _pieces(path: Path, damage: list[str]) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        at = FILE_HEADER
+        while block := file.read(BLOCK):
+            while at + HEADER <= len(block):
+                size, kind = int.from_bytes(block[at + 4 : at + 6], "little"), block[at + 6]
+                end = at + HEADER + size
+                right = zlib.crc32(block[at + 6 : end]) == int.from_bytes(block[at : at + 4], "little")
+                if not right or end > len(block):
+                    # What is left of a block without a record is filled with zeros.
+                    damage += ["a wrong checksum"] if any(block[at:]) else []
+                    break
+                yield kind, block[at + HEADER : end]
+                at = end
+            at = 0
 
 
 def _put(into: dict[str, Any], item: Message) -> None:
