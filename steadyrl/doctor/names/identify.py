@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import traits
+from steadyrl.doctor.readers.rows import usual_distance
 from steadyrl.doctor.series import RawLog, Run, Series
 
 TRAINERS = (
@@ -24,9 +26,6 @@ TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
-# What trackers add to every log, whatever the trainer.
-TRACKED = {"_timestamp": Name("time_logged", "s")}
-MIN_ROWS = 3  # that tell how far rows are apart
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
@@ -80,11 +79,7 @@ def _averaged_over(log: RawLog) -> int:
     every = number(log.settings, "logging_steps")
     if every is not None and every >= 1:  # below 1 it is a share of the steps
         return int(every)
-    steps = max((column.steps for column in log.columns.values()), key=len, default=np.empty(0, np.int64))
-    if len(steps) < MIN_ROWS:
-        return 1
-    distances, counts = np.unique(np.diff(steps), return_counts=True)
-    return int(distances[counts.argmax()]) if 2 * counts.max() > counts.sum() else 1
+    return usual_distance(max((column.steps for column in log.columns.values()), key=len, default=np.empty(0))) or 1
 
 
 def recognise(log: RawLog) -> Table:
@@ -95,16 +90,12 @@ def recognise(log: RawLog) -> Table:
     for table in TABLES:
         if log.format in table.formats:
             return table
-    scores = {
-        table.trainer: (matches, derive.preferred(table, log.settings, log), matches / len(table.distinctive))
+    scored = [
+        ((matches, derive.preferred(table, log.settings, log), matches / len(table.distinctive)), table)
         for table in TABLES
         if (matches := _matches(table, log)) >= table.needs
-    }
-    return max(
-        (table for table in TABLES if table.trainer in scores),
-        key=lambda table: scores[table.trainer],
-        default=COMMON,
-    )
+    ]
+    return max(scored, key=itemgetter(0))[1] if scored else COMMON
 
 
 def holds_known_metric(log: RawLog) -> bool:
@@ -130,8 +121,6 @@ def _place(table: Table, log: RawLog, column: str) -> _Entry | None:
             if pattern is not None:
                 meaning = _chosen(vocabulary, log, pattern).filled(wildcard(pattern, spelling) or "")
                 return _Entry(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
-    if column in TRACKED:
-        return _Entry(TRACKED[column], column, LATER)
     spelled = next((name for name in (column, column.rpartition("/")[2]) if name.startswith(HELD_OUT)), None)
     if spelled is None or spelled[spelled.index("_") + 1 :] in NOT_MEASURED:
         return None

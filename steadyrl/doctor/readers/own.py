@@ -29,11 +29,6 @@ def is_run_folder(folder: Path) -> bool:
     return all(marks) or (any(marks) and (run.metrics_file.is_file() or run.checkpoint_folder(0).parent.is_dir()))
 
 
-def metrics_file(folder: Path) -> Path:
-    """Return where a run directory keeps its metrics."""
-    return RunDir(folder).metrics_file
-
-
 def files(folder: Path) -> set[Path]:
     """Return the files of a run directory that are no log beside its own."""
     run = RunDir(folder)

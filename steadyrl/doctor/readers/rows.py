@@ -34,7 +34,7 @@ LISTS = ("rewards", "reward", "scores", "advantages", "response_lengths", "compl
 MAX_LIST = 1 << 16
 MAX_NAMES = 20_000  # a log has hundreds; more come from a broken file, and each costs memory
 MAX_STEP = 2**53  # above it float64 does not hold every whole number, and differences of int64 may overflow
-REGULAR_SHARE = 0.5  # of the distances between steps that must be equal for a larger one to mean missing steps
+MIN_ROWS = 3  # that tell how far rows are apart
 POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
@@ -260,20 +260,23 @@ def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, list[Any], list[int] 
     return [(key, values, places) for key, (values, places) in found.items()]
 
 
+def usual_distance(steps: np.ndarray) -> int:
+    """Return how far most of some increasing steps [n] are apart; 0 where they are not, or too few to tell."""
+    if len(steps) < MIN_ROWS:
+        return 0
+    distances, counts = np.unique(np.diff(steps), return_counts=True)
+    return int(distances[counts.argmax()]) if 2 * counts.max() > counts.sum() else 0
+
+
 def _gaps(columns: Mapping[str, Column]) -> list[str]:
     """Say how many steps are missing, if most steps are equally far apart."""
     longest = max((column.steps for column in columns.values()), key=len, default=np.empty(0, np.int64))
     others = [column.steps for column in columns.values() if not np.array_equal(column.steps, longest)]
     steps = np.unique(np.concatenate([longest, *others])) if others else longest
-    if len(steps) < 3:
-        return []
-    distances, counts = np.unique(np.diff(steps), return_counts=True)
-    usual = int(distances[counts.argmax()])
-    missing = int(((distances - 1) // usual * counts).sum())
-    if counts.max() <= REGULAR_SHARE * counts.sum() or not missing:
-        return []
+    usual = usual_distance(steps)
+    missing = int(((np.diff(steps) - 1) // usual).sum()) if usual else 0
     every = "" if usual == 1 else f", of every {usual}th,"
-    return [f"steps{every} missing between {steps[0]} and {steps[-1]}: {missing}"]
+    return [f"steps{every} missing between {steps[0]} and {steps[-1]}: {missing}"] if missing else []
 
 
 def _printable(name: str) -> str:

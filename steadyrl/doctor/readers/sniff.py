@@ -14,6 +14,7 @@ from steadyrl.doctor.readers.lines import head, lines, parse_objects
 from steadyrl.doctor.readers.rows import find_step_key
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
+from steadyrl.rundir import RunDir
 
 KNOWN = (
     "a run directory of steadyrl, trainer_state.json of Hugging Face and TRL, TensorBoard event files, a .wandb file, "
@@ -138,7 +139,7 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
     if start.startswith(b"{") and b'"log_history"' in start:
         return as_document
     if rows and len(rows) >= broken and not (len(rows) == 1 and _is_document(rows[0])):
-        if path == own.metrics_file(path.parent) and any(map(own.is_record, rows)):
+        if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _one(own.read, path.parent))
         return Source(path, Kind.ROWS, _one(jsonl.read, path)) if find_step_key(rows) or not needs_step else None
     if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
