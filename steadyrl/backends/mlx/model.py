@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from steadyrl import plugins
+from steadyrl.backends.mlx.likelihood import to_vocabulary
 from steadyrl.backends.portable import older_spelling
 from steadyrl.backends.torch.folder import context_length, open_folder, reading
 from steadyrl.backends.torch.tokenizer import HFTokenizer
@@ -83,7 +85,7 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
     return Loaded(
         net=net,
         head=head,
-        logits=head.as_linear if tied else head,
+        logits=partial(_logits, head, tied),
         config=config,
         tokenizer=HFTokenizer(tokenizer, section, ends, net.model.embed_tokens.weight.shape[0]),
         context=_reach(config),
@@ -91,6 +93,13 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
         source=source,
         quantised=any(name.endswith(".scales") for name, _ in tree_flatten(net.parameters())),
     )
+
+
+def _logits(head: nn.Module, tied: bool, hidden: mx.array) -> mx.array:
+    whole = isinstance(head, nn.Linear | nn.Embedding)  # not quantised; heads of the families have no bias
+    product: Any = to_vocabulary if whole else head.as_linear if tied else head
+    found: mx.array = product(hidden, head.weight) if whole else product(hidden)
+    return found
 
 
 def _as(array: mx.array, dtype: mx.Dtype) -> mx.array:
