@@ -72,6 +72,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "exporter": {
         "torch": "steadyrl.backends.torch.export:export_policy",
         "fsdp": "steadyrl.backends.torch.export:export_policy",
+        "mlx": "steadyrl.backends.mlx.export:export_policy",
     },
 }
 MODULES = ("algorithm", "curriculum", "sampler")  # kinds whose plug-ins are modules

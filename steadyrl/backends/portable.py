@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from steadyrl.errors import CheckpointError
 
+POLICY = "policy"  # the model folder in a checkpoint
 PROBE = "probe.json"
 _PROBED = 32  # tokens: enough for a wrong base of the positions to show, and read in no time
 # Nats. Two correct programs are 1e-5 apart in float32; a wrong base of the positions, more than 0.1.
@@ -23,6 +25,26 @@ FP32_GAP = 1e-3
 BF16_GAP = 0.3
 
 Measure = Callable[[np.ndarray], np.ndarray]  # token ids [P] -> log-probs [P - 1] of all but the first
+
+
+def check_readable(path: Path) -> None:
+    """Read a file's table of arrays.
+
+    Raises:
+        CheckpointError: The file is missing, cut short or damaged.
+    """
+    try:
+        with safe_open(path, "np"):
+            return
+    except (OSError, SafetensorError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> CheckpointError:
+    """Return what to say of a checkpoint's file that cannot be read."""
+    return CheckpointError(
+        f"'{path}' is missing or damaged ({error}); delete that checkpoint's folder to resume from an earlier one"
+    )
 
 
 def older_spelling(rope: Mapping[str, Any] | None) -> dict[str, Any]:

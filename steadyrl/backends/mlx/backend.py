@@ -8,7 +8,6 @@ function of all parameters.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ from mlx.utils import tree_flatten
 
 from steadyrl.backends import portable
 from steadyrl.backends.limits import require_room
-from steadyrl.backends.mlx import lora, memory, state
+from steadyrl.backends.mlx import memory, state
 from steadyrl.backends.mlx.kernels import fused_or_plain
 from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
 from steadyrl.backends.mlx.network import Network, has_values, values
@@ -279,17 +278,11 @@ class MlxBackend:
         folder.mkdir(parents=True, exist_ok=True)
         own, _ = state.split_value_head(self._net.params)
         if self._section.lora_rank:
-            arrays = {lora.peft_name(name): state.torch_form(name, array) for name, array in own.items()}
-            state.write_arrays(folder / lora.WEIGHTS, arrays)
-            lora.write_config(folder, self._section, self._loaded.source, list(own))
+            state.save_adapter(folder, own, self._section, self._loaded.source)
         else:
             kept_in = mx.bfloat16 if self._halved_weights else mx.float32
             arrays = {name: array.astype(kept_in) for name, array in own.items()}
-            state.write_arrays(folder / "model.safetensors", arrays)
-            self._loaded.config.save_pretrained(folder)
-            portable.spell_twice(folder)
-            if (self._loaded.source / "generation_config.json").is_file():
-                shutil.copy(self._loaded.source / "generation_config.json", folder)
+            state.save_weights(folder, arrays, self._loaded.config, self._loaded.source)
         self.tokenizer.hf.save_pretrained(folder)
         context = self._loaded.context
         portable.write_probe(folder, self._vocabulary, context, self._net.measure, self._precision)
@@ -312,8 +305,7 @@ class MlxBackend:
             return state.fitting(path, state.read_arrays(path), own, {name: name for name in own})
         policy = folder / state.POLICY
         if self._section.lora_rank:
-            path = policy / lora.WEIGHTS
-            return state.fitting(path, state.read_arrays(path), own, {name: lora.peft_name(name) for name in own})
+            return state.load_adapter(policy, own)
         files = sorted(policy.glob("model*.safetensors")) or [policy / "model.safetensors"]
         saved = {name: array for file in files for name, array in state.read_arrays(file).items()}
         return state.fitting(policy, self._loaded.net.sanitize(saved), own, {name: name for name in own})

@@ -6,18 +6,20 @@ transposed.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from safetensors import SafetensorError, safe_open
 
-from steadyrl.backends.mlx.lora import is_adapter, peft_name
+from steadyrl.backends import portable
+from steadyrl.backends.mlx.lora import WEIGHTS, is_adapter, peft_name, write_config
 from steadyrl.errors import CheckpointError
+from steadyrl.sections import ModelSection
 
-POLICY, VALUE_HEAD, OPTIMIZER = "policy", "value_head.safetensors", "optimizer.safetensors"
+POLICY, VALUE_HEAD, OPTIMIZER = portable.POLICY, "value_head.safetensors", "optimizer.safetensors"
 MASTERS = "masters.safetensors"
 _HEAD = "value_head."
 _MOMENTS = {"exp_avg": "m", "exp_avg_sq": "v"}
@@ -27,10 +29,12 @@ Arrays = Mapping[str, mx.array]
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Raise MLX's error in writing, such as a full disk, as the OSError that it stands for."""
+    """Raise an error of MLX or tokenizers in writing, such as a full disk, as the OSError that it stands for."""
     try:
         yield
-    except RuntimeError as error:
+    except Exception as error:
+        if not isinstance(error, RuntimeError) and type(error) is not Exception:  # tokenizers raises bare ones
+            raise
         raise OSError(str(error)) from error
 
 
@@ -45,16 +49,13 @@ def read_arrays(path: Path) -> dict[str, mx.array]:
     Raises:
         CheckpointError: The file is missing, cut short or damaged.
     """
+    portable.check_readable(path)  # MLX trusts the table of arrays
     try:
-        with safe_open(path, "np"):  # it checks the table of arrays, which MLX trusts
-            pass
         found = mx.load(str(path))
         assert isinstance(found, dict), "a file of safetensors is a table"
         mx.eval(found)
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise CheckpointError(
-            f"'{path}' is missing or damaged ({error}); delete that checkpoint's folder to resume from an earlier one"
-        ) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise portable.damaged(path, error) from error
     return found
 
 
@@ -84,6 +85,38 @@ def fitting(path: Path, saved: Arrays, expected: Arrays, named: Mapping[str, str
             f"{min(other)}; resume with the model that the run was started with"
         )
     return {name: array.astype(mx.float32) for name, array in found.items()}
+
+
+def save_weights(folder: Path, arrays: Arrays, config: Any, source: Path) -> None:
+    """Write whole weights and what belongs to them.
+
+    Args:
+        folder: Where to write.
+        arrays: The weights, by their names in the folder.
+        config: Of transformers.
+        source: The folder that the model was read from.
+    """
+    write_arrays(folder / "model.safetensors", arrays)
+    config.save_pretrained(folder)
+    portable.spell_twice(folder)
+    if (source / "generation_config.json").is_file():
+        shutil.copy(source / "generation_config.json", folder)
+
+
+def save_adapter(folder: Path, arrays: Arrays, section: ModelSection, source: Path) -> None:
+    """Write an adapter as PEFT has it; see ``save_weights``."""
+    write_arrays(folder / WEIGHTS, {peft_name(name): torch_form(name, array) for name, array in arrays.items()})
+    write_config(folder, section, source, list(arrays))
+
+
+def load_adapter(folder: Path, expected: Arrays) -> dict[str, mx.array]:
+    """Read an adapter that ``save_adapter`` or PEFT wrote.
+
+    Raises:
+        CheckpointError: It is damaged or of another model.
+    """
+    path = folder / WEIGHTS
+    return fitting(path, read_arrays(path), expected, {name: peft_name(name) for name in expected})
 
 
 def split_value_head(arrays: Arrays) -> tuple[dict[str, mx.array], dict[str, mx.array]]:

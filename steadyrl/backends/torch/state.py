@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from steadyrl.backends import portable
+from steadyrl.backends.portable import check_readable
 from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.folder import reading
 from steadyrl.errors import CheckpointError, ModelError
 
-POLICY, VALUE_HEAD, OPTIMIZER = "policy", "value_head.safetensors", "optimizer.safetensors"
+POLICY, VALUE_HEAD, OPTIMIZER = portable.POLICY, "value_head.safetensors", "optimizer.safetensors"
 
 
 @contextmanager
@@ -46,26 +47,7 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise _damaged(path, error) from error
-
-
-def check_readable(path: Path) -> None:
-    """Read a file's table of tensors.
-
-    Raises:
-        CheckpointError: The file is missing, cut short or damaged.
-    """
-    try:
-        with safe_open(path, "pt"):
-            return
-    except (OSError, SafetensorError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"'{path}' is missing or damaged ({error}); delete that checkpoint's folder to resume from an earlier one"
-    )
+        raise portable.damaged(path, error) from error
 
 
 def load_into(module: nn.Module, path: Path) -> None:

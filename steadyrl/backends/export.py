@@ -1,0 +1,122 @@
+"""Writes the policy of a checkpoint as a plain Hugging Face folder: whole weights under the hub's names, or an adapter.
+
+What is written loads without steadyrl: by transformers, by peft, and by whatever serves such folders. The weights have
+the precision that the checkpoint has. Checkpoints of PyTorch and of MLX have the same files, so that only merging an
+adapter, in float32, needs a framework.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from steadyrl.backends.portable import POLICY, check_readable
+from steadyrl.backends.torch.folder import BASE_MODEL, open_folder, reading
+from steadyrl.backends.torch.tokenizer import HFTokenizer
+from steadyrl.config import Config
+from steadyrl.errors import ModelError
+from steadyrl.plugins import require
+from steadyrl.sections import ModelSection, SamplingSection
+
+# Writes whole weights and the tokenizer of (a model, its adapter's folder, where to write).
+Merge = Callable[[ModelSection, Path, Path], HFTokenizer]
+
+
+def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge | None) -> dict[str, Any]:
+    """Write the policy of a checkpoint into an empty folder.
+
+    Args:
+        config: The run's settings.
+        checkpoint: A complete checkpoint of the run.
+        folder: Where to write.
+        merged: Writes whole weights where an adapter was trained; None to write the adapter.
+
+    Returns:
+        What was written: ``kind`` ("weights" or "adapter"), ``base`` (folder or hub name of the model that was trained
+        from), ``base_folder`` (where that is here, None if it was looked up on the hub), ``chat`` (prompts went through
+        the chat template), ``messages_before`` every prompt, ``template_args``, ``max_new_tokens`` of an answer,
+        ``end_tokens`` (id and text of each).
+
+    Raises:
+        CheckpointError: The checkpoint is damaged.
+        ModelError: The base model of an adapter cannot be loaded or merged.
+        OSError: The folder cannot be written.
+    """
+    section, policy = config.model, checkpoint / POLICY
+    for file in policy.glob("*.safetensors"):
+        check_readable(file)
+    base = str(BASE_MODEL) if section.path == "base" else section.path
+    merging = merged if section.lora_rank else None
+    if merging is not None:
+        _refuse_quantised(section)
+        tokenizer = merging(section, policy, folder)
+    else:
+        # Whole weights hold all of their model; it need not be there any more.
+        tokenizer = _write_copy(section, policy, folder, base if section.lora_rank else str(policy))
+    _generation(config.sampling, tokenizer).save_pretrained(folder)
+    if adapter := bool(section.lora_rank) and merging is None:
+        _name_base(folder / "adapter_config.json", base)
+    return {
+        "kind": "adapter" if adapter else "weights",
+        "base": section.path,
+        "base_folder": str(Path(base).resolve()) if Path(base).is_dir() else None,
+        "chat": section.chat_template == "auto" and bool(tokenizer.hf.chat_template),
+        "messages_before": [message.model_dump() for message in section.messages_before],
+        "template_args": dict(section.template_args),
+        "stop": list(config.sampling.stop),
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "end_tokens": [{"id": id, "text": tokenizer.hf.decode([id])} for id in tokenizer.end_ids],
+    }
+
+
+def _refuse_quantised(section: ModelSection) -> None:
+    _, config = open_folder(section)
+    if getattr(config, "quantization_config", None):
+        raise ModelError(
+            f"model.path = '{section.path}' holds quantised weights, which no adapter can be merged into; leave out "
+            "--merge, and serve the adapter beside its model"
+        )
+
+
+def _write_copy(section: ModelSection, policy: Path, folder: Path, model: str) -> HFTokenizer:
+    """Copy what the checkpoint holds, but for the page that peft puts beside every adapter.
+
+    Args:
+        section: The run's model.
+        policy: What the checkpoint holds.
+        folder: Where to write.
+        model: Folder or hub name of the model whose generation config says which tokens end an answer.
+    """
+    transformers = require("transformers")
+    shutil.copytree(policy, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("README.md"))
+    with reading(str(policy)):
+        hf = transformers.AutoTokenizer.from_pretrained(policy, trust_remote_code=section.trust_remote_code)
+        try:
+            ends = transformers.GenerationConfig.from_pretrained(model).eos_token_id
+        except OSError:  # many models have none
+            ends = None
+    return HFTokenizer(hf, section, ends if isinstance(ends, list) else [] if ends is None else [ends])
+
+
+def _generation(sampling: SamplingSection, tokenizer: HFTokenizer) -> Any:
+    """Return the generation config of training. Penalties that the base model's own may hold were not trained with."""
+    return require("transformers").GenerationConfig(
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_new_tokens=sampling.max_new_tokens,
+        bos_token_id=tokenizer.hf.bos_token_id,
+        eos_token_id=list(tokenizer.end_ids),
+        pad_token_id=tokenizer.pad_id,
+    )
+
+
+def _name_base(file: Path, base: str) -> None:
+    """Let an adapter name its model so that it is found from any folder."""
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings["base_model_name_or_path"] = str(Path(base).resolve()) if Path(base).is_dir() else base
+    file.write_text(json.dumps(settings, indent=2), encoding="utf-8")

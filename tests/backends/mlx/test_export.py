@@ -1,0 +1,87 @@
+"""Exported policies of MLX runs are what transformers and peft load."""
+
+import numpy as np
+import pytest
+
+from steadyrl import config, plugins
+from steadyrl.algorithms import grpo
+from steadyrl.errors import CheckpointError, ModelError
+from tests import needs
+
+torch = needs.package("torch")
+transformers = needs.package("transformers")
+peft = needs.package("peft")
+needs.package("mlx", extra="mlx")
+needs.package("mlx_lm", extra="mlx")
+
+from steadyrl.backends.mlx.backend import MlxBackend  # noqa: E402
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+
+TOKENS = np.array([5, 9, 17, 30, 8, 41, 22, 6], np.int32)
+
+
+def checkpointed(folder, model, rank):
+    """Save a policy away from its start; return the config, the log-probs of some tokens, and the backend."""
+    settings = {"model": {"path": str(model), "lora_rank": rank}, "rewards": {"length": 1.0}}
+    found = config.resolve(settings, ["backend.name=mlx", "backend.device=cpu"])
+    backend = MlxBackend(found, grpo.build(grpo.Settings()))
+    start = backend.weights()
+    backend.set_weights(start + np.random.default_rng(0).normal(0, 0.1, start.shape))
+    backend.save(folder)
+    return found, backend._net.measure(TOKENS), backend
+
+
+def logprobs(model):
+    ids = torch.from_numpy(TOKENS.astype(np.int64))[None]
+    with torch.no_grad():
+        logp = model(ids).logits[0, :-1].float().log_softmax(-1)
+    return logp.gather(1, ids[0, 1:, None])[:, 0].numpy()
+
+
+@pytest.mark.parametrize(("rank", "merge"), [(0, False), (4, True), (4, False)], ids=["whole", "merged", "adapter"])
+def test_an_export_loads_in_transformers_with_equal_logprobs(tiny_models, tmp_path, rank, merge):
+    settings, expected, _ = checkpointed(tmp_path / "saved", tiny_models["llama"], rank)
+    folder = tmp_path / "export"
+    folder.mkdir()
+    record = plugins.load("exporter", "mlx")(settings, tmp_path / "saved", folder, merge)
+    reader = peft.AutoPeftModelForCausalLM if rank and not merge else transformers.AutoModelForCausalLM
+    np.testing.assert_allclose(logprobs(reader.from_pretrained(folder).eval()), expected, atol=5e-5)
+    assert record["kind"] == ("adapter" if rank and not merge else "weights")
+    assert transformers.GenerationConfig.from_pretrained(folder).eos_token_id == [1]
+    untrained = transformers.AutoModelForCausalLM.from_pretrained(tiny_models["llama"]).eval()
+    assert np.abs(logprobs(untrained) - expected).max() > 0.01
+
+
+def test_an_adapter_that_peft_wrote_is_read(tiny_models, tmp_path):
+    _, _, backend = checkpointed(tmp_path / "saved", tiny_models["llama"], 4)
+    model = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "saved" / "policy").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.mul_(-2)
+    model.save_pretrained(tmp_path / "saved" / "policy")
+    (tmp_path / "saved" / "policy" / "probe.json").unlink()
+    backend.load(tmp_path / "saved")
+    np.testing.assert_allclose(backend._net.measure(TOKENS), logprobs(model), atol=5e-5)
+
+
+def test_a_damaged_checkpoint_is_not_exported(tiny_models, tmp_path):
+    settings, _, _ = checkpointed(tmp_path / "saved", tiny_models["llama"], 4)
+    file = tmp_path / "saved" / "policy" / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="is missing or damaged"):
+        plugins.load("exporter", "mlx")(settings, tmp_path / "saved", tmp_path, True)
+
+
+def test_nothing_is_merged_into_quantised_weights(tiny_models, tmp_path):
+    settings, _, _ = checkpointed(tmp_path / "saved", tiny_models["llama"], 4)
+    config_file = tiny_models["llama"] / "config.json"
+    text = config_file.read_text()
+    try:
+        config_file.write_text(text.replace("{", '{"quantization_config": {"bits": 4, "quant_method": "mlx"},', 1))
+        with pytest.raises(ModelError, match="no adapter can be merged into"):
+            plugins.load("exporter", "mlx")(settings, tmp_path / "saved", tmp_path, True)
+    finally:
+        config_file.write_text(text)
