@@ -3,8 +3,8 @@
 A folder of many runs, one long run and one large file of rollouts are made, served by a process of its own, and opened.
 Times are of whole answers, as a browser would wait for them; each is the first answer after the server has started.
 Beside each stands the processor time that the server took for it, which says more on a machine that others use.
-Memory is the greatest that the server held. A training beside an open page is timed by the processor time that the
-server used meanwhile, as a share of the time that passed.
+Memory is the greatest that the server held. What a page that is open costs a training is measured twice: the processor
+time that the server uses in a minute, and the processor time of a training's steps with and without such a page.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ import json
 import math
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+from steadyrl import launch
 from steadyrl.rundir import RunDir, write_json
+from steadyrl.train import Watch
 
 HERE = Path(__file__).parent
 NAMES = 55  # metrics of a step, as a PPO run of the search task has
-FOLLOWED_S = 20.0
+FOLLOWED_S = 60.0
+BLOCKS, BLOCK_STEPS = 8, 60  # of a training, with and without a page that follows it
 
 
 def make_run(path: Path, steps: int, seed: int) -> RunDir:
@@ -137,37 +142,116 @@ def measure(folder: Path, runs: int, steps: int, long_steps: int, mebibytes: int
     server.timed(found, "search", "/run/long/rollouts?q=alpha+gamma")
     found["long_peak_mib"] = server.peak_mib()
     server.close()
-    return found | follow(folder / "followed")
+    return found | follow(folder / "followed") | beside(folder / "beside")
+
+
+def open_page(port: int, run: str) -> None:
+    """Follow a run as a page in a browser does: what is new, every 0.9 s at most, after the server said so.
+
+    Each step is printed with the moment at which it was shown.
+    """
+    stream, last, refreshed = http.client.HTTPConnection("127.0.0.1", port, timeout=600), -1, 0.0
+    pages = http.client.HTTPConnection("127.0.0.1", port, timeout=60)  # one that stays open, as a browser has it
+    stream.request("GET", f"/run/{run}/events")
+    events = stream.getresponse()
+    while line := events.readline():
+        if not line.startswith(b"event:"):
+            continue
+        time.sleep(max(0.0, refreshed + 0.9 - time.monotonic()))
+        refreshed = time.monotonic()
+        for path in (f"/run/{run}/live", f"/run/{run}/curves?after={last}"):
+            pages.request("GET", path, headers={"accept": "text/html"})
+            answer = pages.getresponse().read()
+        curves = json.loads(answer)
+        last = curves["last"] if curves["last"] is not None else last
+        print(json.dumps({"at": time.monotonic(), "steps": curves["steps"]}), flush=True)
+
+
+class Page:
+    """A page that is open, in a process of its own."""
+
+    def __init__(self, server: Server, run: str):
+        command = [sys.executable, __file__, "--open-page", str(server.port), run]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._lines = self._process.stdout
+        self._first = self._lines.readline()
+
+    def close(self) -> dict[int, float]:
+        """Close it, and return when each step was shown."""
+        self._process.terminate()
+        lines = [json.loads(line) for line in (self._first, *self._lines) if line.endswith("\n")]
+        self._process.wait()
+        return {step: line["at"] for line in lines for step in line["steps"]}
 
 
 def follow(folder: Path) -> dict[str, float]:
-    """Follow a run that writes a step every half second, as an open page does, and measure what the server uses."""
+    """Follow a run that writes two steps a second, and measure how late they are shown and what the server uses."""
     run = make_run(folder / "live", 200, 3)
     server = Server(folder)
     server.get("/run/live")
-    stream = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    stream.request("GET", "/run/live/events")
-    events = stream.getresponse()
-    began, used, delays = time.monotonic(), server.processor_s(), []
-    line = run.metrics_file.read_text().splitlines()[-1]
-    written = 0.0
+    line = json.loads(run.metrics_file.read_text().splitlines()[-1])
+    page, began, used, written = Page(server, "live"), time.monotonic(), server.processor_s(), {}
     for step in range(200, 200 + int(FOLLOWED_S / 0.5)):
         with run.metrics_file.open("a") as file:
-            file.write(json.dumps({**json.loads(line), "step": step}) + "\n")
-        written = time.monotonic()
-        while not events.readline().startswith(b"event: changed"):
-            pass
-        server.get("/run/live/live")
-        server.get("/run/live/curves")
-        delays.append(time.monotonic() - written)
-        time.sleep(max(0.0, 0.5 - (time.monotonic() - written)))
+            file.write(json.dumps({**line, "step": step}) + "\n")
+        written[step] = time.monotonic()
+        time.sleep(0.5)
     passed = time.monotonic() - began
-    share = (server.processor_s() - used) / passed
+    used = server.processor_s() - used
+    seen = page.close()
     server.close()
+    delays = sorted(seen[step] - at for step, at in written.items() if step in seen)
     return {
-        "live_delay_median_s": sorted(delays)[len(delays) // 2],
-        "live_delay_worst_s": max(delays),
-        "live_processor_share": share,
+        "live_delay_median_s": delays[len(delays) // 2],
+        "live_delay_worst_s": delays[-1],
+        "live_server_processor_s_a_minute": 60 * used / passed,
+    }
+
+
+def beside(folder: Path) -> dict[str, float]:
+    """Train with and without a page that follows, in turns, and compare the processor time of the steps.
+
+    Processor time leaves out what other programs take. So what is left is what the server costs through caches and
+    disks; what it takes itself is measured by ``follow``.
+    """
+    folder.mkdir()
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{a}{b}"}) + "\n" for a in "abcdefgh" for b in "abcdefgh"))
+    settings = {
+        "run": {"steps": BLOCKS * BLOCK_STEPS, "folder": str(folder), "preflight": "off", "checkpoint_every": 10**6},
+        "backend": {"name": "toy"},
+        "task": {"name": "prompts", "args": {"path": str(prompts)}},
+        "rewards": {"length": 1.0},
+        "sampling": {"max_new_tokens": 64},
+        "rollout": {"prompts_per_step": 16, "samples_per_prompt": 4},
+    }
+    server, page = Server(folder), None
+    times: dict[bool, list[float]] = {False: [], True: []}
+    last = time.thread_time()
+
+    def step(record: dict[str, Any]) -> None:
+        nonlocal last, page
+        times[page is not None].append(time.thread_time() - last)
+        if (record["step"] + 1) % BLOCK_STEPS == 0:
+            if page is None:
+                page = Page(server, next(path.parent.name for path in folder.glob("*/run.json")))
+            else:
+                page.close()
+                page = None
+        last = time.thread_time()
+
+    launch.run(settings, watch=Watch(step=step))
+    if page is not None:
+        page.close()
+    server.close()
+    medians = {followed: statistics.median(found[5:]) for followed, found in times.items()}
+    spread = statistics.quantiles(times[False][5:], n=4)
+    return {
+        "step_processor_ms_alone": 1000 * medians[False],
+        "step_processor_ms_followed": 1000 * medians[True],
+        "step_slower": medians[True] / medians[False] - 1.0,
+        "step_quartiles_apart": (spread[2] - spread[0]) / medians[False],
     }
 
 
@@ -177,7 +261,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--long", type=int, default=100_000)
     parser.add_argument("--mebibytes", type=int, default=50)
+    parser.add_argument("--open-page", nargs=2, metavar=("PORT", "RUN"), help="only follow a run, as a page does")
     asked = parser.parse_args()
+    if asked.open_page:
+        open_page(int(asked.open_page[0]), asked.open_page[1])
+        return
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), asked.runs, asked.steps, asked.long, asked.mebibytes)
     found = {name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()}

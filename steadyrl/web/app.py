@@ -55,10 +55,10 @@ MOST_ASKED = 400  # metrics in one request
 class Pages:
     """Answers every address; functions without ``async`` run in threads, so a slow file stops no other page."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, ending: Callable[[], bool]):
         self.folder = Folder(root)
         self.shelf = Shelf()
-        self.followers = Followers()
+        self.followers = Followers(ending)
         self.diagnoses = Diagnoses()
         self.rollouts = Rollouts(self.folder)
         self.reporting = Lock()  # a report reads a whole run into memory, so one is made at a time
@@ -177,23 +177,19 @@ class Pages:
         return page("_live.html.j2", {**head_view(place), **what_happened(run), "recorded": recorded_steps(run)})
 
     def curves(self, request: Request) -> Response:
-        """Answer with a run's curves as JSON."""
+        """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
         asked = request.query_params
         first, last = _step(asked.get("from"), 0), _step(asked.get("to"), 10**12)
+        first = max(first, _step(asked.get("after"), -1) + 1)  # what an open page does not have yet
         names = asked.getlist("name")[:MOST_ASKED] or None
         place = self._run(request)
         if place.kind == "log":
             several, chosen = self._log(request, place)
-            return JSONResponse(curves_json(log_curves(several[chosen], (first, last))))
-        return JSONResponse(curves_json(self.shelf.curves(RunDir(place.path), names, (first, last))))
-
-    def pins(self, request: Request) -> Response:
-        """Answer with the findings and actions of a run as JSON."""
-        place = self._run(request)
-        if place.kind == "log":
-            several, chosen = self._log(request, place)
-            return JSONResponse(log_pins(several[chosen]))
-        return JSONResponse(what_happened(RunDir(place.path))["pins"])
+            found = curves_json(log_curves(several[chosen], (first, last)))
+            return JSONResponse({**found, "pins": log_pins(several[chosen])})
+        run = RunDir(place.path)
+        found = curves_json(self.shelf.curves(run, names, (first, last)))
+        return JSONResponse({**found, "pins": what_happened(run)["pins"]})
 
     async def run_events(self, request: Request) -> Response:
         """Answer with a stream of what changes in a run."""
@@ -239,16 +235,15 @@ def _step(text: str | None, default: int) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) <= 12 else default
 
 
-def create(root: Path) -> Starlette:
-    """Return the application for a folder of runs."""
-    pages = Pages(root)
+def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
+    """Return the application for a folder of runs; ``ending`` says whether its server is about to end."""
+    pages = Pages(root, ending)
     routes = [
         Route("/", pages.runs),
         Route("/events", pages.all_events),
         Route("/run/{run_id}", pages.run),
         Route("/run/{run_id}/live", pages.live),
         Route("/run/{run_id}/curves", pages.curves),
-        Route("/run/{run_id}/pins", pages.pins),
         Route("/run/{run_id}/events", pages.run_events),
         Route("/run/{run_id}/report", pages.report),
         Route("/run/{run_id}/doctor", pages.run_doctor),

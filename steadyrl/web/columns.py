@@ -10,7 +10,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ class Curves:
         single: True if every point is one step.
         complete: False while the file is still being read, and the curves are of a sample.
         rows: Steps that the run has so far.
+        last: The last of the steps; None without any.
+        version: Changes where steps were made anew, so that curves which were fetched before no longer hold; "" where
+            that is not known.
     """
 
     steps: np.ndarray
@@ -44,6 +47,8 @@ class Curves:
     single: bool
     complete: bool
     rows: int
+    last: int | None = None
+    version: str = ""
 
 
 class Columns:
@@ -57,6 +62,7 @@ class Columns:
     def _begin(self) -> None:
         self._read = 0  # bytes
         self._identity: tuple[int, int] | None = None
+        self._rewritten = 0  # lines of steps that were there, or that come before others
         self._steps, self._attempts = array("q"), array("q")
         self._row_of: dict[int, int] = {}
         self._values: dict[str, array[float]] = {}
@@ -71,6 +77,11 @@ class Columns:
         """Return how many bytes of the file have not been read."""
         with self._alone:
             return max(0, self._size() - self._read)
+
+    @property
+    def version(self) -> str:
+        """Return what changes where steps were made anew."""
+        return f"{self._identity}-{self._rewritten}"
 
     def _size(self) -> int:
         try:
@@ -106,6 +117,7 @@ class Columns:
             return
         step, attempt = record["step"], record["attempt"]
         row = self._row_of.get(step)
+        self._rewritten += row is not None or (bool(self._steps) and step < self._steps[-1])
         if row is not None and attempt < self._attempts[row]:
             return
         if row is None:
@@ -134,16 +146,31 @@ class Columns:
         """Return the metrics in the order in which they were first seen."""
         return list(self._values)
 
-    def arrays(self, names: Iterable[str] | None = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the steps and some metrics (all by default) in the order of the steps, as copies."""
+    def arrays(
+        self, names: Iterable[str] | None = None, between: tuple[int, int] | None = None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the steps and some metrics (all by default) in the order of the steps, as copies.
+
+        Args:
+            names: Which metrics; None for all.
+            between: First and last step; None for all.
+        """
         with self._alone:
             steps = np.array(self._steps, np.int64)
+            in_order = len(steps) < 2 or bool((np.diff(steps) > 0).all())
+            part = _between(steps, between) if in_order else slice(None)  # of a long run little is copied
             wanted = [name for name in (self._values if names is None else names) if name in self._values]
-            values = {name: np.array(self._values[name], np.float64) for name in wanted}
-        if len(steps) > 1 and (np.diff(steps) <= 0).any():
+            values = {name: np.array(self._values[name][part], np.float64) for name in wanted}
+        steps = steps[part]
+        if not in_order:
             order = np.argsort(steps, kind="stable")
+            order = order[_between(steps[order], between)]
             steps, values = steps[order], {name: column[order] for name, column in values.items()}
         return steps, values
+
+    def __len__(self) -> int:
+        """Return how many steps were read."""
+        return len(self._steps)
 
 
 def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -233,17 +260,27 @@ class Shelf:
         """
         columns = self.columns(run)
         complete = columns.unread <= AT_ONCE
+        version = columns.version if complete else ""
         if complete:
-            steps, values = columns.arrays(names)
-        elif run.metrics_file.is_file():
+            rows = len(columns)
+            steps, values = columns.arrays(names, between)
+        else:
             steps, values = preview(run.metrics_file)
-            values = {name: values[name] for name in (values if names is None else names) if name in values}
-        rows = len(steps)
-        if between is not None:
-            part = slice(np.searchsorted(steps, between[0]), np.searchsorted(steps, between[1], "right"))
-            steps, values = steps[part], {name: column[part] for name, column in values.items()}
+            rows, part = len(steps), _between(steps, between)
+            wanted = [name for name in (values if names is None else names) if name in values]
+            steps, values = steps[part], {name: values[name][part] for name in wanted}
         thinned = thin(steps, values)
-        return Curves(thinned.steps, thinned.lines, thinned.single and complete, complete, rows)
+        last = int(steps[-1]) if len(steps) else None
+        return replace(
+            thinned, single=thinned.single and complete, complete=complete, rows=rows, last=last, version=version
+        )
+
+
+def _between(steps: np.ndarray, between: tuple[int, int] | None) -> slice:
+    """Return which of some steps, in order, lie between two."""
+    if between is None:
+        return slice(None)
+    return slice(int(np.searchsorted(steps, between[0])), int(np.searchsorted(steps, between[1], "right")))
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

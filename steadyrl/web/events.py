@@ -23,8 +23,13 @@ MOST_FOLLOWERS = 64
 class Followers:
     """Counts the open streams, so that forgotten pages cannot use up the server."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, ending: Callable[[], bool]):
+        """Begin without any.
+
+        Args:
+            ending: Whether the server is about to end; a stream would keep it waiting.
+        """
+        self.count, self._ending = 0, ending
 
     def follow(self, request: Request, state: Callable[[], Any], every_s: float) -> Response:
         """Return a stream with an event whenever the state is another one.
@@ -43,8 +48,8 @@ class Followers:
         try:
             last, silent = await run_in_threadpool(state), 0.0
             yield f"retry: 2000\nevent: begin\ndata: {json.dumps(last)}\n\n"
-            while not await request.is_disconnected():
-                await asyncio.sleep(every_s)
+            while not self._ending() and not await request.is_disconnected():
+                await self._pause(every_s)
                 silent += every_s
                 now = await run_in_threadpool(state)
                 if now != last:
@@ -55,3 +60,9 @@ class Followers:
                     yield ": alive\n\n"
         finally:
             self.count -= 1
+
+    async def _pause(self, seconds: float) -> None:
+        passed = 0.0
+        while passed < seconds and not self._ending():
+            await asyncio.sleep(LOOK_S)
+            passed += LOOK_S

@@ -133,6 +133,8 @@ def curves_json(curves: Curves) -> dict[str, Any]:
         "single": curves.single,
         "complete": curves.complete,
         "rows": curves.rows,
+        "last": curves.last,
+        "version": curves.version,
     }
 
 

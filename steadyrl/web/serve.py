@@ -32,7 +32,7 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
         AccessError: No port can be had.
         RunError: There is no such folder.
     """
-    app = create(root)
+    app = create(root, lambda: server.should_exit)
     listening = listen(host, port)
     with listening:
         taken = listening.getsockname()[1]
@@ -49,8 +49,9 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
         )
         named = f"[{host}]" if ":" in host else host
         shown = "127.0.0.1" if host == "0.0.0.0" else "[::1]" if host == "::" else named
+        server = uvicorn.Server(settings)
         ready(f"http://{shown}:{taken}/{f'?token={quote(token)}' if token else ''}")
-        uvicorn.Server(settings).run(sockets=[listening])
+        server.run(sockets=[listening])
 
 
 def listen(host: str, port: int) -> socket.socket:

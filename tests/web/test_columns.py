@@ -115,3 +115,28 @@ def test_the_shelf_drops_what_was_used_least(tmp_path):
     kept = list(shelf._held)
     assert runs[0].metrics_file in kept
     assert len(kept) < 4
+
+
+def test_what_is_new_of_a_run_is_asked_for_alone_and_steps_made_anew_are_told(tmp_path):
+    run = make_run(tmp_path / "a")
+    shelf = subject.Shelf()
+    whole = shelf.curves(run)
+    assert (whole.last, whole.rows) == (19, 20)
+    append_line(run.metrics_file, metrics(20))
+    more = shelf.curves(run, between=(whole.last + 1, 10**12))
+    assert (more.steps.tolist(), more.last, more.rows, more.version) == ([20], 20, 21, whole.version)
+    nothing = shelf.curves(run, between=(21, 10**12))
+    assert (nothing.steps.tolist(), nothing.last, nothing.version) == ([], None, whole.version)
+    append_line(run.metrics_file, metrics(18, 1))
+    assert shelf.curves(run, between=(21, 10**12)).version != whole.version
+
+
+def test_steps_that_were_written_out_of_order_are_cut_in_order(tmp_path):
+    run = make_run(tmp_path / "a", steps=0)
+    for step in (4, 1, 3, 0, 2):
+        append_line(run.metrics_file, metrics(step))
+    columns = subject.Columns(run.metrics_file)
+    columns.follow()
+    steps, values = columns.arrays(["entropy"], (1, 3))
+    assert steps.tolist() == [1, 2, 3]
+    np.testing.assert_allclose(values["entropy"], [1.99, 1.98, 1.97], atol=1e-6)

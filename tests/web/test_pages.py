@@ -65,7 +65,7 @@ def test_curves_are_those_of_the_file_and_of_the_steps_asked_for(folder):
     part = ask_json(app, "/run/ppo-one/curves?from=5&to=7&name=entropy")
     assert (part["steps"], list(part["lines"])) == ([5, 6, 7], ["entropy"])
     assert ask_json(app, "/run/ppo-one/curves?from=x&to=-1&name=none")["lines"] == {}
-    (pin,) = ask_json(app, "/run/ppo-one/pins")
+    (pin,) = found["pins"]
     assert (pin["step"], pin["kind"]) == (8, "critical")
 
 
@@ -166,7 +166,7 @@ def test_findings_that_no_doctor_wrote_break_no_page(tmp_path, bad):
     app = create(tmp_path)
     assert ask(app, "/").status == 200
     assert ask(app, "/run/a").status == 200
-    assert ask(app, "/run/a/pins").status == 200
+    assert ask(app, "/run/a/curves").status == 200
 
 
 def test_a_log_of_another_trainer_is_shown_and_diagnosed(tmp_path):

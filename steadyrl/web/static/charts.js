@@ -13,6 +13,8 @@
   let held = sources.map(() => null); // what the server answered, by source
   let pins = [];
   let asking = 0;
+  const MOST_ADDED = 200; // steps, one by one, before all are fetched again
+  const added = sources.map(() => 0);
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const faint = (colour, share) => colour + Math.round(share * 255).toString(16).padStart(2, "0");
@@ -218,19 +220,45 @@
     load();
   }
 
+  // An open page asks for the steps that it does not have. Of a run that made steps anew it needs all of them again, and
+  // so it does after some time, for a screen shows no more than some points.
+  async function curvesOf(source, s, part) {
+    const old = held[s];
+    const more = part === "" && old && old.whole && old.complete && old.version && old.last !== null && added[s] < MOST_ADDED;
+    const asked = more ? `after=${old.last}` : part;
+    const answer = await fetch(source.url + (source.url.includes("?") ? "&" : "?") + asked);
+    if (!answer.ok) return null;
+    const data = await answer.json();
+    if (!more) {
+      added[s] = 0;
+      return { ...data, whole: part === "" };
+    }
+    if (data.version !== old.version) {
+      held[s] = null;
+      return curvesOf(source, s, part);
+    }
+    added[s] += data.steps.length;
+    return withMore(old, data);
+  }
+
+  function withMore(old, more) {
+    const unknown = (count) => new Array(count).fill(null);
+    const lines = {};
+    for (const name of new Set([...Object.keys(old.lines), ...Object.keys(more.lines)])) {
+      const before = old.lines[name] || new Array(old.single ? 1 : 3).fill(unknown(old.steps.length));
+      const fresh = more.lines[name] || [unknown(more.steps.length)];
+      lines[name] = before.map((line, i) => line.concat(fresh[i] || fresh[0]));
+    }
+    return { ...old, pins: more.pins, steps: old.steps.concat(more.steps), lines, last: more.last ?? old.last };
+  }
+
   async function load() {
     const mine = ++asking;
     const part = view.from === null ? "" : `from=${view.from}&to=${view.to}`;
-    const answers = await Promise.all(sources.map(async (source) => {
-      const answer = await fetch(source.url + (source.url.includes("?") ? "&" : "?") + part);
-      return answer.ok ? answer.json() : null;
-    })).catch(() => null);
+    const answers = await Promise.all(sources.map((source, s) => curvesOf(source, s, part))).catch(() => null);
     if (mine !== asking || !answers) return;
     held = answers;
-    if (!several && sources[0].pins) {
-      const answer = await fetch(sources[0].pins);
-      if (answer.ok) pins = await answer.json();
-    }
+    pins = several || !held[0] ? [] : held[0].pins;
     const partial = held.some((data) => data && !data.complete);
     const many = held.some((data) => data && !data.single);
     note.textContent = partial ? "A sample of the steps; the rest is being read."

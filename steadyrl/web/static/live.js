@@ -5,7 +5,7 @@
   if (!root || !root.dataset.events || !window.EventSource) return;
   const mark = document.getElementById("live-mark");
   const text = document.getElementById("live-text");
-  const apart = 1000; // milliseconds between two refreshes: a run with many steps a second must not cost it time
+  const apart = 900; // milliseconds between two refreshes: a run with many steps a second must not cost it time
   let last = -apart;
   let waiting = false;
   let missed = false;
