@@ -12,7 +12,7 @@ What is sent and read follows vLLM's sources and documents, and was run against 
   dev/cache/api_router.py at b35f7c2b, since cached prompts outlive a reload. Both need VLLM_SERVER_DEV_MODE=1, as does
   /server_info of dev/server_info/api_router.py in 0.32.0.
 - versions: POST /update_weight_version and GET /weight_info of vllm/entrypoints/rl/online/api_router.py in 0.32.0. A
-  server that was started again calls its weights "default".
+  server that was started again calls its weights "default". POST /weight_checker there tells their names.
 - adapters: POST /v1/load_lora_adapter and /v1/unload_lora_adapter of vllm/entrypoints/serve/lora/api_router.py at
   27873cab. Every version has a name of its own: a name used again may meet prompts cached under the adapter that bore
   it before (vllm-project/vllm#42125). They need VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.
@@ -33,6 +33,10 @@ from steadyrl.types import Completion, Sampling
 
 _SEEDS = 2**63  # vLLM's seeds are signed
 DRAWING, WEIGHTS, CONNECTING = "it draws a completion", "it takes over weights", "its models are asked for"
+_DIED = (
+    "its log says why; where that is 'CPU Generator does not use offset', start it with a larger "
+    "--max-num-batched-tokens"
+)
 DEV_MODE = "start the server with VLLM_SERVER_DEV_MODE=1"
 
 
@@ -90,6 +94,7 @@ class VllmClient:
                 "skip_special_tokens": False,
             },
             DRAWING,
+            broken=_DIED,
         )
         try:
             choice = answer["choices"][0]
@@ -99,14 +104,21 @@ class VllmClient:
             raise EngineError(f"{self.url}/v1/completions answers {short(answer)}; expected a completion") from error
         return self._checked(ids, logprobs, reason, sampling, end_ids)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the server's own settings by section; empty where it does not show them."""
+    def setting(self, section: str, name: str) -> Any:
+        """Return one of the server's own settings, or None where it does not show them."""
         try:
             found = self.http.json("/server_info?config_format=json", None, CONNECTING)
+            return found["vllm_config"][section][name]
+        except (Absent, KeyError, TypeError):
+            return None
+
+    def has_weights(self, name: str) -> bool:
+        """Return whether the server's model has weights of a name, other than under a shared one."""
+        try:
+            found = self.http.json("/weight_checker", {"action": "checksum"}, CONNECTING)
         except Absent:
-            return {}
-        settings = found.get("vllm_config") if isinstance(found, dict) else None
-        return settings if isinstance(settings, dict) else {}
+            return False
+        return isinstance(found, dict) and any(key.endswith(name) for key in found.get("checksums", ()))
 
     def reload(self, folder: str) -> None:
         """Make the server read a model folder's weights, and forget the prompts it has cached."""

@@ -20,12 +20,12 @@ from typing import Protocol
 import numpy as np
 
 from steadyrl.backends.torch.folder import BASE_MODEL
-from steadyrl.backends.vllm import parity
+from steadyrl.backends.vllm import parity, untied
 from steadyrl.backends.vllm.http import ServerDown
 from steadyrl.backends.vllm.servers import Server, Servers
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.batch import make_batch
-from steadyrl.errors import AccessError
+from steadyrl.errors import AccessError, EngineError
 from steadyrl.protocols import Tokenizer
 from steadyrl.sections import ModelSection
 from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
@@ -81,7 +81,8 @@ class VllmEngine:
         try:
             if self.stale:
                 self._push(policy)
-            drawn = self._servers.draw(len(prompts), draw_row)
+            tokens = max(map(len, prompts), default=0) + sampling.max_new_tokens
+            drawn = self._servers.draw(len(prompts), tokens, draw_row)
             self._servers.each(_require_our_weights)
         finally:
             self._servers.close()
@@ -96,14 +97,8 @@ class VllmEngine:
     def _push(self, policy: Policy) -> None:
         """Write the weights and make the servers take them over; the folder before is removed."""
         self._servers.ask_again()
-        self._pushes += 1
         start = time.perf_counter()
-        folder = Path(self._settings.folder).resolve() / f"{self._run}-{self._pushes:06d}"
-        try:
-            folder.mkdir(parents=True)
-            policy.save_policy(folder)
-        except OSError as error:
-            raise AccessError(f"cannot write the weights for the server into '{folder}': {error}") from error
+        folder = self._written(policy)
         written = time.perf_counter()
         self._servers.each(lambda server: self._give(server, folder))
         if self._served is not None:
@@ -113,6 +108,38 @@ class VllmEngine:
             "push %d: weights written in %.2f s, taken over in %.2f s",
             self._pushes, written - start, time.perf_counter() - written,
         )  # fmt: skip
+
+    def _written(self, policy: Policy) -> Path:
+        """Write the policy into a new folder."""
+        self._pushes += 1
+        folder = Path(self._settings.folder).resolve() / f"{self._run}-{self._pushes:06d}"
+        whole = False
+        try:
+            folder.mkdir(parents=True)
+            policy.save_policy(folder)
+            if not self._adapter and untied.is_tied(folder):
+                self._add_head(folder)
+            whole = True
+        except EngineError:  # an OSError too
+            raise
+        except OSError as error:
+            raise AccessError(f"cannot write the weights for the server into '{folder}': {error}") from error
+        finally:
+            if not whole:
+                shutil.rmtree(folder, ignore_errors=True)
+        return folder
+
+    def _add_head(self, folder: Path) -> None:
+        """Write a head of its own for servers on a CPU, which do not take a shared one over."""
+        for server in self._servers.here():
+            if server.own_head is False:
+                raise EngineError(
+                    f"the vLLM server at {server.client.url} computes on a CPU and would keep the head of the weights "
+                    "that it was started with, for it is shared with the embedding; start it on a copy made by "
+                    "`python -m steadyrl.backends.vllm.untied MODEL COPY`"
+                )
+        if any(server.own_head for server in self._servers.here()):
+            untied.add_head(folder)
 
     def _give(self, server: Server, folder: Path) -> None:
         """Make one server take over what is in the folder."""

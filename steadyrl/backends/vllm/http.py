@@ -38,9 +38,9 @@ class Http:
         )  # fmt: skip
         self._kept: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
 
-    def json(self, path: str, body: Mapping[str, Any] | None, phase: str, need: str = "") -> Any:
+    def json(self, path: str, body: Mapping[str, Any] | None, phase: str, **hints: str) -> Any:
         """Return the parsed answer; see ``ask``."""
-        raw = self.ask(path, body, phase, need)
+        raw = self.ask(path, body, phase, **hints)
         try:
             return json.loads(raw)
         except ValueError as error:
@@ -48,7 +48,14 @@ class Http:
                 f"{self.url}{path} answers {short(raw)}; expected JSON: is this a vLLM server?"
             ) from error
 
-    def ask(self, path: str, body: Mapping[str, Any] | None, phase: str, need: str = "") -> bytes:
+    def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        phase: str,
+        need: str = "",
+        broken: str = "its log says why",
+    ) -> bytes:
         """Return the answer to a GET, or with a body to a POST.
 
         Args:
@@ -56,6 +63,7 @@ class Http:
             body: What is sent as JSON, or None.
             phase: What it is for, as in "drawing completions"; named by errors.
             need: What a refusal may be for want of.
+            broken: What to do where the server fails at it.
 
         Raises:
             ServerDown: The server does not answer in time, or is broken.
@@ -81,7 +89,7 @@ class Http:
                 continue
             if code < 400:
                 return raw
-            failure = self._refusal(path, code, _message(raw), phase, need)
+            failure = self._refusal(path, code, _message(raw), phase, need, broken)
             if code not in _BUSY:
                 break
         raise failure
@@ -129,7 +137,7 @@ class Http:
             new.sock.settimeout(self._timeout_s)
             return new, False
 
-    def _refusal(self, path: str, code: int, message: str, phase: str, need: str) -> EngineError:
+    def _refusal(self, path: str, code: int, message: str, phase: str, need: str, broken: str) -> EngineError:
         found = f"{self.url}{path} answers {code}: {message}"
         if code == 401:
             return EngineError(f"{found}; set the environment variable VLLM_API_KEY to the server's key")
@@ -137,7 +145,7 @@ class Http:
         if code == 404:
             return Absent(f"{found}{hint}")
         if code >= 500 or code in _BUSY:
-            return ServerDown(f"{found} while {phase}{hint or '; its log says why'}")
+            return ServerDown(f"{found} while {phase}; {need or broken}")
         return EngineError(f"{found}{hint}")
 
 

@@ -17,6 +17,7 @@ from steadyrl.backends.vllm.client import VllmClient
 from steadyrl.backends.vllm.http import ServerDown
 from steadyrl.backends.vllm.parity import Gaps
 from steadyrl.backends.vllm.settings import VllmSettings
+from steadyrl.backends.vllm.untied import HEAD
 from steadyrl.counting.count import tell
 from steadyrl.errors import EngineError
 from steadyrl.types import Completion
@@ -33,7 +34,10 @@ class Server:
         base: Name of the model that it serves, "" before it has answered.
         model: What completions are asked of: the base model or an adapter.
         version: The name of the weights that it was given, "" where it keeps none.
+        budget: Tokens of prompts that it may be sent at the same time, 0 for any number.
+        own_head: Whether it computes on a CPU and its head shares no weights with its embedding; None on a GPU.
         gaps: How far its log-probs were from the trainer's after each push.
+        slowed: Whether it was said that it is sent fewer requests at a time.
         out: Whether it is left out.
     """
 
@@ -41,7 +45,10 @@ class Server:
     base: str = ""
     model: str = ""
     version: str = ""
+    budget: int = 0
+    own_head: bool | None = None
     gaps: Gaps = field(default_factory=Gaps)
+    slowed: bool = False
     out: bool = False
 
 
@@ -80,11 +87,14 @@ class Servers:
             except ServerDown as error:
                 self.leave_out(server, error)
 
-    def draw(self, rows: int, draw_row: Callable[[Server, int], Completion]) -> list[tuple[Completion, Server]]:
+    def draw(
+        self, rows: int, tokens: int, draw_row: Callable[[Server, int], Completion]
+    ) -> list[tuple[Completion, Server]]:
         """Draw every row from one of the servers.
 
         Args:
             rows: How many.
+            tokens: Of the longest prompt and its completion.
             draw_row: Draws the row of a number; called from several threads.
 
         Returns:
@@ -104,6 +114,7 @@ class Servers:
                         self._draw_share,
                         server,
                         left[at :: len(here)],
+                        tokens,
                         draw_row,
                         lambda: tell("completions", next(number), rows),
                     )
@@ -152,18 +163,45 @@ class Servers:
                 f"{', '.join(names)}"
             )
         server.base = server.model = self._wanted or names[0]
+        if server.client.setting("device_config", "device") == "cpu":
+            server.budget = int(server.client.setting("scheduler_config", "max_num_batched_tokens") or 0)
+            server.own_head = server.client.has_weights(HEAD)
+
+    def _at_once(self, server: Server, tokens: int) -> int:
+        """Return how many completions a server may be asked for at the same time.
+
+        vLLM on a CPU dies where it reads a prompt with a seed in parts, for torch's generators there cannot be set
+        back (0.32.0: vllm/v1/worker/gpu_model_runner.py, ``set_offset``). It reads in parts what exceeds its budget.
+        """
+        if not server.budget:
+            return self._requests
+        fitting = server.budget // tokens
+        where = f"the vLLM server at {server.client.url} computes on a CPU and dies of a prompt that it reads in parts"
+        if not fitting:
+            raise EngineError(
+                f"{where}: a prompt and its completion take up to {tokens} tokens, and it reads {server.budget} at a "
+                f"time; start it with --max-num-batched-tokens {tokens * self._requests}"
+            )
+        if fitting < self._requests and not server.slowed:
+            server.slowed = True
+            log.warning(
+                "%s: it is sent %d requests at a time instead of %d; --max-num-batched-tokens %d allows all", where,
+                fitting, self._requests, tokens * self._requests,
+            )  # fmt: skip
+        return min(fitting, self._requests)
 
     def _draw_share(
         self,
         server: Server,
         rows: Sequence[int],
+        tokens: int,
         draw_row: Callable[[Server, int], Completion],
         count: Callable[[], None],
     ) -> tuple[dict[int, Completion], ServerDown | None]:
         """Return what a server finished of its rows, and why not all of them."""
         done: dict[int, Completion] = {}
         failure: ServerDown | None = None
-        pool = ThreadPoolExecutor(max(1, min(self._requests, len(rows))))
+        pool = ThreadPoolExecutor(max(1, min(self._at_once(server, tokens), len(rows))))
         try:
             jobs: dict[Future[Completion], int] = {pool.submit(draw_row, server, row): row for row in rows}
             for job in as_completed(jobs):

@@ -20,6 +20,7 @@ class Served:
     """What the server does: sampling with transformers' plain forward, and what a test sets wrong."""
 
     def __init__(self, folder, eos_id):
+        self.counting, self.open, self.most_at_once = threading.Lock(), 0, 0
         self.lock, self.asked, self.answers, self.keys = threading.Lock(), [], {}, []
         self.models, self.adapters = ["tiny"], {}
         self.model = self.base = self.read(folder)
@@ -27,6 +28,7 @@ class Served:
         self.raw, self.reloads, self.slow_s = False, True, 0.0
         self.change = lambda choice: choice
         self.version = "default"
+        self.device, self.budget = "cuda", 32768
         self.dead = False  # what it does not answer any more
         self.keeps = frozenset()  # names of weights that it does not take over, though it says so
 
@@ -36,6 +38,16 @@ class Served:
 
     def answer(self, path, body):
         """Return (status, body) for a request; ``answers`` holds what a test wants said instead, in order."""
+        with self.counting:
+            self.open += path == "/v1/completions"
+            self.most_at_once = max(self.most_at_once, self.open)
+        try:
+            return self.answer_alone(path, body)
+        finally:
+            with self.counting:
+                self.open -= path == "/v1/completions"
+
+    def answer_alone(self, path, body):
         with self.lock:
             self.asked.append((path, body))
             time.sleep(self.slow_s)
@@ -53,6 +65,11 @@ class Served:
                     new.load_state_dict({n: old[n] if n in self.keeps else t for n, t in new.state_dict().items()})
                     self.model = new
                 return 200, {"results": [None]}
+            if path.startswith("/server_info"):
+                scheduler = {"max_num_batched_tokens": self.budget}
+                return 200, {"vllm_config": {"device_config": {"device": self.device}, "scheduler_config": scheduler}}
+            if path == "/weight_checker":
+                return 200, {"checksums": {f"dp0:tp0:{name}": "" for name, _ in self.model.named_parameters()}}
             if path == "/update_weight_version":
                 self.version = body["new_version"]
             if path == "/weight_info":

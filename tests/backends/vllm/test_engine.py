@@ -26,6 +26,7 @@ transformers = needs.package("transformers")
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.vllm import http as vllm_http  # noqa: E402
+from steadyrl.backends.vllm.untied import copy_untied  # noqa: E402
 from tests.backends.vllm.served import serving, settings  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -34,6 +35,7 @@ ALGORITHM = ppo.build(ppo.Settings())
 PROBLEMS = [Problem(str(i), text) for i, text in enumerate(("the", "a red cat sees two", "one dog", "three old"))]
 SAMPLING = Sampling(max_new_tokens=8, temperature=0.8)
 NONE = frozenset()
+SERVER_INFO = "/server_info?config_format=json"
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_after_an_update_the_server_samples_from_the_new_policy(server, opened, 
     after = drawn(backend, seed=1)
     assert gap(backend, after).max() < 5e-5
     paths = server.served.paths()
-    changes = [path for path in paths if path not in {"/v1/models", "/v1/completions"}]
+    changes = [path for path in paths if path not in {"/v1/models", "/v1/completions", SERVER_INFO}]
     if lora_rank:
         assert changes == ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter"]
         assert len(server.served.adapters) == 1
@@ -182,6 +184,41 @@ def test_other_weights_are_told_at_the_start(server, opened, caplog):
             parameter.mul_(1.2)
     drawn(opened())
     assert "the server has other weights" in caplog.text
+
+
+def test_a_tied_head_is_not_left_to_a_server_on_a_cpu(server, opened, tmp_path):
+    server.served.device = "cpu"
+    assert "would keep the head of the weights that it was started with" in failure(opened())
+    assert "python -m steadyrl.backends.vllm.untied MODEL COPY" in failure(opened())
+    assert server.served.paths().count("/collective_rpc") == 0 and not any((tmp_path / "served").iterdir())
+
+
+def test_a_head_of_its_own_is_pushed_with_a_tied_policy(server, opened, tiny_models, tmp_path):
+    copy_untied(tiny_models["llama"], tmp_path / "untied")
+    server.served.device, server.served.model = "cpu", server.served.read(tmp_path / "untied")
+    backend = opened()
+    first = drawn(backend)
+    assert gap(backend, first).max() < 5e-5
+    train_once(backend, first)
+    assert gap(backend, drawn(backend, seed=1)).max() < 5e-5
+    weights = server.served.model.state_dict()
+    assert weights["lm_head.weight"].data_ptr() != weights["model.embed_tokens.weight"].data_ptr()
+
+
+def test_a_server_on_a_cpu_is_sent_no_more_than_it_reads_at_once(server, opened, tmp_path, tiny_models, caplog):
+    copy_untied(tiny_models["llama"], tmp_path / "untied")
+    server.served.device, server.served.model = "cpu", server.served.read(tmp_path / "untied")
+    server.served.budget = 40
+    backend = opened()
+    prompts = [np.arange(5, 15, dtype=np.int32)] * 8  # with their completions 18 tokens: two of them fit, not three
+    backend.generate(prompts, SAMPLING, range(8))
+    assert server.served.most_at_once <= 2
+    assert "it is sent 2 requests at a time instead of 4; --max-num-batched-tokens 72 allows all" in caplog.text
+    server.served.budget = 17
+    with pytest.raises(
+        EngineError, match=r"up to 18 tokens, and it reads 17 at a time; start it with --max-num-batche"
+    ):
+        opened().generate(prompts, SAMPLING, range(8))
 
 
 def test_raw_log_probs_are_told_at_the_start(server, opened, caplog):
@@ -330,7 +367,7 @@ def test_a_key_is_taken_from_the_environment(server, opened, monkeypatch):
     opened()
     monkeypatch.setenv("VLLM_API_KEY", "abc")
     opened()
-    assert server.served.keys == [None, "Bearer abc"]
+    assert server.served.keys == [None, None, "Bearer abc", "Bearer abc"]
 
 
 @pytest.mark.parametrize(
