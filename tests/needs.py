@@ -110,6 +110,10 @@ def _linux() -> str:
     return "" if sys.platform == "linux" else f"this is {sys.platform}"
 
 
+def _vllm() -> str:
+    return "" if os.environ.get("STEADYRL_VLLM") else "make test-vllm installs one and runs these tests"
+
+
 def _wild_logs() -> str:
     return "" if WILD_LOGS.is_file() else f"put them into {WILD_LOGS.parent}, with {WILD_LOGS.name}"
 
@@ -128,6 +132,7 @@ MARKERS = {
     "mlx": ("Apple's MLX", _mlx),
     "openssl": ("the program openssl", _openssl),
     "linux": ("Linux", _linux),
+    "vllm": ("a vLLM server", _vllm),
     "wild_logs": ("published logs of other trainers", _wild_logs),
     "human_eval": ("the problems of HumanEval", _human_eval),
     "ordinary_user": ("an ordinary user", _user),

@@ -152,6 +152,8 @@ class TorchBackend:
         Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
         needs the policy's whole distribution is measured on those rows only.
         """
+        if self._engine is not None:
+            self._engine.rest()
         return checked(batch, self.trust(needs), lambda rechecked: self.measure_rows(batch, rechecked, sampling, needs))
 
     def trust(self, needs: frozenset[str]) -> Trust:

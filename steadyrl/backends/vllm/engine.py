@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from steadyrl.backends.torch.folder import BASE_MODEL
 from steadyrl.backends.vllm import parity, untied
@@ -62,7 +63,21 @@ class VllmEngine:
         # Several runs may share folder and server: names are never used twice.
         self._run, self._pushes = uuid.uuid4().hex[:8], 0
         self._served: Path | None = None
-        self.stale, self._compared = True, False
+        self.stale, self._compared, self._asleep = True, False, False
+        self.rest()  # before this process loads the model beside them
+
+    def rest(self) -> None:
+        """Make the servers free the device's memory where they share it with this process; it trains now.
+
+        Raises:
+            EngineError: One of them cannot.
+        """
+        if self._settings.sleep and not self._asleep:
+            try:
+                self._servers.each(lambda server: server.client.sleep())
+            finally:
+                self._servers.close()
+            self._asleep = True
 
     def generate(
         self, policy: Policy, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]
@@ -79,8 +94,7 @@ class VllmEngine:
             return server.client.complete(server.model, prompts[row], sampling, seeds[row], end_ids)
 
         try:
-            if self.stale:
-                self._push(policy)
+            self._make_ready(policy)
             tokens = max(map(len, prompts), default=0) + sampling.max_new_tokens
             drawn = self._servers.draw(len(prompts), tokens, draw_row)
             self._servers.each(_require_our_weights)
@@ -93,6 +107,17 @@ class VllmEngine:
                 if rows:
                     self._compare(policy, server, rows, sampling)
         return [completion for completion, _ in drawn]
+
+    def _make_ready(self, policy: Policy) -> None:
+        """Wake the servers, and give them the weights if these have changed: what they would be loaded into first."""
+        if self._asleep:
+            torch.cuda.empty_cache()  # what this process holds and does not use; nothing without a GPU
+            self._servers.each(lambda server: server.client.wake("weights"))
+        if self.stale:
+            self._push(policy)
+        if self._asleep:
+            self._servers.each(lambda server: server.client.wake("kv_cache"))
+            self._asleep = False
 
     def _push(self, policy: Policy) -> None:
         """Write the weights and make the servers take them over; the folder before is removed."""

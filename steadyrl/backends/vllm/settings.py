@@ -10,7 +10,8 @@ from steadyrl.sections import PathText, Section
 class VllmSettings(Section):
     """Running vLLM servers that sample the completions (see vllm.md)."""
 
-    free_on_resume = frozenset({"url", "model", "folder", "requests", "timeout_s"})  # the servers may have moved
+    # The servers may have moved.
+    free_on_resume = frozenset({"url", "model", "folder", "requests", "timeout_s", "sleep"})
 
     url: str | list[str] = Field(
         "http://localhost:8000", description="Address of the vLLM server, or a list of addresses."
@@ -24,6 +25,12 @@ class VllmSettings(Section):
         64, ge=1, le=1024, description="Maximum number of completions requested of a server at the same time."
     )
     timeout_s: float = Field(600.0, gt=0, le=86400, description="Seconds to wait for one completion.")
+
+    sleep: bool = Field(
+        False,
+        description="Make the servers free their GPU memory while the policy trains, for a GPU that both share. They "
+        "need --enable-sleep-mode.",
+    )
 
     def urls(self) -> list[str]:
         """Return the addresses of all servers."""

@@ -221,6 +221,27 @@ def test_a_server_on_a_cpu_is_sent_no_more_than_it_reads_at_once(server, opened,
         opened().generate(prompts, SAMPLING, range(8))
 
 
+def test_servers_sleep_while_the_policy_trains_and_wake_weights_first(server, opened):
+    backend = opened("sampler.args.sleep=true")
+    train_once(backend, drawn(backend))
+    drawn(backend, seed=1)
+    drawn(backend, seed=2)
+    steps = [path for path, _ in server.served.asked if path not in {"/v1/models", "/weight_info", SERVER_INFO}]
+    named = {"/sleep?level=1": "sleep", "/wake_up?tags=weights": "wake weights", "/wake_up?tags=kv_cache": "wake cache"}
+    named |= {"/collective_rpc": "push", "/v1/completions": "draw"}
+    steps = [named[path] for path in steps if path in named]
+    short = [step for at, step in enumerate(steps) if step != "draw" or steps[at - 1] != "draw"]
+    pushed = ["wake weights", "push", "wake cache", "draw", "sleep"]
+    # the comparison after a push scores, before which they sleep; without new weights nothing is scored here
+    assert short == ["sleep", *pushed, *pushed, "wake weights", "wake cache", "draw"]
+
+
+def test_a_server_that_cannot_sleep_is_told_at_the_start(server, opened):
+    server.served.answers["/sleep?level=1"] = [(404, {"detail": "Not Found"})]
+    with pytest.raises(EngineError, match=r"/sleep\?level=1 answers 404: .*_DEV_MODE=1 and --enable-sleep-mode"):
+        opened("sampler.args.sleep=true")
+
+
 def test_raw_log_probs_are_told_at_the_start(server, opened, caplog):
     server.served.raw = True
     drawn(opened())
