@@ -44,7 +44,8 @@ class VllmClient:
     """One server; methods may be called from several threads."""
 
     def __init__(self, url: str, timeout_s: float, start_command: str):
-        self.http, self._start_command = Http(url, timeout_s, start_command), start_command
+        self.http = Http(url, timeout_s, start_command)
+        self._timeout_s, self._start_command = timeout_s, start_command
         self.url = self.http.url
 
     def served_models(self) -> list[str]:
@@ -121,11 +122,18 @@ class VllmClient:
         return isinstance(found, dict) and any(key.endswith(name) for key in found.get("checksums", ()))
 
     def reload(self, folder: str) -> None:
-        """Make the server read a model folder's weights, and forget the prompts it has cached."""
+        """Make the server read a model folder's weights; one that cannot dies of it."""
         need = f"{DEV_MODE}, and where it sees this path"
         reload = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
         self.http.ask("/collective_rpc", reload, WEIGHTS, need)
-        self.http.ask("/reset_prefix_cache", {}, WEIGHTS, need)
+
+    def forget_prompts(self) -> None:
+        """Make the server forget the prompts it has cached, which the old weights read."""
+        self.http.ask("/reset_prefix_cache", {}, WEIGHTS, DEV_MODE)
+
+    def once(self) -> Http:
+        """Return the server for requests that must not be tried again."""
+        return Http(self.url, self._timeout_s, self._start_command, once=True)
 
     def name_weights(self, version: str) -> bool:
         """Give the server's weights a name; return False where it keeps none."""

@@ -1,9 +1,9 @@
 """Completions from running vLLM servers, which are given the policy's weights whenever they have changed.
 
-The servers and this process share a folder: weights are written into a new subfolder each time, for vLLM may hold the
-old files open and may answer from what it has read of a path before (vllm-project/vllm#32718). With a LoRA adapter
-only the adapter is written. Whether a server's log-probs are those of the policy is checked after every push; between
-pushes, ``Backend.score`` measures it on every step.
+Weights go by NCCL to servers that take them so. Otherwise the servers and this process share a folder: weights are
+written into a new subfolder each time, for vLLM may hold the old files open and may answer from what it has read of a
+path before (vllm-project/vllm#32718). With a LoRA adapter only the adapter is written. Whether a server's log-probs
+are those of the policy is checked after every push; between pushes, ``Backend.score`` measures it on every step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from steadyrl.backends.vllm import parity, untied
 from steadyrl.backends.vllm.http import ServerDown
 from steadyrl.backends.vllm.servers import Server, Servers
 from steadyrl.backends.vllm.settings import VllmSettings
+from steadyrl.backends.vllm.transfer import NcclTransfer
 from steadyrl.batch import make_batch
 from steadyrl.errors import AccessError, EngineError
 from steadyrl.protocols import Tokenizer
@@ -42,6 +44,14 @@ class Policy(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """Encodes prompts, and names the end tokens."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+
+    @property
+    def model(self) -> Any:
+        """The model itself, for what sends its weights from where they are."""
 
     def save_policy(self, folder: Path) -> None:
         """Write the weights, or the adapter, in Hugging Face layout into an existing folder."""
@@ -63,6 +73,7 @@ class VllmEngine:
         # Several runs may share folder and server: names are never used twice.
         self._run, self._pushes = uuid.uuid4().hex[:8], 0
         self._served: Path | None = None
+        self._alone = Lock()
         self.stale, self._compared, self._asleep = True, False, False
         self.rest()  # before this process loads the model beside them
 
@@ -120,12 +131,28 @@ class VllmEngine:
             self._asleep = False
 
     def _push(self, policy: Policy) -> None:
-        """Write the weights and make the servers take them over; the folder before is removed."""
+        """Make the servers take the weights over; the folder before is removed."""
         self._servers.ask_again()
-        start = time.perf_counter()
-        folder = self._written(policy)
+        self._pushes += 1
+        name, start = f"{self._run}-{self._pushes:06d}", time.perf_counter()
+        sends = not self._adapter and policy.device.type == "cuda"
+        folder = None
+        if not (sends and all(server.nccl for server in self._servers.here())):
+            folder = self._written(policy, name)
         written = time.perf_counter()
-        self._servers.each(lambda server: self._give(server, folder))
+
+        def give(server: Server) -> None:
+            if folder is None or (sends and server.nccl):
+                self._send(policy, server)
+            elif self._adapter:
+                _give_adapter(server, folder)
+            else:
+                server.client.reload(str(folder))
+            if not self._adapter:
+                server.client.forget_prompts()
+                server.version = name if server.client.name_weights(name) else ""
+
+        self._servers.each(give)
         if self._served is not None:
             shutil.rmtree(self._served)
         self._served, self.stale, self._compared = folder, False, False
@@ -134,10 +161,18 @@ class VllmEngine:
             self._pushes, written - start, time.perf_counter() - written,
         )  # fmt: skip
 
-    def _written(self, policy: Policy) -> Path:
+    def _send(self, policy: Policy, server: Server) -> None:
+        """Send the weights by NCCL; a group that failed cannot be used again."""
+        server.lost = True
+        with self._alone:  # two groups at a time on one GPU may wait for each other
+            if server.transfer is None:
+                server.transfer = NcclTransfer(server.client.once(), policy.model, self._settings.timeout_s)
+            server.transfer.send()
+        server.lost = False
+
+    def _written(self, policy: Policy, name: str) -> Path:
         """Write the policy into a new folder."""
-        self._pushes += 1
-        folder = Path(self._settings.folder).resolve() / f"{self._run}-{self._pushes:06d}"
+        folder = Path(self._settings.folder).resolve() / name
         whole = False
         try:
             folder.mkdir(parents=True)
@@ -166,19 +201,6 @@ class VllmEngine:
         if any(server.own_head for server in self._servers.here()):
             untied.add_head(folder)
 
-    def _give(self, server: Server, folder: Path) -> None:
-        """Make one server take over what is in the folder."""
-        if not self._adapter:
-            server.client.reload(str(folder))
-            server.version = folder.name if server.client.name_weights(folder.name) else ""
-            return
-        name = f"steadyrl-{folder.name}"
-        if server.model != server.base:  # first, for a server may have room for one adapter only
-            server.client.unload_adapter(server.model)
-            server.model = server.base
-        server.client.load_adapter(name, str(folder))
-        server.model = name
-
     def _compare(
         self, policy: Policy, server: Server, rows: Sequence[tuple[np.ndarray, Completion]], sampling: Sampling
     ) -> None:
@@ -189,6 +211,7 @@ class VllmEngine:
         server.gaps.means.append(float(gap.mean()))
         url, found = server.client.url, f"log-probs of the vLLM server and of the trainer differ by {gap.mean():.2g}"
         if server.gaps.lost():
+            server.lost = True
             self._servers.leave_out(server, ServerDown(_does_not_take_over(server)))
         elif server.gaps.grown() and not server.gaps.said:
             server.gaps.said = True
@@ -209,6 +232,15 @@ def start_command(model: ModelSection) -> str:
     if model.lora_rank:
         return f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True {serve} --enable-lora --max-lora-rank {model.lora_rank}"
     return f"VLLM_SERVER_DEV_MODE=1 {serve}"
+
+
+def _give_adapter(server: Server, folder: Path) -> None:
+    name = f"steadyrl-{folder.name}"
+    if server.model != server.base:  # first, for a server may have room for one adapter only
+        server.client.unload_adapter(server.model)
+        server.model = server.base
+    server.client.load_adapter(name, str(folder))
+    server.model = name
 
 
 def _require_our_weights(server: Server) -> None:

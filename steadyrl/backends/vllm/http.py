@@ -30,8 +30,9 @@ class Absent(EngineError):
 class Http:
     """One server; methods may be called from several threads."""
 
-    def __init__(self, url: str, timeout_s: float, start_command: str):
+    def __init__(self, url: str, timeout_s: float, start_command: str, once: bool = False):
         self.url, self._timeout_s, self._start_command = url.rstrip("/"), timeout_s, start_command
+        self._once = once  # a request must not be made twice, not even on a connection that was lost
         parts = urlsplit(self.url)
         self._secure, self._host, self._port, self._prefix = (
             parts.scheme == "https", parts.hostname or "", parts.port, parts.path,
@@ -70,7 +71,7 @@ class Http:
             Absent: It has no such endpoint.
             EngineError: It refuses the request.
         """
-        for attempt in range(ATTEMPTS):
+        for attempt in range(1 if self._once else ATTEMPTS):
             if attempt:
                 time.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
             try:
@@ -117,7 +118,7 @@ class Http:
                 if not kept or isinstance(error, TimeoutError):
                     raise
                 continue
-            if answer.will_close:
+            if answer.will_close or self._once:
                 connection.close()
             else:
                 self._kept.put(connection)

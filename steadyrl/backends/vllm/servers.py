@@ -17,6 +17,7 @@ from steadyrl.backends.vllm.client import VllmClient
 from steadyrl.backends.vllm.http import ServerDown
 from steadyrl.backends.vllm.parity import Gaps
 from steadyrl.backends.vllm.settings import VllmSettings
+from steadyrl.backends.vllm.transfer import NcclTransfer
 from steadyrl.backends.vllm.untied import HEAD
 from steadyrl.counting.count import tell
 from steadyrl.errors import EngineError
@@ -36,9 +37,12 @@ class Server:
         version: The name of the weights that it was given, "" where it keeps none.
         budget: Tokens of prompts that it may be sent at the same time, 0 for any number.
         own_head: Whether it computes on a CPU and its head shares no weights with its embedding; None on a GPU.
+        nccl: Whether it takes weights over by NCCL.
+        transfer: Its group, once it has one.
         gaps: How far its log-probs were from the trainer's after each push.
         slowed: Whether it was said that it is sent fewer requests at a time.
         out: Whether it is left out.
+        lost: Whether that is for good: what does not take weights over would not do so later.
     """
 
     client: VllmClient
@@ -47,9 +51,12 @@ class Server:
     version: str = ""
     budget: int = 0
     own_head: bool | None = None
+    nccl: bool = False
+    transfer: NcclTransfer | None = None
     gaps: Gaps = field(default_factory=Gaps)
     slowed: bool = False
     out: bool = False
+    lost: bool = False
 
 
 class Servers:
@@ -141,7 +148,7 @@ class Servers:
     def ask_again(self) -> None:
         """Take those back that were left out and answer again."""
         for server in self._all:
-            if not server.out or server.gaps.lost():  # what does not take weights over would not do so later
+            if not server.out or server.lost:
                 continue
             try:
                 self._connect(server)
@@ -163,6 +170,7 @@ class Servers:
                 f"{', '.join(names)}"
             )
         server.base = server.model = self._wanted or names[0]
+        server.nccl = server.client.setting("weight_transfer_config", "backend") == "nccl"
         if server.client.setting("device_config", "device") == "cpu":
             server.budget = int(server.client.setting("scheduler_config", "max_num_batched_tokens") or 0)
             server.own_head = server.client.has_weights(HEAD)

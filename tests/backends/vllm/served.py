@@ -28,7 +28,7 @@ class Served:
         self.raw, self.reloads, self.slow_s = False, True, 0.0
         self.change = lambda choice: choice
         self.version = "default"
-        self.device, self.budget = "cuda", 32768
+        self.device, self.budget, self.transfer = "cuda", 32768, None
         self.dead = False  # what it does not answer any more
         self.keeps = frozenset()  # names of weights that it does not take over, though it says so
 
@@ -66,8 +66,12 @@ class Served:
                     self.model = new
                 return 200, {"results": [None]}
             if path.startswith("/server_info"):
-                scheduler = {"max_num_batched_tokens": self.budget}
-                return 200, {"vllm_config": {"device_config": {"device": self.device}, "scheduler_config": scheduler}}
+                settings = {"device_config": {"device": self.device}}
+                settings["scheduler_config"] = {"max_num_batched_tokens": self.budget}
+                settings["weight_transfer_config"] = {"backend": self.transfer} if self.transfer else None
+                return 200, {"vllm_config": settings}
+            if path == "/get_world_size":
+                return 200, {"world_size": 2}
             if path == "/weight_checker":
                 return 200, {"checksums": {f"dp0:tp0:{name}": "" for name, _ in self.model.named_parameters()}}
             if path == "/update_weight_version":

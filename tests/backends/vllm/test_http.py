@@ -57,6 +57,14 @@ def test_one_connection_serves_many_requests(server):
     assert server.asked == ["/prefix/200"] * 5 and server.connections == 1
 
 
+def test_requests_that_must_not_be_made_twice_are_made_once_each_on_their_own_connection(server):
+    once = Http(server.http.url, 5.0, "start it", once=True)
+    assert [once.json("/200", None, "testing") for _ in range(3)] == ["fine"] * 3
+    with pytest.raises(ServerDown):
+        once.ask("/503", None, "testing")
+    assert server.connections == len(server.asked) == 4
+
+
 def test_a_connection_that_the_server_has_closed_is_replaced_at_once(server, monkeypatch):
     monkeypatch.setattr(vllm_http, "ATTEMPTS", 1)
     server.forgets = True  # it does not say so in its answers
