@@ -1,4 +1,6 @@
-"""Turns groups of rollouts into padded arrays. The rules of alignment and mask are here and nowhere else.
+"""Turns groups of rollouts into padded arrays, and into plain data that a checkpoint holds.
+
+The rules of alignment and mask are here and nowhere else.
 
 Rows are prompt then completion, padded on the right. Column t holds what belongs to the choice of token t:
 ``logprobs[b, t]`` is log p(tokens[b, t] | tokens[b, :t]); so the logits of position t - 1 give column t.
@@ -6,12 +8,14 @@ Rows are prompt then completion, padded on the right. Column t holds what belong
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
-from steadyrl.types import Array, Batch, Group, KeptIds, Rollout, TokenScores
+from steadyrl.types import Array, Batch, Drawn, Group, KeptIds, Problem, Rollout, TokenScores
 
 _ROW_FIELDS = (
     "tokens",
@@ -24,6 +28,8 @@ _ROW_FIELDS = (
     "returns",
     "weights",
 )
+# What a rollout holds of arrays, and how their numbers are written in a checkpoint.
+_PACKED = {"prompt_ids": "<i4", "completion_ids": "<i4", "completion_mask": "|b1", "sampling_logprobs": "<f4"}
 _SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "rechecked")
 
 
@@ -91,6 +97,7 @@ def loss_arrays(batch: Batch) -> dict[str, Array]:
     arrays = {
         "mask": batch.completion_mask,
         "old_logprobs": batch.old.logprobs,
+        "sampling_logprobs": batch.sampling_logprobs,
         "old_values": batch.old.values,
         "ref_logprobs": batch.old.ref_logprobs,
         "advantages": batch.advantages,
@@ -188,3 +195,61 @@ def limit_rewards(batch: Batch, limit: float) -> Batch:
         return batch
     middle = np.median(batch.rewards)
     return replace(batch, rewards=np.clip(batch.rewards, middle - limit, middle + limit))
+
+
+def plain_drawn(drawn: Drawn) -> dict[str, Any]:
+    """Return rollouts as plain data for JSON; ``recall_drawn(plain_drawn(drawn))`` equals them in every number."""
+    groups = [
+        {"problem": asdict(group.problem), "why": group.why, "rollouts": [_plain_rollout(r) for r in group.rollouts]}
+        for group in drawn.groups
+    ]
+    return {"version": drawn.version, "numbers": dict(drawn.numbers), "groups": groups}
+
+
+def recall_drawn(data: Mapping[str, Any]) -> Drawn:
+    """Return the rollouts that ``plain_drawn`` wrote.
+
+    Raises:
+        ValueError: It cannot have written these data.
+    """
+    try:
+        groups = tuple(
+            Group(
+                Problem(**{**group["problem"], "messages": tuple(group["problem"]["messages"])}),
+                tuple(_recall_rollout(rollout) for rollout in group["rollouts"]),
+                group["why"],
+            )
+            for group in data["groups"]
+        )
+        return Drawn(int(data["version"]), groups, dict(data["numbers"]))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"rollouts in flight cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _plain_rollout(rollout: Rollout) -> dict[str, Any]:
+    arrays = {name: _packed(getattr(rollout, name), kind) for name, kind in _PACKED.items()}
+    kept = rollout.kept_ids
+    lengths = None if kept is None else [len(ids) for ids in kept]
+    ids = None if kept is None else _packed(np.concatenate([np.zeros(0, np.int32), *kept]), "<i4")
+    return {**asdict(replace(rollout, kept_ids=None)), **arrays, "kept_ids": ids, "kept_lengths": lengths}
+
+
+def _recall_rollout(data: Mapping[str, Any]) -> Rollout:
+    arrays = {name: _unpacked(data[name], kind) for name, kind in _PACKED.items()}
+    kept, lengths = None, data["kept_lengths"]
+    if lengths is not None:
+        kept = tuple(np.split(_unpacked(data["kept_ids"], "<i4"), np.cumsum(lengths)[:-1]))
+    rest = {name: value for name, value in data.items() if name != "kept_lengths"}
+    rollout = Rollout(**{**rest, **arrays, "kept_ids": kept, "turns": tuple(data["turns"])})
+    sizes = {len(rollout.completion_ids), len(rollout.completion_mask), len(rollout.sampling_logprobs)}
+    if len(sizes) > 1 or (kept is not None and {len(kept)} != sizes):
+        raise ValueError(f"a rollout in flight holds arrays of {sorted(sizes)} tokens; expected one length")
+    return rollout
+
+
+def _packed(array: np.ndarray, kind: str) -> str:
+    return b64encode(array.astype(kind).tobytes()).decode("ascii")
+
+
+def _unpacked(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(b64decode(text, validate=True), kind).copy()

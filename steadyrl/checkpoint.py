@@ -11,16 +11,18 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 
+from steadyrl.batch import plain_drawn, recall_drawn
 from steadyrl.curriculum.memory import checked
 from steadyrl.errors import AccessError, CheckpointError, EngineError
 from steadyrl.protocols import Backend
 from steadyrl.rundir import DONE, RunDir, append_line
+from steadyrl.types import Drawn
 
 _STATE = "state.json"
 _PART = ".part"
@@ -106,6 +108,12 @@ class Best:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
+def _recall_all(data: object) -> list[Drawn]:
+    if not isinstance(data, list):
+        raise ValueError("expected a list of rollouts")
+    return [recall_drawn(one) for one in data]
+
+
 @dataclass
 class State:
     """What the loop needs to go on.
@@ -120,6 +128,8 @@ class State:
         autopilot: What the autopilot has set and remembers.
         best: The best held-out score so far; None before the first evaluation during training.
         evaluations_since_best: Evaluations in a row whose score was not better.
+        in_flight: Rollouts that wait for their step, the next one first; curriculum and problems_drawn include them.
+        correcting: True from the step on at which update.correction = "auto" measured that sampler and trainer differ.
     """
 
     step: int = 0
@@ -131,6 +141,8 @@ class State:
     autopilot: PilotState = field(default_factory=PilotState)
     best: Best | None = None
     evaluations_since_best: int = 0
+    in_flight: Annotated[list[Drawn], PlainValidator(_recall_all)] = field(default_factory=list)
+    correcting: bool = False
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -147,7 +159,7 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         _finish_swaps(run)
         part.mkdir(parents=True)
         backend.save(part)
-        (part / _STATE).write_text(json.dumps(asdict(state)), encoding="utf-8")
+        (part / _STATE).write_text(json.dumps(_plain(state)), encoding="utf-8")
         (part / DONE).touch()
         _put_in_place(part)
         for step in _superfluous(run, keep):
@@ -157,6 +169,10 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
             shutil.rmtree(part, ignore_errors=True)
         raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
     return folder
+
+
+def _plain(state: State) -> dict[str, Any]:
+    return asdict(replace(state, in_flight=[])) | {"in_flight": [plain_drawn(drawn) for drawn in state.in_flight]}
 
 
 @contextmanager

@@ -19,6 +19,12 @@ from steadyrl.types import Array, TokenScores
 # exp(20) is 5e8: any clip range acts long before, and float32 overflows at exp(88). The gradient is 0 beyond.
 MAX_LOG_RATIO = 20.0
 
+# The numbers of the corrections, as others ship them; docs/off-policy.md has what was measured with them.
+MAX_WEIGHT = 2.0
+GEOMETRIC_BAND = (0.99, 1.01)
+ICEPOP_BAND = (0.5, 5.0)
+MAX_PROBABILITY_CHANGE = 0.2
+
 
 def token_log_ratio(xp: Array, logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
     """Compare new and old policy token by token.
@@ -272,3 +278,75 @@ def reduce(xp: Array, per_token: Array, weights: Array, count: float) -> Array:
     """
     assert count > 0, "a minibatch needs at least one chosen token"
     return (per_token * weights).sum() / count
+
+
+def token_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    """Weigh each token by its importance ratio, truncated: min(r, 2), r = old / sampling.
+
+    This and the functions below correct for rollouts that another policy drew. They return weights that are never
+    negative and carry no gradient. Truncation bounds their variance, at the price of a bias towards the sampler.
+
+    Args:
+        xp: Array namespace.
+        logprobs: [B, T], of the policy being trained, nats.
+        arrays: Of the batch, see ``batch.loss_arrays``.
+
+    Returns:
+        [B, T], 1 outside the mask.
+
+    Source:
+        verl, ``docs/algo/rollout_corr.md``: truncated importance sampling of tokens and of sequences, geometric mask.
+    """
+    return xp.clip(_importance(xp, arrays), 0.0, MAX_WEIGHT)
+
+
+def sequence_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    """Weigh all tokens of a row by the ratio of the whole completion, truncated: min(product of r, 2).
+
+    Only the whole product makes expectations over completions right. Its variance grows with their length.
+    """
+    mask = arrays["mask"]
+    log_ratio = ((arrays["old_logprobs"] - arrays["sampling_logprobs"]) * mask).sum(axis=1, keepdims=True) * mask
+    return xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, math.log(MAX_WEIGHT)))
+
+
+def geometric_mask(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    """Drop the rows whose geometric mean of token ratios lies outside a band: 0 there, 1 in the others."""
+    mean = sequence_log_ratio(xp, arrays["old_logprobs"], arrays["sampling_logprobs"], arrays["mask"])
+    return _inside(xp, xp.exp(xp.clip(mean, -MAX_LOG_RATIO, MAX_LOG_RATIO)), *GEOMETRIC_BAND)
+
+
+def icepop_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    """Weigh each token by its importance ratio where that lies in a band, and drop it elsewhere.
+
+    Source:
+        Ling Team, "Every Step Evolves" (arXiv 2510.18855), IcePop; the band is verl's.
+    """
+    ratio = _importance(xp, arrays)
+    return ratio * _inside(xp, ratio, *ICEPOP_BAND)
+
+
+def dppo_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Array:
+    """Weigh each token by its importance ratio, and drop it where the trained policy has moved far enough already.
+
+    How far is the change of the token's probability, from the sampler's to that of the policy being trained, in the
+    direction that the advantage asks for. A bound of the ratio would drop unlikely tokens after a small change of the
+    policy, and likely ones after a large one only.
+
+    Source:
+        Qi et al., "Rethinking the Trust Region in LLM Reinforcement Learning" (arXiv 2602.04879), the binary total
+        variation; without a penalty on the ratio.
+    """
+    rise = xp.exp(logprobs) - xp.exp(arrays["sampling_logprobs"])
+    further = rise * xp.where(arrays["advantages"] > 0, 1.0, -1.0)
+    return _importance(xp, arrays) * xp.where(further > MAX_PROBABILITY_CHANGE, 0.0, 1.0)
+
+
+def _importance(xp: Array, arrays: Mapping[str, Array]) -> Array:
+    """Return old / sampling, [B, T], 1 outside the mask."""
+    log_ratio = (arrays["old_logprobs"] - arrays["sampling_logprobs"]) * arrays["mask"]
+    return xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+
+
+def _inside(xp: Array, values: Array, low: float, high: float) -> Array:
+    return xp.where(values < low, 0.0, xp.where(values > high, 0.0, 1.0))

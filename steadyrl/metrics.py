@@ -142,6 +142,29 @@ CATALOGUE: tuple[Metric, ...] = (
         "",
         "Tokens that the trainer rechecked. entropy, sampler_gap and kl_ref_exact are measured on these.",
     ),
+    Metric(
+        "importance/mean",
+        "",
+        "",
+        "Mean importance weight of the rechecked tokens: the trainer's probability over the sampler's, before any "
+        "correction.",
+    ),
+    Metric(
+        "importance/ess",
+        "share",
+        "up",
+        "Effective sample size of these weights, as a share of the tokens. It is 1 where sampler and trainer agree.",
+    ),
+    Metric(
+        "importance/ess_seq",
+        "share",
+        "up",
+        "Effective sample size of the weights of whole completions (the products over their tokens), as a share of "
+        "the completions.",
+    ),
+    Metric("correction/weight", "", "", "Mean weight by which update.correction multiplies the advantage of a token."),
+    Metric("correction/masked", "share", "down", "Tokens that update.correction drops from the policy loss."),
+    Metric("staleness", "", "", "Optimizer steps between drawing and training the rollouts, with rollout.ahead."),
     Metric("clip_fraction", "share", "", "Tokens whose policy ratio was clipped, mean over the step's updates."),
     Metric("clip_fraction_value", "share", "", "Tokens whose value change was clipped, mean over the step's updates."),
     Metric("loss/total", "", "", "The whole loss that is differentiated, mean over the step's updates."),

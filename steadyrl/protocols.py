@@ -66,9 +66,15 @@ class Algorithm:
     update: Callable[[Backend, Batch, Algorithm, Sampling, float, float], Stats] = optimizer_step
     prepares_from: Literal["rewards", "logprobs"] = "logprobs"
 
-    def needs_for(self, updates: int) -> frozenset[str]:
-        """Return what a step of so many updates asks of the backend: ``needs``, and what it may spare itself."""
-        return self.needs | ({OLD_IS_CURRENT} if updates == 1 and self.prepares_from == "rewards" else frozenset())
+    def needs_for(self, updates: int, fresh: bool = True) -> frozenset[str]:
+        """Return what a step of so many updates asks of the backend: ``needs``, and what it may spare itself.
+
+        Args:
+            updates: Optimizer steps on the batch.
+            fresh: Whether the present policy drew it. The sampler's log-probs are never taken for others than its own.
+        """
+        spared = updates == 1 and fresh and self.prepares_from == "rewards"
+        return self.needs | ({OLD_IS_CURRENT} if spared else frozenset())
 
 
 class Tokenizer(Protocol):
@@ -147,6 +153,20 @@ class Differentiable(Protocol):
 
     def set_weights(self, weights: np.ndarray) -> None:
         """Put weights [P] in the place of all that are trained; the optimizer's state stays."""
+
+
+@runtime_checkable
+class Detached(Protocol):
+    """A backend whose completions may come from a program of its own, which works while the policy is updated."""
+
+    def hand_over(self) -> bool:
+        """Give the sampler the present policy; return whether ``generate`` may now be called beside ``step``.
+
+        Until the next call the sampler stays with the policy that it was given.
+
+        Raises:
+            EngineError: The sampler cannot be reached.
+        """
 
 
 # What a user writes: one rollout in, a number out. None is "unscored"; in a mapping the entry named like the

@@ -22,6 +22,10 @@ def _usable_path(text: str) -> str:
     return os.path.expanduser(text)
 
 
+# Corrections for rollouts of another policy: those that hold the importance ratio, and those that only drop.
+RATIO_CORRECTIONS = ("token", "sequence", "icepop", "dppo")
+MASK_CORRECTIONS = ("geometric",)
+
 # A setting that holds a file or folder, or a word that stands for one.
 PathText = Annotated[str, AfterValidator(_usable_path)]
 
@@ -189,6 +193,14 @@ class RolloutSection(Section):
 
     prompts_per_step: int = Field(64, ge=1, le=1_000_000, description="Number of problems per step.")
     samples_per_prompt: int = Field(2, ge=1, le=100_000, description="Number of completions per problem.")
+    ahead: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="How many steps before it trains a rollout is drawn, with the policy as it is then. 0 draws every "
+        "rollout with the newest policy. With an outside sampler, 1 samples and trains at the same time "
+        "(see off-policy.md).",
+    )
     refill: int = Field(
         0,
         ge=0,
@@ -206,6 +218,18 @@ class RolloutSection(Section):
         ge=0,
         description="Maximum tokens per observation in an episode. A longer observation keeps its beginning, "
         "followed by ' ...', and its last line. 0 means no limit.",
+    )
+
+
+def _is_correction(text: str) -> str:
+    names = text.split(",")
+    known = set(names) <= {*RATIO_CORRECTIONS, *MASK_CORRECTIONS} and len(set(names)) == len(names)
+    if text in ("auto", "off") or (known and len(set(names) & set(RATIO_CORRECTIONS)) <= 1):
+        return text
+    raise ValueError(
+        f"'auto', 'off', or at most one of {', '.join(map(repr, RATIO_CORRECTIONS))} (each holds the importance "
+        f"ratio, which must count once), with or without {', '.join(map(repr, MASK_CORRECTIONS))}, as in "
+        "'token,geometric'"
     )
 
 
@@ -236,6 +260,12 @@ class UpdateSection(Section):
         description="Source of the log-probs before the update. 'sampler' takes the sampler's values after the "
         "trainer has rechecked every fourth row of the step. If they disagree, the trainer computes "
         "all rows (see the metric 'rechecked'). 'recompute' always computes all rows with the trainer.",
+    )
+    correction: Annotated[str, AfterValidator(_is_correction)] = Field(
+        "auto",
+        description="How the loss corrects for rollouts that another policy drew (see off-policy.md): one of 'token', "
+        "'sequence', 'icepop' and 'dppo', or 'geometric', alone or behind one of them and a comma. 'off' never "
+        "corrects. 'auto' corrects by 'token' once sampler and trainer differ by more than 0.001 nats per token.",
     )
     kl_old_limit: float = Field(
         0.05,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,10 @@ from steadyrl.errors import DataError, DivergedError
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
+from steadyrl.rollout.ahead import rollouts_of_step
 from steadyrl.rollout.collect import collect, demonstrate
 from steadyrl.rollout.episode import Environment, context_of, environment_of, require_tokens
+from steadyrl.rollout.off_policy import correct, importance_metrics
 from steadyrl.rollout.prompts import fit_splits
 from steadyrl.rollout.records import choice_records, rollout_records
 from steadyrl.rollout.token_records import TokenLook
@@ -210,38 +213,36 @@ def one_step(
     session = with_knobs(session, state)
     config, backend, algorithm, step = session.config, session.backend, session.algorithm, state.step
     clock = metrics.Clock()
-    groups, memory, chosen = gather(session, state, clock)
-    require_scores(groups)
-
-    training = algorithm.select(groups)
-    if not training:
-        raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
-    require_tokens(training, session.environment)
-    batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
-    needs = algorithm.needs_for(config.update.epochs * config.update.minibatches)
-    batch = replace(batch, old=backend.score(batch, session.sampling, needs))
-    batch = algorithm.prepare(batch, state.algorithm)
-    clock.lap("score")
-    if look:
-        look.before(batch)
-
-    rate = config.update.rate(step, config.run.steps)
-    updates = update(session, batch, rate, np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step]), step)
-    moved = pilot_metrics(backend, batch, session.sampling, config, state)
-    clock.lap("update")
-    if look:
-        look.after(training, groups)
-
-    found = metrics.summarise(groups, batch, updates) | {"learning_rate": rate}
+    with rollouts_of_step(state, config.rollout.ahead, partial(gather, session), backend, clock) as drawn:
+        groups = list(drawn.groups)
+        require_scores(groups)
+        training = algorithm.select(groups)
+        if not training:
+            raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
+        require_tokens(training, session.environment)
+        batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
+        needs = algorithm.needs_for(config.update.epochs * config.update.minibatches, drawn.version == state.updates)
+        batch = replace(batch, old=backend.score(batch, session.sampling, needs))
+        batch = algorithm.prepare(batch, state.algorithm)
+        clock.lap("score")
+        if look:
+            look.before(batch)
+        rate = config.update.rate(step, config.run.steps)
+        generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
+        corrected = correct(algorithm, batch, config.update.correction, state)
+        updates = update(replace(session, algorithm=corrected), batch, rate, generator, step)
+        moved = pilot_metrics(backend, batch, session.sampling, config, state)
+        clock.lap("update")
+        if look:
+            look.after(training, groups)
+    found = {**metrics.summarise(groups, batch, updates), **importance_metrics(batch), "learning_rate": rate}
     found |= {f"algorithm/{name}": value for name, value in state.algorithm.items()} | clock.times()
-    found |= moved | chosen | term_metrics(session.terms) | reward_shares(groups, session.terms)
+    found |= {**moved, **drawn.numbers, **term_metrics(session.terms), **reward_shares(groups, session.terms)}
     sampled = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
     found["tokens/per_second"] = sampled / clock.total() if clock.total() else None  # a clock may stand still
     state.step += 1
     state.updates += int(updates["updates"])
-    state.problems_drawn += len(groups)
     found["data_epoch"] = state.problems_drawn / len(session.problems)
-    state.curriculum = memory.plain()
     state.tokens += sampled
     state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.items() if v is not None})
     return groups, found

@@ -177,6 +177,21 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """Scored rollouts that wait for the step that trains on them.
+
+    Attributes:
+        version: Optimizer steps the policy had seen when they were begun.
+        groups: The rollouts, with rewards.
+        numbers: Metrics of how they were chosen and drawn.
+    """
+
+    version: int
+    groups: tuple[Group, ...]
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class KeptIds:
     """Token ids that truncated sampling left to choose from, ragged over positions.
 

@@ -131,7 +131,7 @@ def filled():
         tokens=batch.tokens,
         lengths=batch.lengths,
         completion_mask=batch.completion_mask,
-        sampling_logprobs=batch.sampling_logprobs,
+        sampling_logprobs=cell,
         rewards=batch.rewards,
         groups=batch.groups,
         old=TokenScores(logprobs=cell + 10, entropy=cell + 20, values=cell + 30, ref_logprobs=cell + 40),
@@ -159,6 +159,7 @@ def test_a_loss_gets_its_arrays_by_name():
     assert {name: array[1, 2] for name, array in arrays.items()} == {
         "mask": False,
         "old_logprobs": 11.2,
+        "sampling_logprobs": 1.2,
         "old_values": 31.2,
         "ref_logprobs": 41.2,
         "advantages": 51.2,
@@ -169,7 +170,7 @@ def test_a_loss_gets_its_arrays_by_name():
 def test_a_loss_gets_nothing_of_what_was_not_measured():
     batch = three_rows()
     with_old = Batch(**{**vars(batch), "old": TokenScores(logprobs=batch.sampling_logprobs)})
-    assert set(loss_arrays(with_old)) == {"mask", "old_logprobs"}
+    assert set(loss_arrays(with_old)) == {"mask", "old_logprobs", "sampling_logprobs"}
 
 
 def of_lengths(lengths):

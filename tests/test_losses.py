@@ -7,11 +7,16 @@ from steadyrl.losses import (
     clipped_policy,
     clipped_value,
     clipped_weight,
+    dppo_weight,
+    geometric_mask,
+    icepop_weight,
     nll,
     policy_sums,
     reduce,
     sequence_log_ratio,
+    sequence_weight,
     token_log_ratio,
+    token_weight,
 )
 from tests import needs
 
@@ -75,8 +80,22 @@ def k3_loss(xp, x, c):
     return reduce(xp, k3(xp, x, c["old"]) * c["advantages"], c["mask"], 8)
 
 
+def corrections_loss(xp, x, c):
+    """All corrections at once: they carry no gradient, so that each only scales the loss of its tokens."""
+    arrays = {
+        "mask": c["mask"],
+        "old_logprobs": c["old"],
+        "sampling_logprobs": c["other"],
+        "advantages": c["advantages"],
+    }
+    weights = [correct(xp, x, arrays) for correct in (token_weight, sequence_weight, icepop_weight, dppo_weight)]
+    weight = weights[0] + 2 * weights[1] + 3 * weights[2] + 4 * weights[3] + 5 * geometric_mask(xp, x, arrays)
+    return reduce(xp, nll(xp, x) * (weight * c["advantages"]), c["mask"], 8)
+
+
 LOSSES = [
     policy_loss, sequence_loss, weight_loss, value_loss, nll_loss, k1_loss, k2_loss, k3_loss, weighted_k3_loss,
+    corrections_loss,
 ]  # fmt: skip
 
 

@@ -105,19 +105,22 @@ class Tensor:
         return self.data <= _tensor(other).data
 
 
-def exp(x: Tensor) -> Tensor:
+def exp(x: Any) -> Tensor:
     """Elementwise exponential."""
+    x = _tensor(x)
     y = np.exp(x.data)
     return Tensor(y, ((x, lambda g: g * y),))
 
 
-def log(x: Tensor) -> Tensor:
+def log(x: Any) -> Tensor:
     """Elementwise natural logarithm."""
+    x = _tensor(x)
     return Tensor(np.log(x.data), ((x, lambda g: g / x.data),))
 
 
-def clip(x: Tensor, low: Number | None, high: Number | None) -> Tensor:
+def clip(x: Any, low: Number | None, high: Number | None) -> Tensor:
     """Elementwise restriction to [low, high]; None leaves a side open."""
+    x = _tensor(x)
     y = np.clip(x.data, low, high)
     inside = y == x.data
     return Tensor(y, ((x, lambda g: g * inside),))
