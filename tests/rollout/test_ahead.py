@@ -111,6 +111,7 @@ def drawn_example():
         reward=1 / 3,
         parts={"x": 0.1},
         turns=("a", "b"),
+        seen=("x", "y", "z"),
         outcome={"won": True},
         observations=2,
     )
@@ -142,7 +143,7 @@ def test_rollouts_come_back_from_a_checkpoint_as_they_were():
         (lambda rollout: rollout.pop("text"), "text"),
         (lambda rollout: rollout.update(completion_ids="!"), "base64|[Oo]nly"),
         (lambda rollout: rollout.update(completion_mask="AQ=="), "1, 6"),
-        (lambda rollout: rollout.update(kept_lengths=None, turns=3), "TypeError"),
+        (lambda rollout: rollout.update(kept_lengths=None, kept=3), "TypeError"),
         (lambda rollout: rollout.update(kept_lengths="many"), "cannot be read"),
     ],
 )
