@@ -240,7 +240,8 @@ def _recall_rollout(data: Mapping[str, Any]) -> Rollout:
     if lengths is not None:
         kept = tuple(np.split(_unpacked(data["kept_ids"], "<i4"), np.cumsum(lengths)[:-1]))
     rest = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items() if n != "kept_lengths"}
-    rollout = Rollout(**{**rest, **arrays, "kept_ids": kept})
+    fields: dict[str, Any] = {**rest, **arrays, "kept_ids": kept}
+    rollout = Rollout(**fields)
     sizes = {len(rollout.completion_ids), len(rollout.completion_mask), len(rollout.sampling_logprobs)}
     if len(sizes) > 1 or (kept is not None and {len(kept)} != sizes):
         raise ValueError(f"a rollout in flight holds arrays of {sorted(sizes)} tokens; expected one length")
