@@ -105,13 +105,16 @@ class VllmClient:
             raise EngineError(f"{self.url}/v1/completions answers {short(answer)}; expected a completion") from error
         return self._checked(ids, logprobs, reason, sampling, end_ids)
 
-    def setting(self, section: str, name: str) -> Any:
-        """Return one of the server's own settings, or None where it does not show them."""
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return the server's own settings by section, as far as it shows them."""
         try:
             found = self.http.json("/server_info?config_format=json", None, CONNECTING)
-            return found["vllm_config"][section][name]
-        except (Absent, KeyError, TypeError):
-            return None
+        except Absent:
+            return {}
+        sections = found.get("vllm_config") if isinstance(found, dict) else None
+        if not isinstance(sections, dict):
+            return {}
+        return {name: section for name, section in sections.items() if isinstance(section, dict)}
 
     def has_weights(self, name: str) -> bool:
         """Return whether the server's model has weights of a name, other than under a shared one."""

@@ -170,9 +170,10 @@ class Servers:
                 f"{', '.join(names)}"
             )
         server.base = server.model = self._wanted or names[0]
-        server.nccl = server.client.setting("weight_transfer_config", "backend") == "nccl"
-        if server.client.setting("device_config", "device") == "cpu":
-            server.budget = int(server.client.setting("scheduler_config", "max_num_batched_tokens") or 0)
+        settings = server.client.settings()
+        server.nccl = settings.get("weight_transfer_config", {}).get("backend") == "nccl"
+        if settings.get("device_config", {}).get("device") == "cpu":
+            server.budget = int(settings.get("scheduler_config", {}).get("max_num_batched_tokens", 0))
             server.own_head = server.client.has_weights(HEAD)
 
     def _at_once(self, server: Server, tokens: int) -> int:
