@@ -140,7 +140,7 @@ class Ranks:
 
     def _answer(self) -> None:
         """Answer the first roll call; a thread of its own, for the main one may wait for a rank that is gone."""
-        store: dist.Store = cast("Any", self._store).clone()  # torch's types lack it
+        store = cast("Any", self._store).clone()  # torch's types lack it
         while not store.check([_CALL]):
             time.sleep(_LOOK_S)
         store.set(self._key("alive"), "")
