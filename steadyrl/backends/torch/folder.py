@@ -25,6 +25,7 @@ READING_ERRORS = (
     OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError,
     RuntimeError, SafetensorError, StrictDataclassError, jinja2.TemplateError,
 )  # fmt: skip
+_JUDGES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")
 _LONGEST = 300  # characters of an error of transformers that are shown
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
 
@@ -41,6 +42,9 @@ def open_folder(section: ModelSection) -> tuple[str, Any]:
         config = require("transformers").AutoConfig.from_pretrained(path, trust_remote_code=section.trust_remote_code)
         text = config.get_text_config()
         _check_numbers(text, section.path)
+    judges = [name for name in config.architectures or () if name.endswith(_JUDGES)]
+    if judges:  # their body would load as a policy's where input and output embeddings are one
+        raise ModelError(f"model.path = '{section.path}' is a {judges[0]}; expected a causal language model")
     if getattr(config, "auto_map", None):
         runs = "it is run, for model.trust_remote_code is true" if section.trust_remote_code else "it is not run"
         log.warning("model.path = '%s' brings its own Python code (auto_map); %s", section.path, runs)

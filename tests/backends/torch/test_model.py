@@ -322,6 +322,12 @@ def shrink_a_weight(folder):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def judge_instead(folder):  # with tied weights every weight of a policy is there
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -333,10 +339,11 @@ def shrink_a_weight(folder):
         (lambda folder: (folder / "model.safetensors").write_bytes(b"12345678abc"), "cannot be loaded"),
         (lose_a_weight, r"lacks weights: model\.layers\.1\.mlp\.up_proj\.weight"),
         (shrink_a_weight, "cannot be loaded"),
+        (judge_instead, "is a LlamaForSequenceClassification; expected a causal language model"),
     ],
     ids=[
         "no config", "torn config", "unknown type", "no tokenizer", "no weights", "damaged weights", "a weight missing",
-        "a weight too small",
+        "a weight too small", "a reward model",
     ],
 )  # fmt: skip
 def test_an_incomplete_model_folder_is_refused(copied, spoil, message):
