@@ -17,7 +17,7 @@ from steadyrl.cli.terminal import note
 from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.differ import differ, sentences
-from steadyrl.doctor.examine import Diagnosis, diagnose_all, span
+from steadyrl.doctor.examine import Diagnosis, diagnose_all
 from steadyrl.errors import SteadyError
 
 HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
@@ -75,8 +75,8 @@ def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict
                 "trainer": diagnosis.run.trainer,
                 "algorithm": diagnosis.run.algorithm,
                 "steps": diagnosis.run.steps,
-                "first_step": span(diagnosis.run)[0],
-                "last_step": span(diagnosis.run)[1],
+                "first_step": diagnosis.run.span[0],
+                "last_step": diagnosis.run.span[1],
                 "verdict": diagnosis.verdict,
                 "missing": list(diagnosis.missing),
                 "healthy": diagnosis.healthy,

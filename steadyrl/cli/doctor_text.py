@@ -11,7 +11,7 @@ from rich.text import Text
 from steadyrl.cli import text_plot
 from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.deciding import deciding_series
-from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis, span
+from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
 from steadyrl.doctor.series import Run
 from steadyrl.types import Finding
 
@@ -94,7 +94,7 @@ def changes(run: Run, finding: Finding) -> list[str]:
 
 def _head(diagnosis: Diagnosis) -> str:
     run = diagnosis.run
-    first, last = span(run)
+    first, last = run.span
     who = "an unknown trainer" if run.trainer == "unknown" else run.trainer
     each = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
     algorithm = f", {run.algorithm}" if run.algorithm else ""

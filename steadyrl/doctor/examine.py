@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,27 +12,6 @@ import numpy as np
 
 from steadyrl.doctor.causes import arrange
 from steadyrl.doctor.check import Check
-from steadyrl.doctor.checks.ending import empty_completions, truncated
-from steadyrl.doctor.checks.entropy import entropy_collapse, entropy_explosion, entropy_is_a_sum
-from steadyrl.doctor.checks.form import answers_alike
-from steadyrl.doctor.checks.gradient import grad_norm
-from steadyrl.doctor.checks.hacking import over_training, reward_hacking
-from steadyrl.doctor.checks.jump import reward_jump, value_jump
-from steadyrl.doctor.checks.kl import kl_runaway, kl_zero
-from steadyrl.doctor.checks.kl_control import kl_controller, kl_unit_clash
-from steadyrl.doctor.checks.kl_penalty import kl_penalty_off, kl_penalty_outweighs
-from steadyrl.doctor.checks.learning_rate import learning_rate_too_high, learning_rate_too_low
-from steadyrl.doctor.checks.length import length_collapse, length_explosion, repetition
-from steadyrl.doctor.checks.loss import loss_reading
-from steadyrl.doctor.checks.negative_kl import negative_kl
-from steadyrl.doctor.checks.non_finite import non_finite
-from steadyrl.doctor.checks.progress import stalled, throughput_decay
-from steadyrl.doctor.checks.ratios import clip_fraction_high, policy_loss_spikes, ratio_off
-from steadyrl.doctor.checks.reward import reward_constant, reward_falling, reward_flat
-from steadyrl.doctor.checks.reward_scale import reward_noise, reward_scale, reward_unscored
-from steadyrl.doctor.checks.sampler import sampler_mismatch, warped_sampling
-from steadyrl.doctor.checks.signal import advantage_baseline, no_signal_groups, reward_part_idle
-from steadyrl.doctor.checks.values import advantage_off, explained_variance_low, value_loss_spikes
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
@@ -40,19 +20,17 @@ from steadyrl.doctor.statistics.signals import BLOCKS
 from steadyrl.errors import RunError
 from steadyrl.types import Finding
 
-# Among findings that are equally bad and equally old, what brings others about comes first.
-CHECKS: tuple[Check, ...] = (
-    warped_sampling, sampler_mismatch, non_finite,
-    kl_unit_clash, negative_kl, kl_controller, kl_penalty_off, kl_penalty_outweighs, kl_zero, kl_runaway,
-    learning_rate_too_high, learning_rate_too_low, ratio_off, clip_fraction_high, policy_loss_spikes, grad_norm,
-    loss_reading,
-    value_jump, value_loss_spikes, explained_variance_low, advantage_off,
-    entropy_is_a_sum, entropy_collapse, entropy_explosion,
-    truncated, empty_completions, length_collapse, length_explosion, repetition, answers_alike,
-    reward_constant, reward_unscored, reward_jump, advantage_baseline, no_signal_groups, reward_part_idle, reward_scale,
-    reward_flat, reward_falling, reward_hacking, over_training, reward_noise,
-    stalled, throughput_decay,
+# The modules with the records. Of findings that are equally bad and equally old, what brings others about comes first.
+MODULES = (
+    "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "learning_rate", "ratios", "gradient",
+    "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
 )  # fmt: skip
+CHECKS: tuple[Check, ...] = tuple(
+    record
+    for module in MODULES
+    for record in vars(import_module(f"steadyrl.doctor.checks.{module}")).values()
+    if isinstance(record, Check)
+)
 BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
 TOPICS: Mapping[str, tuple[Check, ...]] = {
     topic: tuple(check for check in CHECKS if check.topic == topic)
@@ -116,7 +94,7 @@ def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:
     # A diverged run logs 1e300, whose square is infinite: checks compare with that as they should.
     with np.errstate(over="ignore", invalid="ignore"):
         results = [result for check in checks for result in check(run)]
-    first, last = span(run)
+    first, last = run.span
     return Diagnosis(
         run=run,
         findings=arrange([result for result in results if result.state == "found"], (last - first) // BLOCKS, BY_NAME),
@@ -155,11 +133,3 @@ def diagnose_all(
     found = search(path, holds_known_metric)
     logs = (replace(log, settings={**(settings or {}), **log.settings}) for log in found.logs)
     return [examine(identify(log)) for log in logs], found.unreadable
-
-
-def span(run: Run) -> tuple[int, int]:
-    """Return the first and the last step that anything was logged at; (0, 0) for a run without any."""
-    every = [series.steps for several in run.series.values() for series in several if len(series)]
-    if not every:
-        return 0, 0
-    return int(np.min([steps[0] for steps in every])), int(np.max([steps[-1] for steps in every]))

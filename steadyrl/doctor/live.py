@@ -14,18 +14,14 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.doctor.causes import SEVERITIES, as_record
-from steadyrl.doctor.check import Check
 from steadyrl.doctor.checks.form import ENDS
-from steadyrl.doctor.checks.progress import stalled
-from steadyrl.doctor.examine import CHECKS, examine
+from steadyrl.doctor.examine import examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
 from steadyrl.doctor.readers.spelling import number
 from steadyrl.doctor.series import Column, RawLog, Written
 from steadyrl.types import Finding
 
-# A run that goes on has always ended before its last step, and its pauses are over.
-LIVE_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check is not stalled)
 EVERY = 20  # steps; bench/results/doctor_speed.json has what that costs
 POINTS = 2000  # kept of each metric; from then on every second one, then every fourth
 GONE = 2  # examinations without a finding after which it counts as cleared: noise must not make it blink
@@ -215,4 +211,4 @@ class LiveDoctor:
     def _findings(self) -> tuple[Finding, ...]:
         columns = {name: points.column() for name, points in sorted(self._series.items())}
         log = RawLog("this run", self.format, columns, self.settings, completions=self.completions)
-        return examine(identify(log), LIVE_CHECKS).findings
+        return examine(identify(log)).findings

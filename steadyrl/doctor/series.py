@@ -173,6 +173,13 @@ class Run:
         return {name: series for name, series in found.items() if series is not None}
 
     @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last step that anything was logged at; (0, 0) for a run without any."""
+        every = [series.steps for several in self.series.values() for series in several if len(series)]
+        ends = [(int(steps[0]), int(steps[-1])) for steps in every] or [(0, 0)]
+        return min(first for first, _ in ends), max(last for _, last in ends)
+
+    @property
     def steps(self) -> int:
         """The number of distinct steps that anything was logged at."""
         every = [series.steps for several in self.series.values() for series in several]

@@ -9,7 +9,7 @@ from typing import Any
 
 from steadyrl.doctor.causes import SEVERITIES, tree
 from steadyrl.doctor.check import Check
-from steadyrl.doctor.examine import BY_NAME, TOPICS, Diagnosis, span
+from steadyrl.doctor.examine import BY_NAME, TOPICS, Diagnosis
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.signals import head, tail
 from steadyrl.report import markup
@@ -83,13 +83,13 @@ def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
     roots = [entry.finding for entry in placed if entry.depth == 0]
     harmful = [finding for finding in roots if _harms(finding, diagnosis.findings)]
     settings, others = overrides(harmful)
-    first, last = span(run)
+    first, last = run.span
     return {
         "path": run.path,
         "facts": f"{run.trainer}{f', {run.algorithm}' if run.algorithm else ''}, {run.steps} steps ({first} to {last})",
         "headline": _headline(diagnosis, harmful),
         "notes": run.notes,
-        "topics": [_topic(diagnosis, topic, checks) for topic, checks in TOPICS.items()],
+        "topics": [_topic(diagnosis, topic, TOPICS.get(topic, ())) for topic in SHOWN],
         "chains": _chains(diagnosis),
         "priorities": [{"finding": finding, "brings": _brings(finding, diagnosis.findings)} for finding in harmful],
         "overrides": " ".join(shlex.quote(text) for text in settings),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.doctor.causes import as_record, tree
-from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose, span
+from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose
 from steadyrl.errors import RunError
 from steadyrl.types import Finding
 from steadyrl.web.columns import Curves, thin
@@ -83,7 +83,7 @@ def _without_texts(diagnosis: Diagnosis) -> Diagnosis:
 def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return what the page shows of a diagnosis."""
     run = diagnosis.run
-    first, last = span(run)
+    first, last = run.span
     return {
         "path": run.path,
         "trainer": run.trainer,

@@ -63,9 +63,11 @@ def test_the_worst_chain_comes_first_even_where_its_root_is_mild():
 
 
 def test_roots_of_one_severity_stand_by_their_first_step():
-    assert [check for check, _ in placed(found("repetition", 90), found("truncated", 20), found("stalled", 60))] == [
+    assert [
+        check for check, _ in placed(found("repetition", 90), found("truncated", 20), found("reward_flat", 60))
+    ] == [
         "truncated",
-        "stalled",
+        "reward_flat",
         "repetition",
     ]
 

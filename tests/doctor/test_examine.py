@@ -12,7 +12,7 @@ import pytest
 from steadyrl.doctor import checks as room
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.check import Check
-from steadyrl.doctor.examine import CHECKS, diagnose, examine, span
+from steadyrl.doctor.examine import CHECKS, diagnose, examine
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
 from steadyrl.errors import RunError
@@ -95,8 +95,8 @@ def test_settings_given_beside_a_log_count_where_it_has_none(tmp_path):
 def test_the_span_is_that_of_all_series():
     run = run_of(reward=[1.0] * 5)
     later = replace(run.series["reward"][0], steps=np.arange(3, 8))
-    assert span(replace(run, series={**run.series, "kl_ref": (later,)})) == (0, 7)
-    assert span(run_of()) == (0, 0)
+    assert replace(run, series={**run.series, "kl_ref": (later,)}).span == (0, 7)
+    assert run_of().span == (0, 0)
 
 
 def test_a_run_without_anything_is_all_gaps_and_no_crash():

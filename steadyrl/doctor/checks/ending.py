@@ -56,34 +56,22 @@ def _truncated(run: Run) -> Result:
     start, limit = head(share, least=AT_FIRST), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
-    cause = (
-        "grew"
-        if start <= min(NOTABLE, level / 2.0)
-        else "never_ends"
-        if min(start, level) >= NEARLY_ALL
-        else "limit_too_low"
-    )
-    ended = run.get("length_ended")
-    if cause == "never_ends" and ended is not None and float(np.median(ended.values)) <= 0.0:
-        told = "no completion ever ended by itself"
+    if start <= min(NOTABLE, level / 2.0):
+        cause, what = "grew", "the policy learned to go on"
+    elif min(start, level) >= NEARLY_ALL:
+        cause, what = "never_ends", "hardly any ever ends"
+    else:
+        cause, what = "limit_too_low", "answers need more room, or the policy does not know how to end"
     harmless = level <= NOTABLE or (level <= MOSTLY and (learns(run) is True or level < start / 2.0))
     harmless |= level <= MANY and not (shows_no_gain(run) or fell(run, "reward"))
     harmless |= cause == "grew" and learns(run) is True
-    words = {
-        "grew": "the policy learned to go on",
-        "never_ends": "hardly any ever ends",
-        "limit_too_low": "answers need more room, or the policy does not know how to end",
-    }
+    shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     return Found(
         cause,
         "info" if harmless else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
-        f"{level:.0%} of the completions are cut off by the length limit: {words[cause]}",
-        (
-            f"share cut off: {number(start)} at the start, {number(level)} at the end"
-            + (f"; the limit is {limit:g} tokens" if limit else ""),
-            *((told,) if told else ()),
-        ),
+        f"{level:.0%} of the completions are cut off by the length limit: {what}",
+        (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((told,) if told else ())),
     )
 
 
@@ -124,18 +112,17 @@ truncated = Check(
 def _empty(run: Run) -> Result:
     share = run.needed("empty")
     # Means, not medians: a small share is 0 in most steps of a small batch.
-    late, early = share.values[-max(10, len(share) // 5) :], share.values[:AT_FIRST]
-    level = float(late.mean())
+    level, early = float(share.values[-max(10, len(share) // 5) :].mean()), float(share.values[:AT_FIRST].mean())
     if level <= EMPTY_WARN:
         return None
-    cause, told = _empty_cause(run, share, level, float(early.mean()))
+    cause, told = _empty_cause(run, share, level, early)
     since = first_lasting(share, share.values > EMPTY_WARN)
     return Found(
         cause,
         "critical" if level > EMPTY_CRITICAL else "warning",
         int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if since is None else since,
         f"{level:.1%} of the completions are empty: {told}",
-        (f"mean share {number(float(early.mean()))} in the first steps, {number(level)} in the last fifth",),
+        (f"mean share {number(early)} in the first steps, {number(level)} in the last fifth",),
     )
 
 
@@ -161,13 +148,12 @@ def _length_stayed(run: Run, share: Series) -> str:
         )
         if jump.change < LOST_SHARE or not len(before) or not len(after):
             continue
+        was, now = float(before.mean()), float(after.mean())
         # Texts that became empty have their end token only, and the others keep their length.
-        missing = float(before.mean()) - float(after.mean())
-        if missing < STAYED * jump.change * (float(before.mean()) - 1.0):
+        if was - now < STAYED * jump.change * (was - 1.0):
+            grew = f"their share went from {jump.before:.0%} to {jump.after:.0%} at step {jump.step}"
             return (
-                f"their share went from {jump.before:.0%} to {jump.after:.0%} at step {jump.step}, and the mean length "
-                f"stayed ({number(float(before.mean()))} and {number(float(after.mean()))} tokens): texts are lost "
-                "after sampling"
+                f"{grew}, and the mean length stayed ({number(was)} and {number(now)}): texts are lost after sampling"
             )
     return ""
 

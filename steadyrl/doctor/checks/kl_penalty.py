@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.measures import kl_coef, setting
-from steadyrl.doctor.statistics.readings import fell, number, within
+from steadyrl.doctor.statistics.readings import fell, number
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 
@@ -24,27 +24,22 @@ FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
 
 
 def _off(run: Run) -> Result:
-    coef = run.get("kl_coef")
+    coef, held, fixed = run.get("kl_coef"), _held_in_loss(run), setting(run, "kl_coef")
     if coef is not None and (since := _dropped(coef)) is not None:
         before = float(coef.values[np.searchsorted(coef.steps, since) - 1])
-        return _gone(run, since, "penalty_switched_off", before, (f"the coefficient went from {number(before)} to 0",))
-    held = _held_in_loss(run)
-    fixed = setting(run, "kl_coef")
+        return _gone(since, "penalty_switched_off", before, f"the coefficient went from {number(before)} to 0")
+    if not fixed or (held is None and coef is not None):
+        return None
     if held is None:
-        if coef is not None or not fixed:
-            return None
         why = "the coefficient is set, and neither it nor the parts of the loss are logged"
         return Unknown(why, ("kl_coef", "loss", "loss_policy"))
-    if not fixed:
-        return None
     gone = np.abs(held.values) < MEASURED_OFF * fixed
     since = first_lasting(held, gone, LASTING)
     if since is None or not gone[held.steps >= since].all():
         return None
     cause = "penalty_switched_off" if (~gone[held.steps < since]).sum() >= LASTING else "not_applied"
-    median = float(np.median(within(held, since, int(held.steps[-1])).values))
-    text = f"loss less its policy part is {number(median)} times the KL from step {since} on"
-    return _gone(run, since, cause, fixed, (text, f"the coefficient is set to {fixed:g}"))
+    median = number(float(np.median(held.values[held.steps >= since])))
+    return _gone(since, cause, fixed, f"loss less its policy part is {median} times the KL, and {fixed:g} is set")
 
 
 def _dropped(coef: Series) -> int | None:
@@ -58,11 +53,8 @@ def _dropped(coef: Series) -> int | None:
 
 def _held_in_loss(run: Run) -> Series | None:
     """Return the coefficient that the loss shows: (loss - policy's part) / KL, where the KL is not near 0; or None."""
-    loss, policy = run.get("loss"), run.get("loss_policy")
-    kl = find(run, "kl_ref")
-    if loss is None or policy is None or kl is None or run.traits.kl_place != "loss":
-        return None
-    if run.get("loss_value") is not None:
+    loss, policy, kl = run.get("loss"), run.get("loss_policy"), find(run, "kl_ref")
+    if loss is None or policy is None or kl is None or run.traits.kl_place != "loss" or run.get("loss_value"):
         return None
     loss, policy = together(loss, policy)
     policy, kl = together(policy, kl)
@@ -75,16 +67,9 @@ def _held_in_loss(run: Run) -> Series | None:
     return Series("kl_coef", "", "measured", loss.source, loss.steps[there], penalty[there] / kl.values[there])
 
 
-def _gone(run: Run, since: int, cause: str, coefficient: float, evidence: Sequence[str]) -> Found:
-    kl = run.needed("kl_ref")
-    return Found(
-        cause,
-        "warning",
-        since,
-        f"From step {since} on nothing holds the policy near its reference: {cause.replace('_', ' ')}.",
-        (*evidence, f"the KL is {number(float(kl.values[-1]))} {kl.unit} at the end"),
-        change={"kl_coef": float(f"{coefficient:.3g}")},
-    )
+def _gone(since: int, cause: str, coefficient: float, shown: str) -> Found:
+    told = f"from step {since} on nothing holds the policy near its reference"
+    return Found(cause, "warning", since, told, (shown,), change={"kl_coef": float(f"{coefficient:.3g}")})
 
 
 PUT_BACK = (

@@ -13,6 +13,7 @@ from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     clips_by_design,
     direction,
+    large_signs,
     levels,
     nothing_to_learn,
     number,
@@ -23,7 +24,6 @@ from steadyrl.doctor.statistics.readings import (
 from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find
 
-CLIP_MUCH = 0.4
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
 GONE = 0.1  # of its start: an entropy below is not coming back by itself
@@ -39,25 +39,29 @@ SHOWN = 2  # signs that have to agree
 
 
 def _too_high(run: Run) -> Result:
-    signs, since = _large(run)
-    if since is None:
+    direct, size = large_signs(run), update_size(run)
+    alone = None if size is None else first_lasting(size, size.values > LOST_UPDATE, 1)
+    if alone is not None:
+        direct.append((alone, f"the KL of one step's updates is above {LOST_UPDATE:g} at step {alone}"))
+    if leap := _leap(run):
+        direct.append(leap)
+    if not direct:
         return None
+    since = min(start for start, _ in direct)
     later, worse = _consequences(run, since)
-    signs = (*signs, *later)
+    signs = (*(sentence for _, sentence in direct), *later)
     if len(signs) < SHOWN:
         return None
-    size = update_size(run)
     large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
     lost = len(large) > 0 and float(np.median(large)) > LOST_UPDATE
     passes = setting(run, "epochs") or 0.0
-    cut = learning_rate_cut(run)
     return Found(
         "epochs" if passes > 2 else "learning_rate",
         "critical" if worse and lost else "warning",
         since,
-        f"From step {since} on single steps move the policy too far, as {len(signs)} signs agree.",
+        f"from step {since} on single steps move the policy too far, as {len(signs)} signs agree",
         (*signs, *_rate(run)),
-        f"Divide the learning rate by about {cut:.0f}"
+        f"Divide the learning rate by about {learning_rate_cut(run):.0f}"
         + (f", make one or two passes over a batch instead of {passes:g}" if passes > 2 else "")
         + f", and {go_back(since)}.",
         calmer(run) if passes > 1 else slower(run),
@@ -67,27 +71,6 @@ def _too_high(run: Run) -> Result:
 def _rate(run: Run) -> tuple[str, ...]:
     rate = learning_rate(run)
     return () if rate is None else (f"the learning rate is {rate:g}",)
-
-
-def _large(run: Run) -> tuple[tuple[str, ...], int | None]:
-    """Return the direct signs of large updates and the first step at which one of them shows."""
-    signs, starts = [], []
-    clipped = None if clips_by_design(run) else run.get("clip_fraction")
-    for name, series, limit, lasting in (
-        ("the KL of one step's updates", update_size(run), KL_OLD_LARGE, LASTING),
-        ("the KL of one step's updates", update_size(run), LOST_UPDATE, 1),
-        ("the clip fraction", clipped, CLIP_MUCH, LASTING),
-    ):
-        since = None if series is None else first_lasting(series, series.values > limit, lasting)
-        if series is not None and since is not None:
-            level = number(float(np.median(series.values[series.values > limit])))
-            signs.append(f"{name} is above {limit} from step {since} on (median of such steps: {level})")
-            starts.append(since)
-    leap = _leap(run)
-    if leap is not None:
-        signs.append(leap[1])
-        starts.append(leap[0])
-    return tuple(signs), min(starts, default=None)
 
 
 def _leap(run: Run) -> tuple[int, str] | None:
@@ -113,27 +96,19 @@ def _leap(run: Run) -> tuple[int, str] | None:
     return since, f"the KL to the reference went from {old} to {new} nats/token in the one step {since}"
 
 
-def _consequences(run: Run, since: int) -> tuple[tuple[str, ...], bool]:
+def _consequences(run: Run, since: int) -> tuple[list[str], bool]:
     """Return what changed at once from ``since`` on, a sentence each, and whether reward or entropy are lost."""
-    last = _last_step(run)
-    entropy, kl = find(run, "entropy"), find(run, "kl_ref")
+    last = run.span[1]
+    entropy, kl, reward = find(run, "entropy"), find(run, "kl_ref"), run.get("reward")
     signs = []
-    for name, jump in (("entropy", _jump(entropy, since, last)), ("KL to the reference", _jump(kl, since, last))):
-        if jump is None:
-            continue
-        old, new = jump
-        doubled_or_halved = new > ENTROPY_JUMP * old or new < old / ENTROPY_JUMP
-        if doubled_or_halved if name == "entropy" else new > max(KL_REF_JUMP * old, KL_REF_MUCH):
-            signs.append(f"the {name} went from {number(old)} to {number(new)} nats/token soon after step {since}")
-    ratio, reward = run.get("ratio_mean"), run.get("reward")
-    later = None if ratio is None else within(ratio, since, last)
-    if later is not None and len(later) and not 0.5 <= float(np.median(later.values)) <= 2.0:
-        signs.append(f"the mean ratio is {number(float(np.median(later.values)))}")
+    if (jump := _jump(entropy, since, last)) and not 1 / ENTROPY_JUMP <= jump[1] / max(jump[0], 1e-9) <= ENTROPY_JUMP:
+        signs.append(f"the entropy went from {number(jump[0])} to {number(jump[1])} nats/token soon after step {since}")
+    if (jump := _jump(kl, since, last)) and jump[1] > max(KL_REF_JUMP * jump[0], KL_REF_MUCH):
+        signs.append(f"the KL to the reference went from {number(jump[0])} to {number(jump[1])} soon after it")
     fell = reward is not None and direction(reward) < 0
     if reward is not None and fell:
         signs.append(levels("the reward", reward))
-    gone = entropy is not None and tail(entropy) < GONE * head(entropy)
-    return tuple(signs), fell or gone
+    return signs, fell or (entropy is not None and tail(entropy) < GONE * head(entropy))
 
 
 def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] | None:
@@ -148,18 +123,14 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
     return float(old), float(np.median(after.values[-LASTING:]))
 
 
-def _last_step(run: Run) -> int:
-    return max(int(series.steps[-1]) for several in run.series.values() for series in several if len(series))
-
-
 learning_rate_too_high = Check(
     name="learning_rate_too_high", topic="Policy",
     title="Single steps move the policy too far.",
     symptom="At least two of these from one step on: the KL of one step's updates above 0.1 nats per token (healthy: "
     "0.001 to 0.05), a single step that takes the policy from its reference to 1 nat per token from it, a clip "
-    "fraction above 0.4, an entropy that doubles or halves at once, a KL to the reference that grows tenfold at once, "
-    "a mean ratio outside 0.5 to 2, a falling reward. One of the first three has to be among them, in five steps in a "
-    "row; a single step counts where its KL is above 1 nat per token, which leaves nothing of the policy before.",
+    "fraction above 0.3, an entropy that doubles or halves at once, a KL to the reference that grows tenfold at once, "
+    "a falling reward. One of the first three has to be among them, in five steps in a row; a single step counts "
+    "where its KL is above 1 nat per token, which leaves nothing of the policy before.",
     healthy="One step's updates move the policy by 0.001 to 0.05 nats per token.",
     causes=(
         Cause("epochs", "more than two passes over each batch, each of which adds to the step",
@@ -188,7 +159,7 @@ def _too_low(run: Run) -> Result:
         cause,
         "info" if cause == "warm_up" else "warning",
         None,
-        f"The policy hardly moves and the reward is flat ({len(signs)} signs): {cause.replace('_', ' ')}.",
+        f"the policy hardly moves and the reward is flat ({len(signs)} signs)",
         (levels("the reward", reward), *signs, *because),
     )
 
@@ -221,19 +192,17 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
     return tuple(signs), moving
 
 
-def _low_cause(run: Run) -> tuple[str, tuple[str, ...]]:
-    rate, logged, because = learning_rate(run), run.get("learning_rate"), _rate(run)
-    warm_up = setting(run, "warmup_steps")
+def _low_cause(run: Run) -> tuple[str, list[str]]:
+    logged, warm_up = run.get("learning_rate"), setting(run, "warmup_steps")
     if logged is not None and warm_up and logged.steps[-1] < warm_up:
-        return "warm_up", (f"the learning rate is {logged.values[-1]:g} at the end of the log", *because)
-    if run.settings.get("lora") and rate is not None and rate < LORA_RATE:
-        return "lora", ("an adapter is trained", *because)
-    if run.settings.get("dtype") == "bfloat16" and rate is not None and rate <= BF16_RATE:
-        return "bf16_rounding", ("the weights are bfloat16", *because)
-    return "learning_rate", because
+        return "warm_up", [f"the learning rate is {logged.values[-1]:g} at the end of the log"]
+    rate = learning_rate(run)
+    low = (run.settings.get("lora"), LORA_RATE, "an adapter is trained"), (
+        run.settings.get("dtype") == "bfloat16", BF16_RATE, "the weights are bfloat16")  # fmt: skip
+    known = [told for applies, limit, told in low if applies and rate is not None and rate <= limit]
+    return "learning_rate", [*known, *_rate(run)]
 
 
-_TENFOLD = times("learning_rate", 10.0)
 learning_rate_too_low = Check(
     name="learning_rate_too_low", topic="Policy",
     title="The policy hardly moves.",
@@ -244,15 +213,13 @@ learning_rate_too_low = Check(
     "another fault (see kl_zero), as are rewards that never differ.",
     healthy="The policy moves: the KL to the reference passes 0.001 nats per token.",
     causes=(
-        Cause("lora", "an adapter is trained at a learning rate for full weights; it needs 10 times as much or more",
-              "Raise the learning rate to 10 times or more: adapters need 1e-5 to 1e-4.", change=_TENFOLD),
-        Cause("bf16_rounding", "the weights are bfloat16 and the rate is so small that updates are rounded away",
-              "Keep the trained weights in float32, or raise the learning rate 10 times.", change=_TENFOLD),
         Cause("warm_up", "the learning rate is still rising when the log ends",
               "Wait for the warm-up to end, or shorten it."),
-        Cause("learning_rate", "none of these",
-              "Raise the learning rate 10 times, and again until one step moves 0.001 to 0.02 nats/token.",
-              change=_TENFOLD, measured="lr_div100, no_update"),
+        Cause("learning_rate", "it is not. An adapter needs 10 times the rate of full weights or more, and bfloat16 "
+              "weights round small updates away",
+              "Raise the learning rate 10 times, and again until one step moves 0.001 to 0.02 nats/token: adapters "
+              "need 1e-5 to 1e-4. Keep the trained weights in float32.", change=times("learning_rate", 10.0),
+              measured="lr_div100, no_update"),
     ),
     find=_too_low, needs=("reward", "kl_ref|kl_old"), min_steps=MIN_STEPS, follows=("kl_zero",),
     shows=("kl_ref", "kl_old"),

@@ -69,13 +69,13 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
     if rose and fallen:
         return (
             "length_reward",
-            f"{next(iter(fallen))} fell in the same time: length was cheaper to give up than to earn it",
+            f"{next(iter(fallen))} fell in the same time: length was cheaper to give up",
         )
     if cut is not None and head(cut, least=OPENING) > CUT_OFF_FIRST and tail(cut) < head(cut, least=OPENING) / 2:
         return "learned_to_stop", "the policy learned to finish before the limit cuts it off"
-    return (
-        ("lost", "the reward fell with them") if fell(run, "reward") else ("unknown", "nothing in the log pays for it")
-    )
+    if fell(run, "reward"):
+        return "lost", "the reward fell with them"
+    return "unknown", "nothing in the log says what pays for it"
 
 
 def correlation(run: Run, changes: bool) -> float:

@@ -7,8 +7,7 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.measures import reward_spread, setting
+from steadyrl.doctor.statistics.measures import reward_spread
 from steadyrl.doctor.statistics.readings import levels, number
 from steadyrl.doctor.statistics.signals import MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
@@ -20,10 +19,6 @@ OFFSET = 10.0  # standard deviations between the rewards' mean and 0
 OUTLIER = 10.0  # standard deviations above the usual greatest reward
 OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
 USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
-GROWN = 1.25  # spread at the end over spread at the start
-GAP_SHARE = 0.5  # of the level, from which the best of N is worth a mention
-# Expected greatest of N standard normal numbers.
-BEST_OF = {2: 0.564, 3: 0.846, 4: 1.029, 5: 1.163, 6: 1.267, 7: 1.352, 8: 1.424, 16: 1.766, 32: 2.070, 64: 2.344}
 SECRETS = "Secrets of RLHF I, arXiv 2307.04964 (abstract)"
 
 
@@ -137,45 +132,4 @@ reward_scale = Check(
     ),
     find=_scale, needs=("reward",), applies=learning_reward,
     source=f"{SECRETS} on normalising and clipping scores; the rest is arithmetic",
-)  # fmt: skip
-
-
-def _noise(run: Run) -> list[Result]:
-    within, total = run.needed("reward_std_within"), run.needed("reward_std")
-    all_, inside = measure(total), measure(within)
-    if all_ is None or inside is None:
-        return [Unknown(f"{len(total)} rows are too few")]
-    found: list[Result] = []
-    if all_.rose and all_.end > GROWN * all_.first:
-        share = (inside.end**2 - inside.first**2) / max(all_.end**2 - all_.first**2, 1e-12)
-        told = f"the spread of the rewards grew from {number(all_.first)} to {number(all_.end)}"
-        shown = f"{share:.0%} of the growth of the variance lies within prompts, the rest between them"
-        found.append(Found("grew", "info", int(total.steps[0]), told, (shown,)))
-    reward, samples = run.get("reward"), setting(run, "samples_per_prompt")
-    gap = inside.end * BEST_OF.get(int(samples), 0.0) if samples else 0.0
-    if reward is not None and samples and gap > GAP_SHARE * abs(tail(reward)):
-        told = f"the best of {samples:.0f} completions scores about {number(gap)} above the mean"
-        shown = f"spread within prompts {number(inside.end)}, mean reward {number(tail(reward))} at the end"
-        found.append(Found("headroom", "info", None, told, (shown,)))
-    return found
-
-
-reward_noise = Check(
-    name="reward_noise", topic="Reward",
-    title="Where the spread of the rewards comes from, and how much room it leaves.",
-    symptom="Rewards differ a quarter more at the end than at the start, or the best of a prompt's completions scores "
-    "far above their mean. Worth knowing; neither is a fault by itself.",
-    healthy="It is known how much of the rewards' spread lies within prompts.",
-    causes=(
-        Cause("grew", "it is said whether completions of one prompt differ more, or prompts from each other. With "
-              "right-or-wrong rewards the former peaks when half are right, which is healthy in the middle of a run",
-              "Nothing, if half of the answers are right. Of a judge, score the same text twice and average "
-              "verdicts; where prompts differ more, look at the mixture of problems."),
-        Cause("headroom", "the best of N completions scores above the mean by the spread within a prompt times a "
-              "number that N fixes (0.56 for 2, 1.03 for 4, 1.42 for 8): what the policy could gain by always giving "
-              "its own best answer",
-              "None: this is what is left to gain without new abilities."),
-    ),
-    find=_noise, needs=("reward_std_within", "reward_std"), applies=learning_reward,
-    source="analysis of variance; expected maxima of normal samples",
 )  # fmt: skip

@@ -60,8 +60,7 @@ def direction(series: Series) -> int:
 
 def steps_of(run: Run) -> int:
     """Return the steps that the run has or will have: planned ones where that is known, to the last logged one else."""
-    last = max((int(s.steps[-1]) for several in run.series.values() for s in several if len(s)), default=0)
-    return max(int(setting(run, "steps") or 0), last + 1)
+    return max(int(setting(run, "steps") or 0), run.span[1] + 1)
 
 
 def learns(run: Run) -> bool | None:
@@ -103,23 +102,23 @@ def update_size(run: Run) -> Series | None:
     return None if size is None else replace(size, values=np.abs(size.values))
 
 
-def large_updates(run: Run, until: int | None = None) -> tuple[str, ...]:
-    """Return what shows that updates moved the policy too far, a sentence each; empty if nothing does.
-
-    Args:
-        run: The run.
-        until: Only what began at or before this step.
-    """
+def large_signs(run: Run) -> list[tuple[int, str]]:
+    """Return what shows that updates moved the policy too far: the first step and a sentence for each sign."""
     found = []
     for name, series, limit in (
         ("KL of one step's updates", update_size(run), KL_OLD_LARGE),
         ("clip fraction", None if clips_by_design(run) else run.get("clip_fraction"), CLIP_LARGE),
     ):
         since = None if series is None else first_lasting(series, series.values > limit, LASTING)
-        if series is not None and since is not None and (until is None or since <= until):
-            above = float(np.median(series.values[series.values > limit]))
-            found.append(f"{name} lies above {limit} from step {since} on (median of such steps: {number(above)})")
-    return tuple(found)
+        if series is not None and since is not None:
+            usual = number(float(np.median(series.values[series.values > limit])))
+            found.append((since, f"the {name} is above {limit} from step {since} on (median of such steps: {usual})"))
+    return found
+
+
+def large_updates(run: Run, until: int | None) -> tuple[str, ...]:
+    """Return the sentences of ``large_signs`` that began at or before a step; None takes all."""
+    return tuple(sentence for since, sentence in large_signs(run) if until is None or since <= until)
 
 
 def moves_at_once(run: Run) -> bool:

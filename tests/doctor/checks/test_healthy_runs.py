@@ -11,9 +11,7 @@ from steadyrl.doctor.checks import (
     jump,
     kl_penalty,
     length,
-    loss,
     non_finite,
-    progress,
     reward,
     reward_scale,
     signal,
@@ -28,9 +26,7 @@ MODULES = (
     jump,
     kl_penalty,
     length,
-    loss,
     non_finite,
-    progress,
     reward,
     reward_scale,
     signal,
@@ -38,7 +34,7 @@ MODULES = (
     values,
 )
 CHECKS = {name: c for module in MODULES for name, c in vars(module).items() if isinstance(c, Check)}
-WITHOUT_NEEDS = {"grad_norm", "non_finite", "stalled"}
+WITHOUT_NEEDS = {"grad_norm", "non_finite"}
 
 
 def alarms(run):

@@ -1,8 +1,8 @@
 import numpy as np
 
-from steadyrl.doctor.checks.reward_scale import reward_noise, reward_scale, reward_unscored
+from steadyrl.doctor.checks.reward_scale import reward_scale, reward_unscored
 from steadyrl.doctor.checks.signal import no_signal_groups
-from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, noise, said, unclear
 
 N = 200
 
@@ -114,33 +114,11 @@ def test_without_a_spread_the_scale_is_unclear():
     assert unclear(reward_scale(run)).would_tell == ("reward_std",)
 
 
-# reward_noise
-
-
-def test_a_growing_spread_is_split_into_within_and_between():
-    rng = np.random.default_rng(0)
-    within = 0.2 + noise(rng, N, 0.005)
-    wider = rise(N, 0.25, 0.5) + noise(rng, N, 0.005)
-    (between,) = finding(reward_noise(healthy(n=N, reward_std=wider, reward_std_within=within))).evidence
-    assert between.startswith(("0%", "-0%", "1%", "-1%"))
-    within = np.sqrt(wider**2 - 0.15**2)
-    alone = {"samples_per_prompt": None}
-    found = finding(reward_noise(healthy(n=N, reward_std=wider, reward_std_within=within, settings=alone)))
-    assert found.evidence[0].startswith(("99%", "100%", "101%"))
-
-
-def test_the_gap_to_the_best_of_four_is_headroom():
-    run = healthy(n=N, reward=np.full(N, 0.25), reward_std_within=np.full(N, 0.31), reward_std=np.full(N, 0.35))
-    found = finding(reward_noise(run))
-    assert (found.cause, found.severity) == ("headroom", "info")
-    assert "0.319" in found.message  # 1.029 x 0.31
-
-
 def test_checks_of_the_signal_say_what_they_miss():
     run = healthy(
         n=N,
         without=["no_signal", "reward_unscored", "reward_std_within", "reward_std", "advantage_std"],
         algorithm="grpo",
     )
-    missing = [unclear(check(run)).would_tell[0] for check in (no_signal_groups, reward_unscored, reward_noise)]
-    assert missing == ["no_signal", "reward_unscored", "reward_std_within"]
+    missing = [unclear(check(run)).would_tell[0] for check in (no_signal_groups, reward_unscored)]
+    assert missing == ["no_signal", "reward_unscored"]
