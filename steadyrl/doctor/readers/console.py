@@ -18,14 +18,17 @@ from steadyrl.doctor.readers.completions import PrintedTables
 from steadyrl.doctor.readers.lines import lines, plain
 from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars
-from steadyrl.doctor.readers.rows import NUMBERED, SUMMARY, Rows
+from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.readers.words import Words
 from steadyrl.doctor.series import Column, RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
+MAX_PREFIX = 100  # characters before a dict
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
+# What loggers put before a dict; rows of slime are of a rollout or of a step.
+NAMED = re.compile(r"\b(?:step|rollout|iter(?:ation)?|update)\s*[:#]?\s*(\d{1,15})(?:/\d+)?\W{0,8}$", re.IGNORECASE)
 OPENING = re.compile(r"\{ *[\"']")
 # Numbers that Python shows in a form that is no literal.
 BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
@@ -109,7 +112,9 @@ def _dict_in(line: str) -> dict[str, Any]:
             row = read_text(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # text that only looks like a dict
             continue
-        return {str(key): value for key, value in row.items()} if isinstance(row, dict) else {}
+        named = NAMED.search(line[: opening.start()][-MAX_PREFIX:]) if opening else None
+        step = {"step": int(named[1])} if named and isinstance(row, dict) and not row.keys() & set(STEP_KEYS) else {}
+        return step | {str(key): value for key, value in row.items()} if isinstance(row, dict) else {}
     return {}
 
 

@@ -145,7 +145,7 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
     if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
         return as_document
     separator = tables.separator_of(first, needs_step)
-    return Source(path, Kind.ROWS, _one(tables.read_csv, path, separator)) if separator else None
+    return Source(path, Kind.ROWS, lambda: tables.read_csv(path, separator)) if separator else None
 
 
 def _is_document(row: dict[str, Any]) -> bool:

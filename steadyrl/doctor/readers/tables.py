@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import html
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from steadyrl.doctor.readers.lines import head, lines, text_of
@@ -16,6 +16,12 @@ from steadyrl.doctor.readers.rows import Rows, find_step_key
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
+Row = dict[str, str]
+Split = Callable[[Row], list[tuple[str, Row]]]
+
+# The columns of a table with one value in each row: the metric's name, and the run's.
+METRICS, RUNS = ("key", "metric", "tag", "name"), ("run_id", "run", "run_name", "run_uuid")
+EXTREMES = ("__MIN", "__MAX")  # of what W&B put together to one point of a chart
 SEPARATORS = ",\t;"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
@@ -43,19 +49,53 @@ def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
     return None
 
 
-def read_csv(path: Path, separator: str) -> RawLog:
-    """Read a CSV; an empty cell is no value, and a row with too few or too many cells is left out."""
-    rows, notes, broken = Rows(), list[str](), 0
+def read_csv(path: Path, separator: str) -> list[RawLog]:
+    """Read every run of a CSV; an empty cell is no value, and a row with too few or too many cells is left out."""
+    runs, notes, broken = dict[str, Rows](), list[str](), 0
     table = _cells_of((line for chunk in lines(path, notes) for line in chunk), separator)
     names = next(table)
+    parts = _by_metric(names) or _by_run(names)
     for cells in table:
         if len(cells) == len(names):
-            rows.put({name: cell for name, cell in zip(names, cells, strict=True) if name and cell})
+            row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
+            for run, part in parts(row):
+                runs.setdefault(run, Rows()).put(part)
         else:
             broken += bool(cells)
     if broken:
         notes.append(f"rows left out, for they have not {len(names)} cells: {broken}")
-    return rows.log(str(path), "csv", {}, notes)
+    several = len(runs) > 1
+    return [rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()]
+
+
+def _by_metric(names: Sequence[str]) -> Split | None:
+    """Return how a table with one value in each row, as of MLflow, is taken apart; None for another table."""
+    found = {name.lower(): name for name in names}
+    key, run = (next((found[one] for one in several if one in found), "") for several in (METRICS, RUNS))
+    step = find_step_key([dict.fromkeys(names, 1)])
+    if not key or step is None or "value" not in found:
+        return None
+    value = found["value"]
+    return lambda row: [(row.get(run, ""), {step: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
+
+
+def _by_run(names: Sequence[str]) -> Split:
+    """Return how a table is taken apart that may be of W&B's charts: "run - metric", with the smallest and largest."""
+    if not any(name.endswith(EXTREMES) for name in names):
+        return lambda row: [("", row)]
+    shared = [name for name in names if " - " not in name]
+    theirs: dict[str, list[tuple[str, str]]] = {}
+    for name in names:
+        run, dash, metric = name.rpartition(" - ")
+        if dash and not name.endswith(EXTREMES):
+            theirs.setdefault(run, []).append((name, metric))
+
+    def split(row: Row) -> list[tuple[str, Row]]:
+        both = {name: row[name] for name in shared if name in row}
+        held = {run: {metric: row[name] for name, metric in pairs if name in row} for run, pairs in theirs.items()}
+        return [(run, both | part) for run, part in held.items() if part]
+
+    return split
 
 
 def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """Metrics printed as words: "Iter 3: Train loss 0.1, KL 0.2", "step: 3|act_loss: 0.1", "[step 3] loss=0.1 kl=0.2".
 
-A line that names a step begins a record; lines without one add to it. Where no line names a step, a record ends where a
-name comes again.
+Names and values may stand in turn between the bars of a grid. A line that names a step begins a record; lines without
+one add to it. Where no line names a step, a record ends where a name comes again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _UNIT = r"(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
 ASSIGNED = re.compile(rf"({_NAME}) ?([:=]) ?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
-STEP = re.compile(r"^\W*(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b", re.IGNORECASE)
+# At the start, or behind what a logger puts before its text.
+STEP = re.compile(
+    r"^(?:.{0,120}?(?:[|\]]| - |\btrain )\s*)?\W*(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
+    re.IGNORECASE,
+)
 STEP_NAMES = ("step", "global_step", "iteration", "iter")
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
 
@@ -48,10 +52,10 @@ class Words:
             return
         begins = STEP.search(line)
         pairs = _pairs(line, begins)
-        step = int(begins[2]) if begins else next((pairs[name] for name in STEP_NAMES if name in pairs), None)
+        step = int(begins[2]) if begins else next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
         stepped = step is not None or "step" in self._record
         if step is not None:
-            pairs = {"step": step} | {name: value for name, value in pairs.items() if name not in STEP_NAMES}
+            pairs = {"step": step} | {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
         if step != self._record.get("step") if step is not None else not stepped and self._record.keys() & pairs.keys():
             self._end()
         # Of a record with a step the first value of a name counts: what follows may be of something else.
@@ -82,6 +86,10 @@ class Words:
 def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
     """Return the numbers of a line by their names; the first of a name counts."""
     found: dict[str, Any] = {}
+    cells = [cell.strip() for cell in line.strip()[1:-1].split("│")] if line[:1] == "│" else []
+    for name, text in zip(cells[::2], cells[1::2], strict=False):
+        if spelled(name) is None:
+            found.setdefault(name, spelled(text))
     for name, sign, value in ASSIGNED.findall(line) if ":" in line or "=" in line else ():
         name = name if sign == ":" else name.split()[-1]  # "SKIP rewards=[0,0]" has a word before the name
         number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))

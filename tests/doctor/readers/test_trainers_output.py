@@ -1,0 +1,128 @@
+"""What trainers print and trackers export, in the forms of their own code: each step, name and value is found."""
+
+import json
+
+import pytest
+
+from steadyrl.doctor.names.identify import holds_known_metric, identify
+from steadyrl.doctor.readers.search import search
+
+
+def runs_of(tmp_path, text, name="log.txt"):
+    path = tmp_path / name
+    path.write_text(text)
+    return [identify(log) for log in search(path, holds_known_metric).logs]
+
+
+def points(run, quantity):
+    series = run.get(quantity)
+    return dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+
+
+def test_prime_rl_prints_a_step_in_two_lines_behind_time_and_level(tmp_path):
+    text = "".join(
+        f"\x1b[32m10:00:0{i}\x1b[0m | \x1b[32mSUCCESS\x1b[0m | Step {i} | Time: 12.30s | Reward: 0.{i} | "
+        "Throughput: 5000.1 tokens/s | Seq. Length: 310.5 tokens/sample | Async Level: 1 | Max. Off-Policy Level: 2\n"
+        f"10:00:0{i} | SUCCESS | Step {i} | Time: 11.0s | Loss: 0.0{i} | Entropy: 0.5 | Mismatch KL: 0.0004 | "
+        "Grad. Norm: 0.25 | LR: 1.00e-06 | Throughput: 5000 tokens/s | MFU: 20.1% | Peak Mem.: 30.1 GiB\n"
+        for i in (3, 4)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.trainer == "prime-rl"
+    assert points(run, "reward") == {3: 0.3, 4: 0.4}
+    assert points(run, "loss") == {3: 0.03, 4: 0.04}
+    assert (points(run, "grad_norm"), points(run, "kl_sampler")) == ({3: 0.25, 4: 0.25}, {3: 0.0004, 4: 0.0004})
+
+
+@pytest.mark.parametrize(
+    ("rollout", "step"),
+    [
+        ("(Train pid=9) data.py:170 - rollout {i}: ", "(Train pid=9) model.py:300 - step {i}: "),  # slime
+        ("INFO Global step {i}: ", "INFO Global step {i}: "),  # OpenRLHF
+    ],
+)
+def test_the_step_before_a_dict_is_its_step(tmp_path, rollout, step):
+    text = "".join(
+        f"{rollout.format(i=i)}{{'rollout/raw_reward': 0.{i}}}\n{step.format(i=i)}{{'train/pg_loss': 0.0{i}}}\n"
+        for i in (5, 6)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert points(run, "reward") == {5: 0.5, 6: 0.6}
+    assert points(run, "loss_policy") == {5: 0.05, 6: 0.06}
+
+
+def test_areal_prints_names_and_values_in_turn_in_a_grid(tmp_path):
+    text = "".join(
+        f"20261120-10:00:00.1 StatsLogger INFO: Epoch 1/10 Step {i}/9 Train step {i + 9}/90 done.\n"
+        "20261120-10:00:00.2 StatsLogger INFO: Stats (1/1):\n╒═══╤═══╤═══╤═══╕\n"
+        f"│ ppo_actor/task_reward/avg │ {i}.0000e-01 │ ppo_actor/update/grad_norm │ 2.5000e-01 │\n"
+        "├───┼───┼───┼───┤\n"
+        "│ ppo_actor/update/lr       │ 1.0000e-06 │                            │            │\n╘═══╧═══╧═══╧═══╛\n"
+        for i in (1, 2)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.trainer == "areal"
+    assert points(run, "reward") == {10: 0.1, 11: 0.2}
+    assert points(run, "grad_norm") == {10: 0.25, 11: 0.25}
+    assert points(run, "learning_rate") == {10: 1e-6, 11: 1e-6}
+
+
+def test_deepspeed_chat_names_the_step_behind_the_epoch(tmp_path):
+    text = "".join(
+        f"Epoch: 0 | Step: {i}/120 | PPO Epoch: 1 | Actor Loss: 0.{i} | Critic Loss: 0.5 | Unsupervised Loss: 0.0\n"
+        "End-to-End => Latency: 5.3s, TFLOPs: 3.2, Samples/sec: 3.0, Batch Size: 16, Total Seq. Length: 512\n"
+        f"Average reward score: -0.{i}\n{'-' * 80}\n"
+        for i in (7, 8)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.trainer == "deepspeed-chat"
+    assert points(run, "loss_policy") == {7: 0.7, 8: 0.8}
+    assert points(run, "reward") == {7: -0.7, 8: -0.8}
+
+
+def test_a_row_of_mlx_averages_the_steps_since_the_last(tmp_path):
+    text = "".join(
+        f"Iter {i}: Train loss 0.5, Total rewards mean 1.5, Grouped rewards mean 1.5, Tokens/sec 46.0\n"
+        for i in (10, 20, 30)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert run.averaged_over == 10
+
+
+def test_charts_that_w_and_b_exports_hold_a_run_for_each_name_before_the_metric(tmp_path):
+    names = [
+        f"{run} - train/{metric}" for metric in ("reward", "reward_std", "completions/mean_length") for run in "ab"
+    ]
+    header = ",".join(['"Step"', *(f'"{name}{end}"' for name in names for end in ("", "__MIN", "__MAX"))])
+    rows = [
+        ",".join(map(str, [step, *(v for name in names for v in ([step * (2 if name < "b" else 3)] * 3))]))
+        for step in (1, 2, 3)
+    ]
+    first, second = runs_of(tmp_path, "\n".join([header, *rows]), "export.csv")
+    assert (first.path.partition("#")[2], second.path.partition("#")[2]) == ("a", "b")
+    assert points(first, "reward") == {1: 2.0, 2: 4.0, 3: 6.0}
+    assert points(second, "reward") == {1: 3.0, 2: 6.0, 3: 9.0}
+    assert (first.trainer, first.unknown) == ("trl-grpo", ())
+
+
+@pytest.mark.parametrize(
+    ("run", "key"), [("run_id", "key"), ("Run", "metric"), ("run", "tag"), (None, "name")], ids=lambda name: str(name)
+)
+def test_a_table_with_a_metric_in_each_row_is_read(tmp_path, run, key):
+    header = ",".join([*([run] if run else []), key, "value", "step", "timestamp"])
+    rows = [
+        ",".join([*([one] if run else []), name, f"{step}.5", str(step), "17"])
+        for one in ("x", "y" if run else "x")[: 2 if run else 1]
+        for name in ("reward", "kl")
+        for step in (1, 2)
+    ]
+    found = runs_of(tmp_path, "\n".join([header, *rows]), "metrics.csv")
+    assert len(found) == (2 if run else 1)
+    for one in found:
+        assert points(one, "reward") == points(one, "kl_ref") == {1: 1.5, 2: 2.5}
+
+
+def test_common_names_of_the_length_of_answers(tmp_path):
+    rows = "".join(json.dumps({"step": i, "avg_reward": 0.5, "response_len": 100 + i}) + "\n" for i in (1, 2))
+    (run,) = runs_of(tmp_path, rows, "log.jsonl")
+    assert points(run, "length") == {1: 101.0, 2: 102.0}
