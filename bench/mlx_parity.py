@@ -97,7 +97,7 @@ def in_backend(model: Path, batch: Batch, name: str, plugin: Any) -> Measured:
     backend = plugin.create(config.resolve(settings), grpo.build(grpo.Settings()))
     scores = backend.score(batch, PLAIN, frozenset())
     flat, stats = backend.gradient(replace(batch, old=scores), surprise, PLAIN, frozenset())
-    named = backend._trainable() if name == "torch" else backend._net.params
+    named = backend.trainable() if name == "torch" else backend._net.params
     shapes = {key: tuple(array.shape) for key, array in named.items()}
     parts = np.split(flat, np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1])
     gradients = {key: part.reshape(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from steadyrl import checkpoint, config
-from steadyrl.algorithms import ppo
-from steadyrl.batch import make_batch
 from steadyrl.checkpoint import State
 from steadyrl.errors import CheckpointError, ConfigError, ModelError
-from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
-from steadyrl.types import Problem, Sampling
+from steadyrl.types import Sampling
 from tests import needs
+from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, TEXTS, prompts_of, scored_batch, step, train
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -35,11 +33,6 @@ from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
-TEXTS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
-PROBLEMS = [Problem(str(i), text) for i, text in enumerate(TEXTS)]
-PLAIN = Sampling(max_new_tokens=10)
-NARROW = Sampling(max_new_tokens=10, temperature=0.7, top_p=0.9, top_k=20)
 CLASSES = {"mlx": MlxBackend, "torch": TorchBackend}
 
 
@@ -53,33 +46,11 @@ def opened(name, folder, *overrides):
     return CLASSES[name](config.resolve(settings, overrides), ALGORITHM)
 
 
-def scored_batch(backend, sampling, seed=0):
-    """A prepared batch of the backend's own completions, with rewards of all sizes."""
-    groups = collect(backend, PROBLEMS, 1, sampling, (seed, 0))
-    rewards = iter(np.random.default_rng(seed).normal(size=len(PROBLEMS)))
-    groups = [replace(g, rollouts=tuple(replace(r, reward=next(rewards)) for r in g.rollouts)) for g in groups]
-    batch = make_batch(groups, backend.tokenizer.pad_id)
-    return ALGORITHM.prepare(replace(batch, old=backend.score(batch, sampling, ALGORITHM.needs)), ALGORITHM.state)
-
-
-def step(backend, batch, sampling=NARROW, rate=1e-2, max_grad_norm=1e9):
-    return backend.step(batch, ALGORITHM.loss, sampling, ALGORITHM.needs, rate, max_grad_norm)
-
-
-def train(backend, seeds):
-    for seed in seeds:
-        step(backend, scored_batch(backend, NARROW, seed))
-
-
 def weights(backend):
     """What is trained, by PyTorch's names."""
     if isinstance(backend, TorchBackend):
-        return {name: p.detach().numpy().copy() for name, p in backend._trainable().items()}
+        return {name: p.detach().numpy().copy() for name, p in backend.trainable().items()}
     return {name: np.array(array) for name, array in backend._net.params.items()}
-
-
-def prompts_of(backend):
-    return [backend.tokenizer.encode_prompt(text) for text in TEXTS]
 
 
 @pytest.mark.parametrize("sampling", [PLAIN, NARROW], ids=["plain", "narrow"])
@@ -101,7 +72,7 @@ def test_both_frameworks_agree(tiny_models, tmp_path, family, sampling):
     for name in ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact"):
         np.testing.assert_allclose(getattr(scores[1], name), getattr(scores[0], name), atol=5e-5, err_msg=name)
     assert scores[0].kl_ref_exact.max() > 1e-3
-    one.optimizer = torch.optim.SGD(list(one._trainable().values()))
+    one.optimizer = torch.optim.SGD(list(one.trainable().values()))
     other.optimizer = optim.SGD(0.0)
     start = weights(other)
     found = [step(backend, batch, sampling, rate=1.0) for backend in (one, other)]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from steadyrl import checkpoint, config
-from steadyrl.algorithms import ppo
 from steadyrl.batch import make_batch
 from steadyrl.checkpoint import State
 from steadyrl.counting.count import heard_by
@@ -18,6 +17,7 @@ from steadyrl.rollout.episode import Environment
 from steadyrl.rundir import RunDir
 from steadyrl.types import Group, Problem, Sampling
 from tests import needs
+from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, PROBLEMS, TEXTS, prompts_of, scored_batch, step, train
 from tests.file_limit import files_end_after
 
 torch = needs.package("torch")
@@ -33,11 +33,6 @@ from steadyrl.backends.torch.sampler import draw, sample, warp  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gpt2")
-ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
-TEXTS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
-PROBLEMS = [Problem(str(i), text) for i, text in enumerate(TEXTS)]
-PLAIN = Sampling(max_new_tokens=10)
-NARROW = Sampling(max_new_tokens=10, temperature=0.7, top_p=0.9, top_k=20)
 WAYS = {"plain": PLAIN, "narrow": NARROW}
 
 
@@ -57,30 +52,8 @@ def backends(tiny_models):
     return {name: opened(folder) for name, folder in tiny_models.items()}
 
 
-def scored_batch(backend, sampling, seed=0, samples=1):
-    """A prepared batch of the backend's own completions, with rewards of all sizes."""
-    groups = collect(backend, PROBLEMS, samples, sampling, (seed, 0))
-    rewards = iter(np.random.default_rng(seed).normal(size=samples * len(PROBLEMS)))
-    groups = [replace(g, rollouts=tuple(replace(r, reward=next(rewards)) for r in g.rollouts)) for g in groups]
-    batch = make_batch(groups, backend.tokenizer.pad_id)
-    return ALGORITHM.prepare(replace(batch, old=backend.score(batch, sampling, ALGORITHM.needs)), ALGORITHM.state)
-
-
-def step(backend, batch, sampling=NARROW, rate=1e-2, max_grad_norm=1e9):
-    return backend.step(batch, ALGORITHM.loss, sampling, ALGORITHM.needs, rate, max_grad_norm)
-
-
-def train(backend, seeds):
-    for seed in seeds:
-        step(backend, scored_batch(backend, NARROW, seed))
-
-
 def weights(backend):
     return {name: p.detach().clone() for name, p in backend.trainable().items()}
-
-
-def prompts_of(backend):
-    return [backend.tokenizer.encode_prompt(text) for text in TEXTS]
 
 
 def long_logprobs(folder, batch, row, temperature=1.0):
