@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from steadyrl.errors import MissingExtraError, RunError
 from steadyrl.plugins import load
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.trackers.follow import sent_until, state_file
 
+MARK = "STEADYRL_TRACKER"  # in the environment of a writer and of all that it starts
 END_S = 20.0  # for all trackers together, after the run has ended
 
 
@@ -45,18 +48,19 @@ def tracked(run: RunDir, names: Sequence[str], note: Callable[[str], None]) -> I
         names: Of the trackers.
         note: Told what was not sent.
     """
-    writers = {name: _start(run, name) for name in names}
+    mark = secrets.token_hex(16)
+    writers = {name: _start(run, name, f"{mark}-{number}") for number, name in enumerate(names)}
     try:
         yield
     finally:
         until = time.monotonic() + END_S
-        for name, writer in writers.items():
-            _wait(writer, until)
+        for number, (name, writer) in enumerate(writers.items()):
+            _wait(writer, until, f"{mark}-{number}")
             if lost := _said(run, name, writer.returncode):
                 note(lost)
 
 
-def _start(run: RunDir, name: str) -> subprocess.Popen[bytes]:
+def _start(run: RunDir, name: str, mark: str) -> subprocess.Popen[bytes]:
     said = state_file(run, name).with_suffix(".log")
     said.parent.mkdir(parents=True, exist_ok=True)
     with said.open("wb") as log:
@@ -67,19 +71,35 @@ def _start(run: RunDir, name: str) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**os.environ, MARK: mark},
         )
 
 
-def _wait(writer: subprocess.Popen[bytes], until: float) -> None:
-    """Wait for a process and end it if it takes too long, with all that it started."""
+def _wait(writer: subprocess.Popen[bytes], until: float, mark: str) -> None:
+    """Wait for a process and end it if it takes too long; unless it ended well, end all that it started, too."""
     try:
-        writer.wait(max(0.0, until - time.monotonic()))
-        return
+        if writer.wait(max(0.0, until - time.monotonic())) == 0:
+            return
     except subprocess.TimeoutExpired:
-        pass
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(writer.pid, signal.SIGKILL)
-    writer.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(writer.pid, signal.SIGKILL)
+        writer.wait()
+    for process in _marked(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the processes with a mark in their environment: a library may start some in sessions of their own.
+
+    W&B's keeps trying to reach its server for hours. Where there is no /proc (macOS), none are found.
+    """
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it is gone, or somebody else's
+            if f"{MARK}={mark}".encode() in file.read_bytes():
+                found.append(int(file.parent.name))
+    return found
 
 
 def _said(run: RunDir, name: str, code: int | None) -> str:

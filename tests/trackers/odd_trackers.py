@@ -1,6 +1,7 @@
 """Trackers that a run must survive: one that hangs, one that dies, one that writes down what it is given."""
 
 import json
+import subprocess
 import time
 
 
@@ -34,6 +35,15 @@ class Hanging(Keeping):
     def log(self, step, time_s, metrics):
         if step == 2:
             time.sleep(600)
+
+
+class Straying(Keeping):
+    """Starts a process in a session of its own, as W&B does, and dies."""
+
+    def log(self, step, time_s, metrics):
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        self._write(child=child.pid)
+        raise ConnectionError("the server is gone")
 
 
 class Dying(Keeping):

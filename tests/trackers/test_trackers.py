@@ -88,6 +88,20 @@ def test_a_tracker_that_hangs_or_dies_costs_its_own_steps_only(toy, odd, monkeyp
     assert f"steadyrl metrics {run.path} --to odd_trackers:{name}" in said
 
 
+@pytest.mark.linux
+def test_what_a_tracker_that_failed_has_started_is_ended(toy, odd):
+    settings = config.dump(toy().config)
+    settings["run"] |= {"trackers": ["odd_trackers:Straying"], "preflight": "off"}
+    run = launch.run(settings)
+    (child,) = [
+        line["child"] for line in read_lines(run.trackers_folder / "Straying" / "kept.jsonl") if "child" in line
+    ]
+    until = time.monotonic() + 10
+    while Path(f"/proc/{child}/environ").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < until, "the process is still there"
+        time.sleep(0.05)
+
+
 def test_what_was_not_sent_is_sent_later(tmp_path, odd, capsys):
     from steadyrl.cli.metrics import metrics_command
 
