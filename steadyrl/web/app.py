@@ -74,7 +74,7 @@ class Pages:
         if place.kind == "run":
             return page("run.html.j2", run_view(place, self.shelf))
         several, chosen = self._log(request, place)
-        names = [diagnosis.run.path.removeprefix(f"{self.folder.root}/") for diagnosis in several]
+        names = [self._name(diagnosis) for diagnosis in several]
         return page(
             "log.html.j2",
             {
@@ -92,7 +92,8 @@ class Pages:
         place = self._run(request)
         view = {**head_view(place), "problem": "", "diagnoses": []}
         try:
-            view["diagnoses"] = [diagnosis_view(one) for one in self.diagnoses.of(place)]
+            found = self.diagnoses.of(place)
+            view["diagnoses"] = [{**diagnosis_view(one), "path": self._name(one)} for one in found]
         except RunError as error:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
@@ -207,6 +208,10 @@ class Pages:
         """Return the runs of another trainer's log, and the number of the one that is asked for."""
         several = self.diagnoses.of(place)
         return several, min(_step(request.query_params.get("n"), 0), len(several) - 1)
+
+    def _name(self, diagnosis: Diagnosis) -> str:
+        """Return the path of a run below the folder: where that lies on the machine is nobody's business."""
+        return diagnosis.run.path.removeprefix(f"{self.folder.root}/")
 
     def _own_run(self, request: Request) -> Place:
         place = self._run(request)

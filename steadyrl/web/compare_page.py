@@ -19,6 +19,7 @@ from steadyrl.web.overview import row
 from steadyrl.web.topics import Panel, panels
 
 MOST_RUNS = 7  # as many as there are colours
+TOGETHER = 2  # runs in whose pictures several metrics may stand
 SHOWN_PROBLEMS = 8  # gained, and as many lost
 SHORT = 600  # characters of a text
 NOT_EXPLAINED_ABOVE = 64 << 20  # bytes of metrics; `steadyrl doctor A B` explains larger runs
@@ -110,7 +111,7 @@ def topics_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> di
         else:
             for name in shelf.columns(RunDir(place.path)).names():
                 names[name] = names.get(name, 0) + 1
-    own = panels(sorted(names, key=lambda name: -names[name]))
+    own = panels(sorted(names, key=lambda name: -names[name]), apart=len(places) > TOGETHER)
     for topic, held in found.items():
         taken = {name for panel in own.get(topic, []) for name, _ in panel.metrics}
         own.setdefault(topic, []).extend(panel for panel in held if panel.metrics[0][0] not in taken)

@@ -46,15 +46,14 @@ def head_view(place: Place) -> dict[str, Any]:
 def run_view(place: Place, shelf: Shelf) -> dict[str, Any]:
     """Return what the first page of a run shows."""
     run = RunDir(place.path)
-    columns = shelf.columns(run)
-    names = columns.names() or list(shelf.curves(run).lines)
+    curves = shelf.curves(run)
     head = head_view(place)
     readable = run.resolved_file.is_file() and not head["run"]["row"].problem
     return {
         **head,
         **what_happened(run),
-        "topics": panels(names),
-        "numbers": _numbers(shelf.curves(run)),
+        "topics": panels(curves.lines),
+        "numbers": _numbers(curves),
         "checkpoints": run.checkpoints(),
         "recorded": recorded_steps(run),
         "settings": settings_rows(run.resolved() if readable else {}),

@@ -21,7 +21,7 @@ COLUMNS: tuple[tuple[str, str, bool, Callable[[Row], Any]], ...] = (
     ("step", "step", True, lambda row: row.step),
     ("time left", "left", True, lambda row: row.seconds_left),
     ("reward", "reward", True, lambda row: row.reward),
-    ("held-out (change, 95 %)", "heldout", True, lambda row: row.held.score if row.held else None),
+    ("held-out", "heldout", True, lambda row: row.held.score if row.held else None),
     ("worst finding", "finding", False, lambda row: _SEVERITY.get(row.finding["severity"]) if row.finding else None),
     ("last step", "time", True, lambda row: row.time),
 )

@@ -59,11 +59,16 @@ def topic_of(name: str) -> str:
     return "Other"
 
 
-def panels(names: Iterable[str]) -> dict[str, list[Panel]]:
-    """Return the panels of some metrics by topic."""
+def panels(names: Iterable[str], apart: bool = False) -> dict[str, list[Panel]]:
+    """Return the panels of some metrics by topic.
+
+    Args:
+        names: Of the metrics.
+        apart: Each metric has a panel of its own, for pictures with the lines of many runs.
+    """
     titled: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        title = _NAMES.get(name, name)
+        title = name if apart else _NAMES.get(name, name)
         first = next((names[0] for other, names in TOGETHER if other == title), name)
         titled.setdefault((topic_of(first), title), []).append(name)
     found: dict[str, list[Panel]] = {}
@@ -79,7 +84,7 @@ def panels(names: Iterable[str]) -> dict[str, list[Panel]]:
 
 def _place(panel: Panel) -> tuple[bool, bool]:
     """Return the place of a panel among those of its topic: what the catalogue puts together comes first."""
-    return panel.title not in dict(TOGETHER), panel.metrics[0][0].startswith("reward_share/")
+    return panel.metrics[0][0] not in _NAMES, panel.metrics[0][0].startswith("reward_share/")
 
 
 def _panel(title: str, names: list[str]) -> Panel:

@@ -241,6 +241,21 @@ def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):
     assert "at most 7" in ask(app, "/compare?" + "&".join(f"run={i}" for i in range(8))).text
 
 
+def test_of_many_runs_each_metric_has_a_picture_of_its_own(folder):
+    make_run(folder / "third")
+    two = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    assert two.count('data-title="Reward"') == 1
+    three = ask(create(folder), "/compare?run=ppo-one&run=grpo-two&run=third").text
+    assert 'data-title="Reward"' not in three
+    assert 'data-title="reward/mean"' in three
+
+
+def test_no_page_names_where_the_folder_lies(folder):
+    app = create(folder)
+    for address in ("/", "/run/ppo-one", "/run/ppo-one/doctor", "/run/ppo-one/rollouts", "/studies"):
+        assert str(folder) not in ask(app, address).text, address
+
+
 def test_what_is_not_there_is_said(folder):
     app = create(folder)
     assert ask(app, "/run/none").status == 404

@@ -159,7 +159,9 @@
       const [value, where] = at(line, step);
       const part = document.createElement("span");
       const mark = document.createElement("i");
-      mark.style.background = line.colour;
+      // The mark is dashed as the line is.
+      const [on, off] = line.dash.length ? [Math.min(line.dash[0], 5), Math.min(line.dash[1], 3)] : [9, 0];
+      mark.style.background = `repeating-linear-gradient(90deg, ${line.colour} 0 ${on}px, transparent ${on}px ${on + off}px)`;
       const number = document.createElement("b");
       number.textContent = digits(value);
       part.append(mark, line.label ? `${line.label} ` : "", number);
