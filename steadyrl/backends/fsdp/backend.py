@@ -109,7 +109,9 @@ def follow() -> int:
             work, args = heard
             with ranks.phase(work):
                 _WORK[work](worker, *args)
-    except RankError:
+    except RankError as error:
+        if 0 in ranks.lost:  # otherwise rank 0 says it
+            log.error("error: %s", error)
         return 2
     except Exception as error:
         ranks.failed(f"{type(error).__name__}: {error}")

@@ -40,10 +40,12 @@ class Ranks:
 
     Attributes:
         place: Which of them this one is.
+        lost: The ranks that died or do not answer; known when an error says so.
     """
 
     def __init__(self, where: Place, store: Store):
-        self.place, self._store, self._broken = where, store, False
+        self.place, self._store, self.lost = where, store, list[int]()
+        self._broken = False
         dist.init_process_group("gloo", store=store, rank=where.rank, world_size=where.ranks, timeout=_FOREVER)
         if where.ranks > 1:
             threading.Thread(target=self._answer, daemon=True).start()
@@ -99,10 +101,10 @@ class Ranks:
         """Let the ranks of a machine do something one after another."""
         most = max(self.everywhere(self.place.here_ranks))
         for _ in range(self.place.here):
-            dist.barrier()
+            dist.barrier(group=self._objects)
         yield
         for _ in range(self.place.here, most):
-            dist.barrier()
+            dist.barrier(group=self._objects)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -159,11 +161,13 @@ class Ranks:
             self._wait([self._key("alive", rank) for rank in others])
             reasons = {rank: self._reason(rank) for rank in others}
             own = [f"rank {rank} failed in '{phase}': {reason}" for rank, reason in reasons.items() if reason]
-            dead = [rank for rank in others if not self._store.check([self._key("alive", rank)])]
-            if own or dead or interrupted:
-                if not own and not dead:
-                    return None
-                return own[0] if own else f"{_ranks(dead)} died or does not answer in '{phase}'"
+            self.lost = [rank for rank in others if not self._store.check([self._key("alive", rank)])]
+            if own:
+                return own[0]
+            if self.lost:
+                return f"{_ranks(self.lost)} died or does not answer in '{phase}'"
+            if interrupted:
+                return None
             self._wait([self._key("failed", rank) for rank in others])
             stuck = [rank for rank in others if not self._store.check([self._key("failed", rank)])]
         except RuntimeError:  # the store is kept by torchrun on the first machine

@@ -1,0 +1,56 @@
+"""Ranks forked from a process that has loaded PyTorch and computed nothing yet: quick, where torchrun takes long."""
+
+import multiprocessing
+import os
+import socket
+import traceback
+
+from steadyrl.backends.fsdp import plugin
+
+LOADED = ["steadyrl.backends.fsdp.backend", "peft", "transformers.models.llama.modeling_llama", "steadyrl.train"]
+
+
+def on_ranks(count, work, *args):
+    """Do ``work(*args)`` on rank 0 while the others follow; return what it returns and the exit codes of all ranks.
+
+    What rank 0 raises is returned; None where it was killed. ``work`` is a function of a module.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LOADED)
+    mine, theirs = context.Pipe()
+    ranks = [context.Process(target=_rank, args=(rank, count, port, theirs, work, args)) for rank in range(count)]
+    for rank in ranks:
+        rank.start()
+    theirs.close()
+    try:
+        found = mine.recv() if mine.poll(120) else AssertionError("rank 0 did not end in time")
+    except EOFError:
+        found = None
+    for rank in ranks:
+        rank.join(60)
+        rank.kill()
+    return found, [rank.exitcode for rank in ranks]
+
+
+def _rank(rank, count, port, pipe, work, args):
+    os.environ |= {
+        "TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": str(rank),
+        "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count),
+    }  # fmt: skip
+    if rank:
+        pipe.close()
+        os._exit(plugin.follow())
+    try:
+        found = work(*args)
+    except Exception as error:
+        traceback.print_exc()
+        found = error
+    pipe.send(found)
+    pipe.close()
+    from steadyrl.backends.fsdp.ranks import joined
+
+    joined().leave()
+    os._exit(0)

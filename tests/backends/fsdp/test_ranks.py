@@ -1,0 +1,66 @@
+"""Training on two ranks: the numbers of one process, checkpoints for any number of ranks, errors that name a rank."""
+
+import json
+
+import pytest
+
+from steadyrl.errors import CheckpointError, RankError
+from tests import needs
+from tests.backends.fsdp import work
+from tests.backends.fsdp.forked import on_ranks
+
+needs.package("torch")
+needs.package("transformers")
+needs.package("peft")
+
+from steadyrl.backends.fsdp import state  # noqa: E402
+
+WORDS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
+
+
+@pytest.fixture
+def settings(tiny_models, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in WORDS))
+    return {
+        "run": {"steps": 3, "checkpoint_every": 1, "doctor_every": 0, "token_details_every": 0, "rollouts_every": 1},
+        "model": {"path": str(tiny_models["llama"])},
+        "backend": {"name": "fsdp", "device": "cpu", "threads": 1},
+        "algorithm": {"name": "ppo"},
+        "task": {"name": "prompts", "args": {"path": str(prompts)}},
+        "rewards": {"length": 1.0},
+        "sampling": {"max_new_tokens": 6},
+        "rollout": {"prompts_per_step": 3, "samples_per_prompt": 3},
+        "update": {"learning_rate": 1e-3, "warmup_steps": 0, "kl_old_limit": 10.0, "epochs": 1},
+        "evaluate": {"problems": 0},
+    }
+
+
+def test_two_ranks_make_the_numbers_of_one_process_and_one_rank_goes_on_from_their_checkpoint(settings, tmp_path):
+    metrics, texts = work.trained(settings, tmp_path / "alone", "backend.name=torch")
+    shared = tmp_path / "shared"
+    found, codes = on_ranks(2, work.trained, settings, shared, "run.steps=2")
+    assert codes == [0, 0], found
+    found, codes = on_ranks(1, work.trained, settings, shared)
+    assert codes == [0], found
+    assert found[1] == texts
+    assert len(found[0]) == len(metrics) == 3
+    for one, other in zip(metrics, found[0], strict=True):
+        assert other == pytest.approx(one, rel=1e-6, abs=1e-5)
+        assert other["loss/total"] == pytest.approx(one["loss/total"], abs=1e-6)
+        assert one["grad_norm"] > 0.1
+    policy = shared / "checkpoints" / "000002" / "policy"
+    assert {file.name for file in policy.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+def test_a_rank_that_dies_ends_the_run_with_an_error_that_names_it_and_what_was_done(settings):
+    found, codes = on_ranks(2, work.lose_a_rank, settings)
+    assert isinstance(found, RankError)
+    assert str(found).startswith("rank 1 died or does not answer in 'step'; go on from the last checkpoint")
+    assert codes == [0, -9]
+
+
+def test_a_checkpoint_of_another_backend_is_refused(tmp_path):
+    (tmp_path / "policy").mkdir()
+    with pytest.raises(CheckpointError, match="holds no 'shares': another backend than fsdp wrote it; resume with"):
+        state.load(tmp_path, whole=None, group=None)
