@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.families import Block, Function, Plan, plan_of
 from steadyrl.backends.torch.shared import Prompts, pays
@@ -350,6 +351,9 @@ def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | No
         inner = _weights(adapted.base_layer)
         if inner is None or adapted.disable_adapters or len(adapted.active_adapters) != 1:
             return None
+        added = added_to(module)
+        if added is not None and type(added.base) is nn.Linear and added.down.dtype == inner[0].dtype:
+            return torch.addmm(inner[0], added.up, added.down, alpha=added.scale), inner[1]
         delta = adapted.get_delta_weight(adapted.active_adapters[0])
         if type(adapted.base_layer) is not nn.Linear:
             delta = delta.t()  # get_delta_weight answers in the layout of the layer it adapts

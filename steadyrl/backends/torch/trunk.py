@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.decoder import norm
 from steadyrl.backends.torch.families import Block, Plan
 from steadyrl.backends.torch.packed import Packed, Segments
@@ -92,15 +93,26 @@ def _closed(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
     """Return a layer's output [K, H]."""
-    x = x + block.out(_attend(plan, block, norm(block.norm_attention)(x), turns, packed, masks))
+    x = x + _linear(block.out, _attend(plan, block, norm(block.norm_attention)(x), turns, packed, masks))
     inner = norm(block.norm_mlp)(x)
     if len(block.mlp_in) == 2:
         gate, up = block.mlp_in
-        inner = plan.activation(gate(inner)) * up(inner)
+        inner = plan.activation(_linear(gate, inner)) * _linear(up, inner)
     else:
-        inner = plan.activation(block.mlp_in[0](inner))
-    found: torch.Tensor = x + block.mlp_out(inner)
-    return found
+        inner = plan.activation(_linear(block.mlp_in[0], inner))
+    return x + _linear(block.mlp_out, inner)
+
+
+def _linear(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return a linear module's output; a plain adapter's second product adds to it, without passes of their own."""
+    adapter = added_to(module)
+    if adapter is not None and x.dtype == adapter.down.dtype:
+        low = F.linear(x, adapter.down)
+        found: torch.Tensor = adapter.base(x)
+        if found.dtype == low.dtype:
+            return found.addmm_(low, adapter.up.t().to(low.dtype), alpha=adapter.scale)
+    applied: torch.Tensor = module(x)
+    return applied
 
 
 def _attend(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
@@ -127,9 +139,9 @@ def _projected(plan: Plan, block: Block, x: torch.Tensor) -> tuple[torch.Tensor,
     """Return queries [K, heads, head_dim], keys and values [K, kv_heads, head_dim]."""
     width = plan.head_dim
     if len(block.qkv) == 3:
-        q, k, v = (module(x).view(len(x), -1, width) for module in block.qkv)
+        q, k, v = (_linear(module, x).view(len(x), -1, width) for module in block.qkv)
         return q, k, v
-    joined = block.qkv[0](x).view(len(x), -1, width)
+    joined = _linear(block.qkv[0], x).view(len(x), -1, width)
     q, k, v = joined.split([plan.heads, plan.kv_heads, plan.kv_heads], dim=1)
     return q, k, v
 

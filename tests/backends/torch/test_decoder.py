@@ -116,6 +116,43 @@ def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(na
             torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["llama, untied, biases", "gpt2"])
+def test_packed_hidden_states_and_gradients_of_an_adapter_equal_its_own_forward(name):
+    peft = needs.package("peft")
+    targets = ["c_attn", "c_proj", "c_fc"] if name == "gpt2" else "all-linear"
+    settings = peft.LoraConfig(
+        r=4, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2"
+    )
+    model = peft.get_peft_model(random_model(name), settings).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        for key, parameter in model.named_parameters():
+            if "lora_B" in key:
+                parameter.data.normal_(std=0.3)
+    inner, batch = model.get_base_model(), some_rows(sharing=False)
+    leaves = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    weights = torch.randn(int(batch.completion_mask.sum()), 32, generator=torch.Generator().manual_seed(1))
+
+    def of_rows():
+        rows = []
+        for i, length in enumerate(batch.lengths):
+            ids = torch.from_numpy(batch.tokens[i, :length].astype(np.int64))[None]
+            hidden = inner.base_model(input_ids=ids).last_hidden_state[0]
+            rows.append(hidden[np.flatnonzero(batch.completion_mask[i]) - 1])
+        return torch.cat(rows)
+
+    found, expected = hidden_states(plan_of(inner), pack(batch, torch.device("cpu"))), of_rows()
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    pairs = [torch.autograd.grad((hidden * weights).sum(), leaves) for hidden in (found, expected)]
+    for one, other in zip(*pairs, strict=True):
+        assert other.abs().max() > 0
+        torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
+    with model.disable_adapter():
+        off = hidden_states(plan_of(inner), pack(batch, torch.device("cpu")))
+        torch.testing.assert_close(off, of_rows(), atol=2e-5, rtol=1e-4)
+    assert (off - found).abs().max() > 1e-2
+
+
 def test_packing_long_rows_takes_memory_in_proportion_to_their_tokens():
     """Four of 3,000 tokens: a mask of what each may attend to would have 36 million places."""
     rng = np.random.default_rng(0)

@@ -1,0 +1,42 @@
+"""What a LoRA adapter adds to a linear module, told apart from the variants that compute something else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Added:
+    """What one plain adapter adds to x @ base.weight.T: scale * x @ down.T @ up.T.
+
+    Attributes:
+        base: The linear module that is adapted.
+        down: [rank, in].
+        up: [out, rank].
+        scale: Alpha over the rank.
+    """
+
+    base: nn.Module
+    down: torch.Tensor
+    up: torch.Tensor
+    scale: float
+
+
+def added_to(module: nn.Module) -> Added | None:
+    """Return what the adapter around a module adds, or None where there is none, or not a single plain one."""
+    name = f"{type(module).__module__}.{type(module).__name__}"
+    whole: Any = module
+    if name != "peft.tuners.lora.layer.Linear" or whole.disable_adapters or whole.merged:
+        return None
+    if len(whole.active_adapters) != 1:
+        return None
+    adapter = whole.active_adapters[0]
+    down, up = whole.lora_A[adapter], whole.lora_B[adapter]
+    plain = adapter not in whole.lora_variant and type(whole.lora_dropout[adapter]) is nn.Identity
+    if not plain or up.bias is not None:
+        return None
+    return Added(whole.base_layer, down.weight, up.weight, whole.scaling[adapter])
