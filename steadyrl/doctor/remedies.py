@@ -8,8 +8,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Times, Value
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, update_size
+from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, setting, update_size
 
 HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0

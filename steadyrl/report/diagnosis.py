@@ -135,7 +135,7 @@ def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check]) -> dict[st
     names = {check.name for check in checks}
     found = [finding for finding in diagnosis.findings if finding.check in names]
     silent = [gap for gap in diagnosis.unknown if gap.check in names]
-    word = "not measured" if len(silent) == len(checks) else "fine"
+    word = "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
     if found:
         word = SEVERITIES[min(SEVERITIES.index(finding.severity) for finding in found)]
     rows = _rows(diagnosis.run, SHOWN[topic])

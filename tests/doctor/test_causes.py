@@ -73,9 +73,9 @@ def test_roots_of_one_severity_stand_by_their_first_step():
 
 
 def test_what_is_worth_knowing_only_does_not_explain_a_harm_that_does_not_point_at_it():
-    known, harm = found("reward_hacking", 10, "info"), found("over_training", 20, "warning")
-    assert placed(known, harm) == [("over_training", 0), ("reward_hacking", 0)]
-    assert placed(replace(known, severity="warning"), harm) == [("reward_hacking", 0), ("over_training", 1)]
+    known, harm = found("length_collapse", 10, "info"), found("reward_hacking", 20, "warning")
+    assert placed(known, harm) == [("reward_hacking", 0), ("length_collapse", 0)]
+    assert placed(replace(known, severity="warning"), harm) == [("length_collapse", 0), ("reward_hacking", 1)]
 
 
 def test_findings_that_say_the_same_are_put_together_with_all_their_evidence():

@@ -38,7 +38,7 @@ def test_a_check_of_whatever_is_logged_is_shown_by_what_it_names():
 
 def test_a_family_is_found_by_its_members():
     made = run(**{"heldout/f1": [series("heldout/f1", "eval_f1")]})
-    assert deciding_series(made, finding("over_training"), BY_NAME).source == "eval_f1"
+    assert deciding_series(made, finding("reward_hacking"), BY_NAME).source == "eval_f1"
 
 
 def test_nothing_logged_gives_nothing():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from steadyrl.doctor.series import Series
-from steadyrl.doctor.statistics.drops import drop
+from steadyrl.doctor.statistics.levels import drop
 
 
 def series(values):

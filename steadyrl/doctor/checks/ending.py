@@ -11,8 +11,7 @@ from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.readings import fell, learns, number
+from steadyrl.doctor.statistics.readings import fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 
 SOME, NOTABLE, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.3, 0.5, 0.9  # shares cut off

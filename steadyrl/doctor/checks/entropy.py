@@ -10,7 +10,6 @@ from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.checks.sampler import SAMPLING_REMEDY, sampling_gap
 from steadyrl.doctor.remedies import calmer, plain_sampling
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
     heldout_rises,
@@ -19,6 +18,7 @@ from steadyrl.doctor.statistics.readings import (
     levels,
     nothing_to_learn,
     number,
+    setting,
 )
 from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import TOKEN, find

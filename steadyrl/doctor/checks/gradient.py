@@ -9,8 +9,7 @@ from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import slower, times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.measures import setting, share_with_spike
-from steadyrl.doctor.statistics.readings import learns, levels, number
+from steadyrl.doctor.statistics.readings import learns, levels, number, setting, share_with_spike
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.types import Severity
 

@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import FEWEST, measure
+from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import number, within
 
 # Held-out measurements of which more is not better, or that are no goal.
@@ -31,10 +31,10 @@ def _hacking(run: Run) -> Result | list[Result]:
         return Unknown(why, ("heldout/*", "reward_part/*"))
     if given_up := _given_up(reward, parts):
         return given_up
+    found: list[Result] = [_past_peak(name, series, reward) for name, series in heldout.items()]
     rewards = measure(reward)
     if rewards is None or not rewards.rose:
-        return None
-    found: list[Result] = []
+        return found
     for name, series in (heldout or parts).items():
         levels = measure(series)
         if levels is None or not levels.fell:
@@ -44,9 +44,7 @@ def _hacking(run: Run) -> Result | list[Result]:
         since = levels.steps[min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1)]  # clearly below the start from there
         told = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
         rise = f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
-        shown = (
-            f"noise explains a difference of {number(levels.least)}, and one of {number(rewards.least)} of the reward"
-        )
+        shown = f"noise explains a difference of {number(levels.least)}; of the reward one of {number(rewards.least)}"
         cause = "held_out_falls" if grave else "part_falls"
         found.append(
             Found(cause, "critical" if grave else "info", int(since), f"{rise} while {told}", (f"{name}: {shown}",))
@@ -90,6 +88,24 @@ def _goals(run: Run, family: str) -> dict[str, Series]:
     return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
 
 
+def _past_peak(name: str, series: Series, reward: Series) -> Result:
+    levels = measure(series)
+    if levels is None or levels.fell:
+        return None
+    top = int(levels.means.argmax())
+    best, since = float(levels.means[top]), int(levels.steps[top])
+    gain, lost = best - levels.first, best - levels.end
+    if top == 0 or gain <= levels.least or lost <= max(levels.least, LOST_SHARE * gain):
+        return None
+    rewards = measure(within(reward, since, int(reward.steps[-1])))
+    if rewards is None or rewards.fell:
+        return None
+    told = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
+    shown = f"heldout/{name}: {number(levels.first)} at first; noise explains {number(levels.least)}"
+    steps = {"steps": max(since, 1)}
+    return Found("past_peak", "warning", since, f"{told} the training reward did not fall", (shown,), change=steps)
+
+
 HIGHEST = "Read the completions with the highest rewards and close the gap in the reward; keep the checkpoint with the "
 reward_hacking = Check(
     name="reward_hacking", topic="Reward",
@@ -112,52 +128,13 @@ reward_hacking = Check(
               "falls in training as well, or the held-out reward as a whole rises, or nothing is held out. Worth "
               "knowing; which of the parts counts is yours to say",
               "Give the part that falls more weight if it counts; hold out problems and measure what you want."),
+        Cause("past_peak", "a measurement on held-out problems rose, was best in the middle of the run, and lost at "
+              "least a quarter of that gain again, beyond its noise, while the training reward did not fall: the "
+              "policy fits the training problems or the reward's gaps more than the task",
+              "Use the checkpoint at the peak; plan so many steps, or more and other problems."),
     ),
     find=_hacking, needs=("reward",), applies=learning_reward, follows=("length_collapse", "length_explosion"),
     shows=("heldout/", "reward"),
     source="Secrets of RLHF I (arXiv 2307.04964, abstract): the reward curve misleads; noise of block means as in "
     "docs/doctor/statistics.md",
-)  # fmt: skip
-
-
-def _over(run: Run) -> Result | list[Result]:
-    heldout, reward = _goals(run, "heldout/"), run.needed("reward")
-    if not heldout:
-        return Unknown("nothing is measured on held-out problems", ("heldout/*",))
-    if max(len(series) for series in heldout.values()) < FEWEST:
-        return Unknown(f"fewer than {FEWEST} held-out evaluations show no peak", ("heldout/*",))
-    return [_past_peak(name, series, reward) for name, series in heldout.items()]
-
-
-def _past_peak(name: str, series: Series, reward: Series) -> Result:
-    levels = measure(series)
-    if levels is None:
-        return None
-    top = int(levels.means.argmax())
-    best, since = float(levels.means[top]), int(levels.steps[top])
-    gain, lost = best - levels.first, best - levels.end
-    if top == 0 or gain <= levels.least or lost <= max(levels.least, LOST_SHARE * gain):
-        return None
-    rewards = measure(within(reward, since, int(reward.steps[-1])))
-    if rewards is None or rewards.fell:
-        return None
-    told = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
-    shown = f"heldout/{name}: {number(levels.first)} at first; noise explains {number(levels.least)}"
-    steps = {"steps": max(since, 1)}
-    return Found("past_peak", "warning", since, f"{told} the training reward did not fall", (shown,), change=steps)
-
-
-over_training = Check(
-    name="over_training", topic="Reward",
-    title="A held-out measurement passed its peak while the training reward went on rising.",
-    symptom="A measurement on held-out problems rose, was best in the middle of the run, and lost at least a quarter "
-    "of that gain again, beyond its noise; the training reward did not fall in the same time.",
-    healthy="The last held-out measurement is about the best one.",
-    causes=(
-        Cause("past_peak", "the policy fits the training problems or the reward's gaps more than the task. If the "
-              "training reward fell too, the run broke for another reason and reward_falling says so",
-              "Use the checkpoint at the peak; plan so many steps, or more and other problems."),
-    ),
-    find=_over, needs=("reward",), applies=learning_reward, follows=("reward_hacking",), shows=("heldout/", "reward"),
-    source="steadyrl's own rule; noise of block means as in docs/doctor/statistics.md",
 )  # fmt: skip

@@ -11,8 +11,7 @@ from steadyrl.doctor.check import Cause, Check, Found, Result
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
-from steadyrl.doctor.statistics.measures import reward_spread
-from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, update_size, within
+from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
 from steadyrl.doctor.statistics.signals import MIN_STEPS, SPIKE_WINDOW
 from steadyrl.doctor.statistics.units import find, together
 from steadyrl.stats import MAD_TO_STD

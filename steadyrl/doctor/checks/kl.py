@@ -10,7 +10,6 @@ from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.checks.kl_control import coefficient_moves, target_in
 from steadyrl.doctor.remedies import calmer, learning_rate, more_samples, times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
     direction,
@@ -19,6 +18,7 @@ from steadyrl.doctor.statistics.readings import (
     levels,
     nothing_to_learn,
     number,
+    setting,
     update_size,
     within,
 )

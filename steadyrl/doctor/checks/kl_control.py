@@ -9,8 +9,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.readings import number, steps_of
+from steadyrl.doctor.statistics.readings import number, setting, steps_of
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
 from steadyrl.doctor.statistics.units import PREFERRED, SEQUENCE, TOKEN, find
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import kl_coef, setting
-from steadyrl.doctor.statistics.readings import fell, number
+from steadyrl.doctor.statistics.readings import fell, kl_coef, number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 

@@ -8,7 +8,6 @@ from steadyrl.doctor.check import Cause, Check, Found, Result
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower, times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     clips_by_design,
@@ -17,6 +16,7 @@ from steadyrl.doctor.statistics.readings import (
     levels,
     nothing_to_learn,
     number,
+    setting,
     update_size,
     updates_per_step,
     within,

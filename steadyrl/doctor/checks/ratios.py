@@ -7,13 +7,13 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import calmer, learning_rate, times, to
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import setting
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     clips_by_design,
     large_updates,
     moves_at_once,
     number,
+    setting,
     update_size,
     updates_per_step,
     within,

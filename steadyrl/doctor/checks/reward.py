@@ -7,10 +7,15 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import learning_rate, more_samples, slower, times
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.drops import drop
-from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.measures import worth_having
-from steadyrl.doctor.statistics.readings import levels, nothing_to_learn, number, update_size, updates_per_step
+from steadyrl.doctor.statistics.levels import drop, measure
+from steadyrl.doctor.statistics.readings import (
+    levels,
+    nothing_to_learn,
+    number,
+    update_size,
+    updates_per_step,
+    worth_having,
+)
 from steadyrl.doctor.statistics.signals import MIN_STEPS, smallest_detectable, tail, trend
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 from steadyrl.types import Severity

@@ -7,8 +7,7 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import reward_spread
-from steadyrl.doctor.statistics.readings import levels, number
+from steadyrl.doctor.statistics.readings import levels, number, reward_spread
 from steadyrl.doctor.statistics.signals import MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 from steadyrl.types import Severity

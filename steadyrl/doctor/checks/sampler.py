@@ -9,8 +9,7 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import plain_sampling
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.readings import number
+from steadyrl.doctor.statistics.readings import number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, long_run_error, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
 

@@ -10,8 +10,7 @@ from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward, shows_no_gain
 from steadyrl.doctor.remedies import both, more_samples, to
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.readings import learns, number
+from steadyrl.doctor.statistics.readings import learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, tail
 from steadyrl.doctor.statistics.units import together
 from steadyrl.types import Severity

@@ -9,8 +9,7 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import both, times, to
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.measures import setting, share_with_spike
-from steadyrl.doctor.statistics.readings import learns, number
+from steadyrl.doctor.statistics.readings import learns, number, setting, share_with_spike
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts
 from steadyrl.doctor.statistics.units import together
 

@@ -25,6 +25,11 @@ SPARSE = 5  # steps between points, from which noise has forgotten most of itsel
 CLEAR, CLEAR_IF_SHORT = 5.0, 8.0  # errors of a block mean; see above for the rates
 MOVING = 4.0  # times the usual scatter: a block in which the level jumps or climbs says nothing of the noise
 MOST_ALIKE = 0.9  # neighbouring steps' correlation that is allowed for at most
+# One split into two levels has no width: it finds what breaks within fewer steps than a block has, and in short logs.
+AFTER = 3  # points at the new level, at least: one bad batch is no loss
+DROP_CLEAR = 4.0  # scatters about the two levels that lie between them, with three points or more before
+DROP_CLEAR_FROM_FEW = 8.0  # with fewer, whose own scatter is hardly known
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -145,3 +150,38 @@ def _calm(rows: np.ndarray) -> np.ndarray:
     power = (errors * errors).sum(axis=1)  # [count]
     calm: np.ndarray = errors[power <= MOVING * np.median(power)] if len(rows) > 3 else errors
     return calm
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Where a series fell: the first step at the lower level, and both levels."""
+
+    step: int
+    before: float
+    after: float
+
+
+def drop(series: Series) -> Drop | None:
+    """Return where a series fell from one level to a lower one and stayed, or None.
+
+    A steady decline is split in the middle by the same arithmetic; its distances from the two levels are too large.
+
+    Args:
+        series: Finite values; fewer than four show nothing.
+    """
+    x, n = series.values, len(series)
+    if n < AFTER + 1:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums, squares = np.cumsum(x), np.cumsum(x * x)
+        k = np.arange(1, n - AFTER + 1)  # points before
+        first, second = sums[k - 1] / k, (sums[-1] - sums[k - 1]) / (n - k)
+        errors = squares[-1] - k * first * first - (n - k) * second * second
+    if not np.isfinite(errors).all():
+        return None
+    at = int(errors.argmin())
+    before, after = float(first[at]), float(second[at])
+    scatter = float(np.sqrt(max(errors[at], 0.0) / max(n - 2, 1)))
+    clear = DROP_CLEAR if k[at] >= AFTER else DROP_CLEAR_FROM_FEW
+    least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
+    return Drop(int(series.steps[k[at]]), before, after) if before - after > least else None

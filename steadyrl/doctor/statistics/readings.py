@@ -1,4 +1,4 @@
-"""What several checks ask of a run: does the reward rise, are the updates large, how many are there."""
+"""What several checks ask of a run: a setting, does the reward rise, are the updates large, what would matter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.drops import drop
-from steadyrl.doctor.statistics.levels import FEWEST, measure
-from steadyrl.doctor.statistics.measures import setting
-from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail, trend
+from steadyrl.doctor.statistics.levels import FEWEST, drop, measure
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail, trend
 from steadyrl.doctor.statistics.units import find
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
@@ -20,6 +18,9 @@ CLIP_LARGE = 0.3
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
+
+
+WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 
 
 def number(x: float) -> str:
@@ -152,3 +153,54 @@ def nothing_to_learn(run: Run) -> str:
     if spread is not None and np.median(spread.values) <= 1e-9:
         return "the rewards of a step do not differ (reward standard deviation 0)"
     return ""
+
+
+def setting(run: Run, name: str) -> float | None:
+    """Return a setting if it is known and a number."""
+    value = run.settings.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def kl_coef(run: Run, like: Series) -> np.ndarray | None:
+    """Return the coefficient of the KL penalty at the steps of ``like`` [n], the last known one at each; or None."""
+    logged = run.get("kl_coef")
+    if logged is not None:
+        at = np.searchsorted(logged.steps, like.steps, side="right") - 1
+        known: np.ndarray = logged.values[np.maximum(at, 0)]
+        return known
+    fixed = setting(run, "kl_coef")
+    return None if fixed is None else np.full(len(like), fixed)
+
+
+def reward_spread(run: Run) -> Series | None:
+    """Return the spread of a step's rewards: of all, of those of one prompt, or of the only part; or None."""
+    parts = list(run.parts("reward_part_std/").values())
+    return run.get("reward_std") or run.get("reward_std_within") or (parts[0] if len(parts) == 1 else None)
+
+
+def worth_having(run: Run, level: float) -> float:
+    """Return the smallest change of the mean reward that matters, in units of the reward.
+
+    A quarter of the spread between completions: so much moves one completion in ten past another. Where the spread is
+    not logged, a tenth of the level.
+    """
+    spread = run.get("reward_std") or run.get("reward_std_within")
+    typical = float(np.median(spread.values)) if spread is not None else 0.0
+    return WORTH_SPREAD * typical if typical > 0 else WORTH_LEVEL * abs(level)
+
+
+def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) -> float:
+    """Return the share of ``steps`` at which, or up to ``before`` points before which, a series left its usual range.
+
+    Args:
+        series: Spikes count upwards and downwards; None has none.
+        steps: [m], m >= 1.
+        before: In logged points of the series.
+    """
+    if series is None:
+        return 0.0
+    count = np.zeros(len(series) + 1)
+    count[1:][strays(series)] = 1.0
+    count = np.cumsum(count)  # [n + 1], spikes among the first i points
+    at = np.searchsorted(series.steps, steps, side="right")
+    return float((count[at] > count[np.maximum(at - before - 1, 0)]).mean())

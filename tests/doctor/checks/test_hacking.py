@@ -1,6 +1,6 @@
 import numpy as np
 
-from steadyrl.doctor.checks.hacking import over_training, reward_hacking
+from steadyrl.doctor.checks.hacking import reward_hacking
 from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, series, unclear
 
 N = 300
@@ -44,30 +44,25 @@ def test_a_reward_that_does_not_rise_hacks_nothing():
 def test_with_the_trained_reward_alone_it_cannot_be_told():
     run = healthy(n=N, without=[*PARTS, "heldout/retrieval"])
     assert "heldout/*" in unclear(reward_hacking(run)).would_tell
-    assert "heldout/*" in unclear(over_training(run)).would_tell
+    assert "heldout/*" in unclear(reward_hacking(run)).would_tell
 
 
 def test_held_out_problems_past_their_peak_name_the_checkpoint():
     course = np.concatenate([np.linspace(0.1, 0.6, 10), np.linspace(0.6, 0.25, 10)])  # best at evaluation 10: step 150
-    found = finding(over_training(healthy(n=N, heldout__retrieval=heldout(course))))
+    found = finding(reward_hacking(healthy(n=N, heldout__retrieval=heldout(course))))
     assert found.cause == "past_peak"
     assert 105 <= found.since_step <= 165
     assert found.overrides == (f"run.steps={found.since_step}",)
 
 
-def test_a_run_that_broke_altogether_is_not_over_training():
+def test_a_run_that_broke_altogether_is_not_reward_hacking():
     course = np.concatenate([np.linspace(0.1, 0.6, 10), np.linspace(0.6, 0.25, 10)])
     reward = np.interp(np.arange(N), AT, course) + noise(np.random.default_rng(0), N, 0.02)
-    assert said(over_training(healthy(n=N, heldout__retrieval=heldout(course), reward=reward))) == []
+    assert said(reward_hacking(healthy(n=N, heldout__retrieval=heldout(course), reward=reward))) == []
 
 
 def test_a_plateau_with_noise_is_no_peak():
     for seed in range(50):
         rng = np.random.default_rng(seed)
         course = rise(len(AT), 0.1, 0.5, 5.0) + noise(rng, len(AT), 0.02)
-        assert said(over_training(healthy(seed, N, heldout__retrieval=series("heldout/retrieval", course, AT)))) == []
-
-
-def test_five_evaluations_show_no_peak():
-    few = series("heldout/retrieval", [0.1, 0.4, 0.6, 0.4, 0.1], [0, 60, 120, 180, 240])
-    assert "fewer than 6" in unclear(over_training(healthy(n=N, heldout__retrieval=few))).message
+        assert said(reward_hacking(healthy(seed, N, heldout__retrieval=series("heldout/retrieval", course, AT)))) == []
