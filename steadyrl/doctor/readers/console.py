@@ -45,6 +45,7 @@ class _Console:
         self.config, self.bars = PrintedConfig(), Bars()
         self.verl, self.dicts, self.words = Rows(("step",)), Rows(), Words()
         self.framed = False  # whether there are tables of completions
+        self._begun = ""  # a dict whose end is on a later line
 
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
@@ -56,7 +57,11 @@ class _Console:
             self.bars.see(line)
         self.framed |= "┃ Prompt" in line
         self.config.add(line)
-        if "{" in line and _is_metrics(row := _dict_in(line)):
+        texts = [self._begun + line, line] if self._begun else [line]
+        begins = texts[0].rfind("{") > texts[0].rfind("}") and len(texts[0]) < MAX_TEXT
+        self._begun = texts[0] if begins else ""
+        row = next(filter(None, map(_dict_in, texts)), {}) if "}" in line else {}
+        if _is_metrics(row):
             self.bars.rows += 1
             self.dicts.put(row)
         elif not self.dicts.count and not self.verl.count:

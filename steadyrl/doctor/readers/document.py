@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steadyrl.doctor.readers.lines import head, parse_json
+from steadyrl.doctor.readers.lines import head, parse_json, text_of
 from steadyrl.doctor.readers.rows import SUMMARY, Rows
 from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
 from steadyrl.doctor.series import RawLog
@@ -16,6 +17,8 @@ from steadyrl.errors import RunError
 
 MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
 MAX_RUNS = 1000
+MAX_TORN = 100  # objects that begin and do not end
+TORN = "the JSON is torn or a part of one: its whole rows are read, settings are not"
 STATE, HISTORY = "trainer_state.json", "log_history"  # of Hugging Face's Trainer, which writes one at every checkpoint
 STEPS = ("step", "steps", "global_step", "iteration", "iterations", "epoch", "epochs")
 
@@ -56,6 +59,10 @@ def read(path: Path) -> list[RawLog]:
     if len(content) > MAX_BYTES:
         raise RunError(f"'{path}' is larger than a JSON file of metrics may be ({MAX_BYTES >> 20} MiB): use JSON lines")
     found = parse_json(content)
+    if found is None and (whole := _whole_rows(text_of(content))):
+        rows = Rows()
+        rows.add(whole)
+        return [rows.log(str(path), "trainer_state" if HISTORY.encode() in content else "jsonl", {}, [TORN])]
     if not isinstance(found, dict | list):
         raise RunError(f"'{path}' is torn, or nested too deeply for JSON; name another log of the run")
     if isinstance(found, dict) and HISTORY in found and not isinstance(found[HISTORY], list):
@@ -63,6 +70,20 @@ def read(path: Path) -> list[RawLog]:
     parts = list(_parts(found if isinstance(found, dict) else {"": found}))
     held = [part for part in parts if part.rows or part.lists]
     return [_log(path, part, parts[0].settings, len(held) > 1) for part in held[:MAX_RUNS]]
+
+
+def _whole_rows(text: str) -> list[dict[str, Any]]:
+    """Return the objects with a number that a torn JSON text, or a part of one, holds as a whole."""
+    found, at, failures, decoder = list[dict[str, Any]](), text.find("{"), 0, json.JSONDecoder()
+    while at >= 0 and failures < MAX_TORN:
+        try:
+            row, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            failures, end = failures + 1, at + 1
+        else:
+            found += [row] if SUMMARY not in row and any(number(value) is not None for value in row.values()) else []
+        at = text.find("{", end)
+    return found
 
 
 @dataclass

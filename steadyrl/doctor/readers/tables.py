@@ -27,6 +27,7 @@ MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode", re.IGNORECASE)
+COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 NOTHING = {"no log", "", "-", "none"}
@@ -99,15 +100,19 @@ def _by_run(names: Sequence[str]) -> Split:
 
 
 def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
-    """Yield the cells of each row; of a row that is no text of a table, one empty cell."""
+    """Yield the cells of each row; of a row that is no text of a table, one empty cell.
+
+    Spreadsheets write semicolons where the decimal sign is a comma.
+    """
     reader = csv.reader(map(text_of, table), delimiter=separator)
     while True:
         try:
-            yield next(reader)
+            cells = next(reader)
         except StopIteration:
             return
         except csv.Error:
-            yield [""]
+            cells = [""]
+        yield [COMMA.sub(r"\1.\2", cell) for cell in cells] if separator == ";" else cells
 
 
 def find(path: Path, notes: Sequence[str]) -> RawLog | None:

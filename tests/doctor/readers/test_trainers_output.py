@@ -126,3 +126,48 @@ def test_common_names_of_the_length_of_answers(tmp_path):
     rows = "".join(json.dumps({"step": i, "avg_reward": 0.5, "response_len": 100 + i}) + "\n" for i in (1, 2))
     (run,) = runs_of(tmp_path, rows, "log.jsonl")
     assert points(run, "length") == {1: 101.0, 2: 102.0}
+
+
+ROWS = [{"loss": 0.5 * i, "reward": 1.0 + i, "kl": 0.25, "step": 10 * i} for i in (1, 2, 3)]
+STATE = {"best_metric": None, "global_step": 30, "log_history": ROWS, "max_steps": 90, "logging_steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        (",\n".join(map(json.dumps, ROWS)), [10, 20, 30]),
+        (",\n".join(json.dumps(row, indent=4) for row in ROWS), [10, 20, 30]),
+        (json.dumps(STATE, indent=2)[:-100], [10, 20]),
+        (json.dumps(STATE)[:-60], [10, 20]),
+        (f'"log_history": {json.dumps(ROWS, indent=2)},\n "max_steps": 90', [10, 20, 30]),
+        ("My log:\n" + ",\n".join(str(row).replace(", ", ",\n ") for row in ROWS) + "\nAny idea?", [10, 20, 30]),
+        (
+            "".join(f"Step {row['step']}: {{\n  'reward': {row['reward']},\n  'kl': nan\n}}\n" for row in ROWS),
+            [10, 20, 30],
+        ),
+    ],
+    ids=["lines", "indented", "torn", "torn in one line", "a part of a state", "Python over lines", "behind a step"],
+)
+def test_pasted_parts_of_a_log_and_torn_documents_give_their_whole_rows(tmp_path, text, steps):
+    (run,) = runs_of(tmp_path, text)
+    assert points(run, "reward") == {step: 1.0 + step / 10 for step in steps}
+
+
+def test_what_a_torn_document_lost_is_said(tmp_path):
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps(STATE)[:-60])
+    (log,) = search(path, holds_known_metric).logs
+    assert log.format == "trainer_state"
+    assert log.notes == ("the JSON is torn or a part of one: its whole rows are read, settings are not",)
+
+
+def test_a_decimal_comma_of_a_spreadsheet_is_read(tmp_path):
+    (run,) = runs_of(tmp_path, "step;reward;kl\n1;0,5;-1,25e-2\n2;0,75;nan\n", "excel.csv")
+    assert points(run, "reward") == {1: 0.5, 2: 0.75}
+    assert points(run, "kl_ref") == {1: -0.0125}
+
+
+def test_a_torn_row_takes_no_whole_one_with_it(tmp_path):
+    text = "{'reward': 0.5, 'kl\n{'reward': 1.5, 'kl': 0.5}\n{'reward': 2.5, 'kl': 0.5}\n"
+    (run,) = runs_of(tmp_path, text)
+    assert points(run, "reward") == {1: 1.5, 2: 2.5}
