@@ -101,6 +101,7 @@ class Rows:
         if lost := int((~kept).sum()):
             self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
         steps = np.where(kept, logged, 0).astype(np.int64)
+        steps[kept] += self._offsets(steps, kept)
         valid = kept.copy()
         if self._attempts:
             attempts = np.concatenate(self._attempts)
@@ -122,6 +123,20 @@ class Rows:
         own = [NUMBERED] if len(steps) and self.step_key is None else []
         own += [f"{what}: {count}" for what, count in self._notes.items() if count]
         return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
+
+    def _offsets(self, steps: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Return what is added to the steps [n] of the rows that are kept: not 0 where steps begin again each epoch."""
+        epochs = np.full(len(steps), np.nan)
+        for places, values in self._parts.get(next((name for name in self._parts if name.lower() == "epoch"), ""), ()):
+            epochs[places] = values
+        steps, epochs = steps[kept], epochs[kept]
+        back = np.flatnonzero(np.diff(steps) < 0) + 1
+        offsets = np.zeros(len(steps), np.int64)
+        if not len(back) or not (epochs[back] == np.floor(epochs[back - 1]) + 1).all():
+            return offsets
+        self._notes["steps that begin again with each epoch are counted on"] += len(back)
+        offsets[back] = steps[back - 1] - steps[back] + (usual_distance(steps[: back[0]]) or 1)
+        return np.cumsum(offsets)
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []

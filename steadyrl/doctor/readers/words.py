@@ -26,9 +26,11 @@ ASSIGNED = re.compile(rf"({_NAME}) ?([:=]) ?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNI
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
-    r"^(?:.{0,120}?(?:[|\]]| - |\btrain )\s*)?\W*(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
+    r"^(?:.{0,120}?(?:[|\]]| - |\btrain )\s*)?\W*(?:epoch\W*\d+\W+)?(step|iter(?:ation)?|update|episode)\s*[:#]?\s*"
+    r"(\d{1,15})\b",
     re.IGNORECASE,
 )
+EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 STEP_NAMES = ("step", "global_step", "iteration", "iter")
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
 
@@ -95,8 +97,10 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
         number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
         if number is not None:
             found.setdefault(_clean(name), number)
-    for part in line[begins.end() :].split(",") if begins else ():
-        if worded := WORDED.search(part):
+    if begins and (epoch := EPOCH.search(line[: begins.end()])):
+        found["epoch"] = int(epoch[1])
+    for part in re.split(r"[,|;]", line[begins.end() :]) if begins else ():
+        if worded := WORDED.search(part.strip()):
             found.setdefault(_clean(worded[1]), spelled(worded[2].replace(",", "")))
     return {name: value for name, value in found.items() if name and value is not None}
 

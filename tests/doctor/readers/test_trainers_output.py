@@ -171,3 +171,40 @@ def test_a_torn_row_takes_no_whole_one_with_it(tmp_path):
     text = "{'reward': 0.5, 'kl\n{'reward': 1.5, 'kl': 0.5}\n{'reward': 2.5, 'kl': 0.5}\n"
     (run,) = runs_of(tmp_path, text)
     assert points(run, "reward") == {1: 1.5, 2: 2.5}
+
+
+def test_words_behind_an_epoch_and_a_step_are_read(tmp_path):
+    text = "".join(
+        f"[2026-11-20 10:00:0{i},123][INFO] - epoch 0 step {10 * i}: reward 0.{i} | kl 0.0{i} | loss -0.02\n"
+        for i in (1, 2)
+    )
+    (run,) = runs_of(tmp_path, text)
+    assert points(run, "reward") == {10: 0.1, 20: 0.2}
+    assert points(run, "kl_ref") == {10: 0.01, 20: 0.02}
+
+
+EPOCHS = [(epoch, step, 0.1 * step + epoch) for epoch in (0, 1) for step in (5, 10, 15)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(json.dumps({"epoch": e, "step": s, "reward": x}) + "\n" for e, s, x in EPOCHS),
+        "".join(f"Epoch: {e} | Step: {s}/15 | Reward: {x} | Loss: 0.5\n" for e, s, x in EPOCHS),
+        "".join(f"Epoch {e}, Step {s}, Loss: 0.5, Reward: {x}\n" for e, s, x in EPOCHS),
+        "epoch,step,reward\n" + "".join(f"{e},{s},{x}\n" for e, s, x in EPOCHS),
+    ],
+    ids=["JSON", "bars", "words", "CSV"],
+)
+def test_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path, text):
+    (run,) = runs_of(tmp_path, text, "log.csv" if text.startswith("epoch") else "log.txt")
+    expected = {5 * (i + 1): x for i, (_, _, x) in enumerate(EPOCHS)}
+    assert points(run, "reward") == pytest.approx(expected)
+    assert "steps that begin again with each epoch are counted on: 1" in run.notes
+
+
+def test_a_resumed_run_is_no_second_epoch(tmp_path):
+    rows = [(0.1, 10, 1.0), (0.2, 20, 2.0), (0.3, 30, 9.0), (0.2, 20, 2.5), (0.3, 30, 3.0)]
+    text = "".join(json.dumps({"epoch": e, "step": s, "reward": x}) + "\n" for e, s, x in rows)
+    (run,) = runs_of(tmp_path, text)
+    assert points(run, "reward") == {10: 1.0, 20: 2.5, 30: 3.0}
