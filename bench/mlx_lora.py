@@ -1,0 +1,124 @@
+"""GRPO in MLX beside mlx-lm-lora: the loss of the same batch, and processor time, in one process.
+
+    pip install "mlx-lm-lora==5.10.2"        (into an environment that has steadyrl[mlx])
+    python bench/mlx_lora.py
+
+Both read the base model, answer the same requests of the search task, and take the gradient of the same completions
+with the same advantages. Figures of a Linux CPU say nothing about a Mac.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl import config
+from steadyrl.algorithms import grpo
+from steadyrl.backends.mlx import plugin
+from steadyrl.batch import make_batch
+from steadyrl.rollout.collect import collect
+from steadyrl.tasks.search.task import SearchTask
+from steadyrl.types import Batch, Sampling
+
+ROOT = Path(__file__).parent.parent
+PROMPTS, SAMPLES, LENGTH, BETA, ROUNDS = 16, 4, 24, 0.1, 3
+ALGORITHM = grpo.build(grpo.Settings(kl_coef=BETA))
+
+
+def main() -> None:
+    """Measure, print and write bench/results/mlx_lora.json."""
+    settings = {"rewards": {"length": 1.0}, "backend": {"name": "mlx", "device": "cpu", "threads": 1}}
+    ours = plugin.create(config.resolve(settings), ALGORITHM)
+    import mlx.core as mx
+    import mlx.nn as nn
+    from mlx_lm.utils import load
+    from mlx_lm_lora import __version__
+    from mlx_lm_lora.trainer.grpo_trainer import generate_grpo, grpo_loss
+
+    problems = SearchTask(SearchTask.Settings()).problems("train")[:PROMPTS]
+    result: dict[str, Any] = {"date": date.today().isoformat(), "system": platform.system(), "peer": __version__}
+    result |= {"rollouts": PROMPTS * SAMPLES, "losses": {}, "processor_s": {}}
+    move(ours, problems)
+    folder = ROOT / "build" / "mlx-lora" / "policy"
+    ours.save(folder.parent)
+    policy, tokenizer = load(str(folder))
+    reference, _ = load(str(ours._loaded.source))
+    prompts = [ours.tokenizer.encode_prompt(problem.prompt).tolist() for problem in problems]
+    for temperature in (1.0, 0.8):
+        sampling = Sampling(LENGTH, temperature=temperature)
+        batch = scored(ours, problems, sampling)
+        rows = [batch.tokens[row, : batch.lengths[row]] for row in range(len(batch.lengths))]
+        starts = batch.completion_mask.argmax(axis=1)
+        arguments = {
+            "batch": [[row[:start].tolist() for row, start in zip(rows, starts, strict=True)]],
+            "completions": [mx.array(row[start:]) for row, start in zip(rows, starts, strict=True)],
+            "batch_indices": list(range(len(rows))),
+            "advantages": mx.array(batch.advantages.max(axis=1) + batch.advantages.min(axis=1), mx.float32),
+            "beta": BETA, "epsilon": 0.2, "max_tokens": LENGTH, "grpo_loss_type": "bnpo",
+        }  # fmt: skip
+        theirs = nn.value_and_grad(policy, lambda arguments=arguments: grpo_loss(policy, reference, **arguments)[0])
+
+        def gradient(theirs: Callable[[], Any] = theirs) -> float:
+            loss, gradients = theirs()
+            mx.eval(loss, gradients)
+            return loss.item()
+
+        def our_gradient(batch: Batch = batch, sampling: Sampling = sampling) -> float:
+            return ours.gradient(batch, ALGORITHM.loss, sampling, ALGORITHM.needs)[1]["loss/total"][0]
+
+        found = {"steadyrl": our_gradient(), "mlx-lm-lora": gradient()}
+        result["losses"][f"temperature {temperature}"] = found
+        print(f"temperature {temperature}: loss {found}")
+
+    def drawn() -> Any:
+        return generate_grpo(policy, tokenizer, prompts, LENGTH, SAMPLES, PROMPTS, "", 0.8, 0.0, 0, 0.0)
+
+    ids = [np.array(prompt, np.int32) for prompt in prompts for _ in range(SAMPLES)]
+    works = {
+        "sampling": (lambda: ours.generate(ids, sampling, range(len(ids))), drawn),
+        "reference and gradient": (lambda: (ours.score(batch, sampling, ALGORITHM.needs), our_gradient()), gradient),
+    }
+    for name, (one, other) in works.items():
+        result["processor_s"][name] = {"steadyrl": seconds(one), "mlx-lm-lora": seconds(other)}
+        print(f"{name}: processor seconds {result['processor_s'][name]}")
+    file = ROOT / "bench" / "results" / "mlx_lora.json"
+    file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def scored(backend: Any, problems: list[Any], sampling: Sampling) -> Batch:
+    """Return a prepared batch of the backend's own completions, with rewards from a seed."""
+    generator = np.random.default_rng(0)
+    groups = [
+        replace(group, rollouts=tuple(replace(r, reward=float(generator.normal())) for r in group.rollouts))
+        for group in collect(backend, problems, SAMPLES, sampling, (0, 0))
+    ]
+    batch = make_batch(groups, backend.tokenizer.pad_id)
+    return ALGORITHM.prepare(replace(batch, old=backend.score(batch, sampling, ALGORITHM.needs)), ALGORITHM.state)
+
+
+def move(backend: Any, problems: list[Any]) -> None:
+    """Take a step, so that the policy is not its reference."""
+    sampling = Sampling(LENGTH)
+    backend.step(scored(backend, problems, sampling), ALGORITHM.loss, sampling, ALGORITHM.needs, 1e-3, 1.0)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Return the processor's time of a piece of work, the least of some rounds."""
+    times = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return round(min(times), 3)
+
+
+if __name__ == "__main__":
+    main()
