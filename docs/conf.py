@@ -32,6 +32,7 @@ NAVIGATION = {
             "docs/from-trl",
             "docs/performance",
             "docs/vllm",
+            "docs/scaling",
             "docs/backends/*",
             "docs/export",
         ],

@@ -9,7 +9,7 @@
       MissingExtraError (ImportError)   an optional package is not installed
       AccessError    (OSError)      a file or folder cannot be written
       EngineError    (ConnectionError)   an outside engine does not answer, or not with what is needed
-      RankError      (ConnectionError)   another rank of a run on several GPUs died, failed or hangs
+      RankError      (RuntimeError) another rank of a run on several GPUs died, failed or hangs
       DivergedError  (ArithmeticError)   a gradient or loss is not finite
       EpisodeError   (RuntimeError) the environment of an episode broke: a page hung or crashed
 
@@ -55,7 +55,7 @@ class EngineError(SteadyError, ConnectionError):
     """An outside engine does not answer, or not with what is needed."""
 
 
-class RankError(SteadyError, ConnectionError):
+class RankError(SteadyError, RuntimeError):
     """Another rank of a run on several GPUs died, failed or hangs; nothing can be computed any more."""
 
 

@@ -140,7 +140,10 @@ class BackendSection(Section):
     # A checkpoint is the same in every framework that can read it; one that cannot says so. Each has its own settings.
     free_on_resume = frozenset({"name", "device", "args"})
 
-    name: str = Field("torch", description="'torch', 'mlx', 'toy' (NumPy with exact gradients), or an import path.")
+    name: str = Field(
+        "torch",
+        description="'torch', 'fsdp' (torch on several GPUs), 'mlx', 'toy' (NumPy), or an import path.",
+    )
     device: str = Field(
         "auto",
         description="A torch device, or 'auto' for the first available of cuda, mps and cpu. MLX has 'auto', 'cpu' and "

@@ -133,9 +133,12 @@ class Ranks:
         """End the connection to the other ranks; where rank 0 leaves, they end as well."""
         if self._broken:
             return
-        if self.place.rank == 0:
-            self.say(None)
-        dist.destroy_process_group()
+        try:
+            if self.place.rank == 0:
+                self.say(None)
+            dist.destroy_process_group()
+        except RuntimeError as error:
+            log.warning("another rank was gone before the end: %s", error)
 
     def _key(self, what: str, rank: int | None = None) -> str:
         return f"steadyrl/{what}/{self.place.rank if rank is None else rank}"
@@ -143,9 +146,12 @@ class Ranks:
     def _answer(self) -> None:
         """Answer the first roll call; a thread of its own, for the main one may wait for a rank that is gone."""
         store = cast("Any", self._store).clone()  # torch's types lack it
-        while not store.check([_CALL]):
-            time.sleep(_LOOK_S)
-        store.set(self._key("alive"), "")
+        try:
+            while not store.check([_CALL]):
+                time.sleep(_LOOK_S)
+            store.set(self._key("alive"), "")
+        except RuntimeError as error:  # it ends with the run, and this thread with it
+            log.info("rank %d has no store any more: %s", self.place.rank, error)
 
     def _lost(self, phase: str, interrupted: bool) -> str | None:
         """Call the roll, and return what became of which rank; None where nothing did.
