@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -159,14 +160,23 @@ class Differentiable(Protocol):
 class Detached(Protocol):
     """A backend whose completions may come from a program of its own, which works while the policy is updated."""
 
-    def hand_over(self) -> bool:
-        """Give the sampler the present policy; return whether ``generate`` may now be called beside ``step``.
+    def sampler_apart(self) -> AbstractContextManager[bool]:
+        """Give the sampler the present policy, and let it stay with that one inside.
 
-        Until the next call the sampler stays with the policy that it was given.
+        It gives True if ``generate`` may be called inside from another thread, beside ``step`` and ``score``; False if
+        completions need the policy that is trained.
 
         Raises:
             EngineError: The sampler cannot be reached.
         """
+
+
+@runtime_checkable
+class Apart(Protocol):
+    """An engine (``sampler.engine``) that can sample while the policy that it was given is trained further."""
+
+    def apart(self, policy: Any) -> AbstractContextManager[bool]:
+        """See Detached.sampler_apart."""
 
 
 # What a user writes: one rollout in, a number out. None is "unscored"; in a mapping the entry named like the

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from steadyrl.checkpoint import State
@@ -48,16 +48,26 @@ def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clo
         place = _place(state)
         _take_in(state, place, draw(place, clock))
     place = _place(state)
-    if not ahead or not isinstance(backend, Detached) or not backend.hand_over():
-        after = replace(state)
-        _take_in(after, place, draw(place, clock))
-        yield _due(after, ahead)
-        state.in_flight, state.curriculum, state.problems_drawn = (
-            after.in_flight[1:],
-            after.curriculum,
-            after.problems_drawn,
-        )
-        return
+    with _sampler_apart(backend) if ahead else nullcontext(False) as apart:
+        if apart:
+            yield from _beside(state, place, ahead, draw, clock)
+            return
+    after = replace(state)
+    _take_in(after, place, draw(place, clock))
+    yield _due(after, ahead)
+    state.in_flight, state.curriculum, state.problems_drawn = (
+        after.in_flight[1:],
+        after.curriculum,
+        after.problems_drawn,
+    )
+
+
+def _sampler_apart(backend: Backend) -> AbstractContextManager[bool]:
+    return backend.sampler_apart() if isinstance(backend, Detached) else nullcontext(False)
+
+
+def _beside(state: State, place: State, ahead: int, draw: Draw, clock: Clock) -> Iterator[Drawn]:
+    """Yield the rollouts of this step, and have those of ``place`` drawn by another thread meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         drawing = pool.submit(draw, place, Clock())
         yield _due(state, ahead)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -167,10 +168,11 @@ class Elsewhere(ToyBackend):
     updating = threading.Event()
     beside, fails = 0, ()
 
-    def hand_over(self):
-        self._given, self.calls = dict(self.parameters), 0
+    @contextmanager
+    def sampler_apart(self):
+        self._given = dict(self.parameters)
         Elsewhere.updating.clear()
-        return True
+        yield True
 
     def generate(self, prompts, sampling, seeds):
         if threading.current_thread() is threading.main_thread():

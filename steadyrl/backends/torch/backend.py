@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.counting.count import tell
-from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Gradient, LossFn, Stats
+from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
@@ -145,6 +145,10 @@ class TorchBackend:
             done.update(zip(rows, drawn, strict=True))
             tell("completions in all", len(done), len(order))
         return [done[i] for i in range(len(prompts))]
+
+    def sampler_apart(self) -> AbstractContextManager[bool]:
+        """See Detached."""
+        return self._engine.apart(self) if isinstance(self._engine, Apart) else nullcontext(False)
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend.

@@ -12,7 +12,8 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -35,6 +36,7 @@ from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling,
 
 log = logging.getLogger(__name__)
 
+PARITY_TOKENS = 16  # of each, where nothing else is asked of the servers
 PARITY_ROWS = 8  # completions of each server whose log-probs are compared after a push
 
 
@@ -74,7 +76,8 @@ class VllmEngine:
         self._run, self._pushes = uuid.uuid4().hex[:8], 0
         self._served: Path | None = None
         self._alone = Lock()
-        self.stale, self._compared, self._asleep = True, False, False
+        self.stale, self._compared, self._asleep, self._apart = True, False, False, False
+        self._asked: tuple[Sequence[np.ndarray], Sampling, Sequence[int]] | None = None
         self.rest()  # before this process loads the model beside them
 
     def rest(self) -> None:
@@ -89,6 +92,23 @@ class VllmEngine:
             finally:
                 self._servers.close()
             self._asleep = True
+
+    @contextmanager
+    def apart(self, policy: Policy) -> Iterator[bool]:
+        """See Detached.
+
+        The servers are compared on the beginnings of a few completions, before the policy changes. It gives False where
+        the servers share the device's memory with this process, and in a process that has not asked for any completions
+        yet: there is nothing to compare.
+        """
+        if self._asked is not None and not self._settings.sleep:
+            if self.stale:
+                self.generate(policy, *self._asked)
+            self._apart = True
+        try:
+            yield self._apart
+        finally:
+            self._apart = False
 
     def generate(
         self, policy: Policy, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]
@@ -105,18 +125,17 @@ class VllmEngine:
             return server.client.complete(server.model, prompts[row], sampling, seeds[row], end_ids)
 
         try:
-            self._make_ready(policy)
+            if not self._apart:
+                self._make_ready(policy)
             tokens = max(map(len, prompts), default=0) + sampling.max_new_tokens
             drawn = self._servers.draw(len(prompts), tokens, draw_row)
             self._servers.each(_require_our_weights)
         finally:
             self._servers.close()
-        if not self._compared and not sampling.truncates:  # the one token that greedy sampling keeps tells nothing
-            self._compared = True
-            for server in self._servers.here():
-                rows = [(prompt, done) for prompt, (done, of) in zip(prompts, drawn, strict=True) if of is server]
-                if rows:
-                    self._compare(policy, server, rows, sampling)
+        if not sampling.truncates and not self._apart:  # the one token that greedy sampling keeps tells nothing
+            few = replace(sampling, max_new_tokens=min(PARITY_TOKENS, sampling.max_new_tokens))
+            self._asked = self._asked or (prompts[:PARITY_ROWS], few, seeds[:PARITY_ROWS])
+            self._compare_all(policy, prompts, drawn, sampling)
         return [completion for completion, _ in drawn]
 
     def _make_ready(self, policy: Policy) -> None:
@@ -129,6 +148,22 @@ class VllmEngine:
         if self._asleep:
             self._servers.each(lambda server: server.client.wake("kv_cache"))
             self._asleep = False
+
+    def _compare_all(
+        self,
+        policy: Policy,
+        prompts: Sequence[np.ndarray],
+        drawn: Sequence[tuple[Completion, Server]],
+        sampling: Sampling,
+    ) -> None:
+        """Compare every server with the policy once after each push."""
+        if self._compared:
+            return
+        self._compared = True
+        for server in self._servers.here():
+            rows = [(prompt, done) for prompt, (done, of) in zip(prompts, drawn, strict=True) if of is server]
+            if rows:
+                self._compare(policy, server, rows, sampling)
 
     def _push(self, policy: Policy) -> None:
         """Make the servers take the weights over; the folder before is removed."""

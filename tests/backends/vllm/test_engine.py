@@ -410,20 +410,40 @@ def test_settings_that_the_engine_cannot_serve_are_refused(override, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
-def test_a_short_training_runs_through_the_loop(server, tiny_models, tmp_path, algorithm):
+def short_training(server, folder, tmp_path, *overrides):
+    """Train three steps on the four problems; return the lines of metrics."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": p.prompt}) + "\n" for p in PROBLEMS))
     session = open_session(
         settings(
-            server, tiny_models["llama"], tmp_path, "task.name=prompts", f"task.args.path={prompts}",
-            f"algorithm.name={algorithm}", "run.steps=3", "rollout.prompts_per_step=4", "update.minibatches=1",
-            "sampling.max_new_tokens=6", f"run.folder={tmp_path / 'runs'}",
+            server, folder, tmp_path, "task.name=prompts", f"task.args.path={prompts}", "run.steps=3",
+            "rollout.prompts_per_step=4", "update.minibatches=1", "sampling.max_new_tokens=6",
+            f"run.folder={tmp_path / 'runs'}", *overrides,
         )
     )  # fmt: skip
     lines = []
     run = RunDir.create(tmp_path / "runs", "short")
     assert run_steps(session, run, State(algorithm=dict(session.algorithm.state)), 0, Watch(step=lines.append))
+    return lines
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_a_short_training_runs_through_the_loop(server, tiny_models, tmp_path, algorithm):
+    lines = short_training(server, tiny_models["llama"], tmp_path, f"algorithm.name={algorithm}")
     assert len(lines) == 3 and all(line["sampler_gap"] < 5e-5 for line in lines)
     assert server.served.paths().count("/collective_rpc") == 3
     assert server.served.paths().count("/v1/completions") == 3 * 8
+
+
+def test_completions_are_drawn_beside_the_update_by_the_policy_before_it(server, tiny_models, tmp_path, caplog):
+    """Each step's first weights are sent once, and compared on eight short completions before they change."""
+    fast = ("rollout.ahead=1", "update.learning_rate=2e-3", "update.warmup_steps=0")
+    with caplog.at_level(logging.INFO):
+        lines = short_training(server, tiny_models["llama"], tmp_path, "algorithm.name=grpo", *fast)
+    assert [line["staleness"] for line in lines] == [0, 2, 2]
+    assert lines[0]["sampler_gap"] < 5e-5 and all(line["sampler_gap"] > 1e-3 for line in lines[1:])
+    assert all(0.5 < line["correction/weight"] < 2 for line in lines[1:])
+    assert server.served.paths().count("/collective_rpc") == 3
+    assert server.served.paths().count("/v1/completions") == 8 + 3 * 8 + 2 * 8  # at first, ahead, and compared
+    gaps = [message for message in caplog.messages if "log-probs of the vLLM server and of the trainer" in message]
+    assert len(gaps) == 3
