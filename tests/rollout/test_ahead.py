@@ -79,6 +79,21 @@ def test_a_stopped_and_resumed_run_equals_an_unbroken_one(toy, whole_and_broken,
     assert len({line["reward/mean"] for line in whole.metrics()}) > 2
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_a_torch_run_with_rollouts_ahead_resumes_on_the_same_ones(toy, tiny_models, whole_and_broken):
+    torch = ("backend.name=torch", "backend.device=cpu", "backend.threads=1", f"model.path={tiny_models['llama']}")
+    more = ("run.steps=4", "rollout.ahead=2", "update.learning_rate=2e-3", "update.correction=icepop,geometric")
+    whole, broken = whole_and_broken(lambda: toy(*torch, *more), after=2)
+    assert steady(broken) == steady(whole)
+    assert [line["rechecked"] == 1 for line in whole.metrics()] == [
+        False,
+        True,
+        True,
+        True,
+    ]  # older ones are all scored
+    assert all(line["correction/masked"] > 0 for line in whole.metrics()[1:])
+
+
 def test_a_step_that_fails_leaves_its_rollouts_in_flight(toy):
     state, backend = State(step=5, updates=20), ToyBackend()
 
