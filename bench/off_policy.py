@@ -1,15 +1,15 @@
 """Rollouts of another policy, with and without corrections: python bench/off_policy.py toy|base [0-4] [folder].
 
 Trains by GRPO on rollouts that are 0, 1, 4 and 8 steps old, and on those of a sampler in bfloat16, without a
-correction and with each. Prints by case the mean reward of the policy over the run (the toy's exactly after every
-step, the base model's on held-out problems three times), its difference to the same seeds without a correction
-(mean over seeds with a 95 % bootstrap interval), the reward after the last step (mean and least), and means over the
+correction and with each. Prints by case the mean reward of the policies of all steps (the toy's exactly, the base
+model's from the rollouts that each of them drew), its difference to the same seeds without a correction (mean over
+seeds with a 95 % bootstrap interval), the reward of the last eight policies (mean and least), and means over the
 steps: the gap between sampler and trainer in nats per token, the effective sample size of the completions' weights,
 and the share of tokens that were dropped.
 
-The toy spells the alphabet onwards from the letter that it is given. The base model does the search task of
-examples/search-grpo.toml, with a quarter of the prompts and fewer steps. Runs that the folder already holds are not
-made again, so that several processes may share the work, each with seeds of its own (as in 3-4).
+The toy spells the alphabet onwards from the letter that it is given. The base model learns to join more words by AND
+in the queries of the search task. Runs that the folder already holds are not made again, so that several processes
+may share the work, each with seeds of its own (as in 3-4).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import numpy as np
 
 from steadyrl import config
 from steadyrl.backends.toy import ToyBackend
+from steadyrl.checkpoint import read_state
 from steadyrl.rundir import RunDir
 from steadyrl.sections import Section
 from steadyrl.stats import paired_difference
@@ -37,7 +38,7 @@ from steadyrl.types import Completion, Sampling
 
 HERE = Path(__file__).stem
 CORRECTIONS = ("off", "token", "sequence", "geometric", "icepop", "dppo")
-ROLLOUTS = ("fresh", "8 old", "bf16", "4 old", "1 old")
+ROLLOUTS = ("fresh", "1 old", "4 old", "8 old", "bf16")
 MEASURED = ("sampler_gap", "importance/ess_seq", "correction/masked")
 
 
@@ -49,6 +50,11 @@ def spells_on(problem, rollout):
     """Return the share of characters that follow the one before them in the alphabet."""
     text = problem.prompt + rollout.text
     return sum(FOLLOWS.get(a) == b for a, b in itertools.pairwise(text)) / LENGTH
+
+
+def joins(problem, rollout):
+    """Return how many times AND stands in a query, up to four, as a share of four."""
+    return min(rollout.text.split().count("AND"), 4) / 4
 
 
 class RoundedToy(ToyBackend):
@@ -120,13 +126,12 @@ def base_settings(rollouts: str, folder: Path) -> dict[str, Any]:
     return {
         "run": {"steps": 24},
         "task": {"name": "search", "args": {"corpus": "stdlib"}},
-        "rewards": {"worth": 1.0, "joint": 1.0, "parseable": 0.1},
+        "rewards": {f"{HERE}:joins": 1.0},
         "sampling": {"max_new_tokens": 24, "temperature": 0.7},
         "sampler": {"engine": f"{HERE}:Rounded"} if rollouts == "bf16" else {},
         "rollout": {"prompts_per_step": 8, "samples_per_prompt": 4},
         "algorithm": {"name": "grpo", "args": {"kl_coef": 0.01, "scale": "batch"}},
         "update": {"learning_rate": 4e-4, "warmup_steps": 2},
-        "evaluate": {"problems": 48, "every": 8},
     }
 
 
@@ -154,19 +159,25 @@ def measure(model: str, rollouts: str, correction: str, seed: int, folder: Path)
     settings["rollout"]["ahead"] = int(rollouts.split()[0]) if rollouts.endswith("old") else 0
     settings["update"]["correction"] = correction
     session, run = open_session(config.resolve(settings)), RunDir(folder / "run")
-    rewards = list[float]()
+    session, rewards = replace(session, heldout=()), list[float]()
     if model == "toy":
-        train(replace(session, heldout=()), run, watch=Watch(step=lambda line: rewards.append(exact_reward(session))))
+        train(session, run, watch=Watch(step=lambda line: rewards.append(exact_reward(session))))
     else:
-        train(session, run, watch=Watch(step=lambda line: rewards.extend(held_out(line))))
+        train(session, run)
+        rewards = drawn_rewards(run, settings["rollout"]["ahead"])
     steps = run.metrics()
     means = {name: float(np.mean([step.get(name) or 0.0 for step in steps])) for name in MEASURED}
-    return {"reward": rewards[-1], "mean": float(np.mean(rewards)), "rewards": rewards, **means}
+    return {"reward": float(np.mean(rewards[-8:])), "mean": float(np.mean(rewards)), "rewards": rewards, **means}
 
 
-def held_out(line: Mapping[str, Any]) -> list[float]:
-    """Return the held-out reward of a line of metrics, nothing where none was measured."""
-    return [line["heldout/reward"]] if "heldout/reward" in line else []
+def drawn_rewards(run: RunDir, ahead: int) -> list[float]:
+    """Return the mean reward of what every step's policy drew, the rollouts that still wait included."""
+    trained = [line["reward/mean"] for line in run.metrics()]
+    waiting = [
+        float(np.mean([rollout.reward for group in drawn.groups for rollout in group.rollouts]))
+        for drawn in read_state(run, len(trained)).in_flight
+    ]
+    return [*trained, *waiting][ahead:]
 
 
 def missing(held: Sequence[Mapping[str, Any]], model: str, seeds: Sequence[int]) -> list[tuple[str, str, int]]:
@@ -174,9 +185,9 @@ def missing(held: Sequence[Mapping[str, Any]], model: str, seeds: Sequence[int])
     made = {(run["model"], run["rollouts"], run["correction"], run["seed"]) for run in held}
     wanted = [
         (rollouts, correction, seed)
+        for correction in CORRECTIONS
         for seed in seeds
-        for rollouts in ROLLOUTS
-        for correction in (CORRECTIONS if rollouts != "fresh" else CORRECTIONS[:1])
+        for rollouts in (ROLLOUTS if correction == "off" else ROLLOUTS[1:])
     ]
     return [one for one in wanted if (model, *one) not in made]
 
@@ -186,8 +197,8 @@ def print_table(runs: Sequence[Mapping[str, Any]]) -> None:
     by_case: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
     for run in runs:
         by_case.setdefault((run["rollouts"], run["correction"]), {})[run["seed"]] = run
-    print("| rollouts | correction | mean reward | against off | at the end | least | gap | sample size | dropped |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| rollouts | correction | runs | mean reward | against off | at the end | least | gap | samples | dropped |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for rollouts, correction in itertools.product(ROLLOUTS, CORRECTIONS):
         by_seed = by_case.get((rollouts, correction), {})
         seeds = sorted(set(by_seed) & set(by_case.get((rollouts, "off"), {})))
@@ -199,8 +210,8 @@ def print_table(runs: Sequence[Mapping[str, Any]]) -> None:
         against = "" if correction == "off" else f"{gain.difference:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
         gap, size, dropped = (float(np.mean([by_seed[seed][name] for seed in seeds])) for name in MEASURED)
         print(
-            f"| {rollouts} | {correction} | {mean.mean():.3f} | {against} | {end.mean():.3f} | {end.min():.3f} | "
-            f"{gap:.2g} | {size:.2f} | {dropped:.2f} |"
+            f"| {rollouts} | {correction} | {len(seeds)} | {mean.mean():.3f} | {against} | {end.mean():.3f} | "
+            f"{end.min():.3f} | {gap:.2g} | {size:.2f} | {dropped:.2f} |"
         )
 
 
