@@ -353,7 +353,7 @@ def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | No
             return None
         added = added_to(module)
         if added is not None and type(added.base) is nn.Linear and added.down.dtype == inner[0].dtype:
-            return torch.addmm(inner[0], added.up, added.down, alpha=added.scale), inner[1]
+            return inner[0].clone().addmm_(added.up, added.down, alpha=added.scale), inner[1]  # no autocast in place
         delta = adapted.get_delta_weight(adapted.active_adapters[0])
         if type(adapted.base_layer) is not nn.Linear:
             delta = delta.t()  # get_delta_weight answers in the layout of the layer it adapts

@@ -285,6 +285,16 @@ def test_exact_kl_and_entropy_are_sums_over_the_vocabulary(tiny_models, tmp_path
     assert batch.old.kl_ref_exact.max() > 1e-3
 
 
+def test_an_adapter_is_sampled_and_trained_with_products_in_bfloat16(tiny_models):
+    backend = opened(tiny_models["llama"], "model.lora_rank=4", "backend.precision=bf16")
+    before = scored_batch(backend, PLAIN)
+    train(backend, range(2))
+    batch = scored_batch(backend, PLAIN)
+    gap = np.abs(batch.old.logprobs - batch.sampling_logprobs)[batch.completion_mask]
+    assert gap.mean() < 0.05
+    assert before.tokens.shape != batch.tokens.shape or (before.tokens != batch.tokens).any(), "the adapter is sampled"
+
+
 def test_lora_trains_the_adapter_and_the_value_head_only(tiny_models):
     backend = opened(tiny_models["llama"], "model.lora_rank=4")
     before = {name: p.detach().clone() for name, p in backend.model.named_parameters()}
