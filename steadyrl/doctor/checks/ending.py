@@ -33,9 +33,9 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     if share is not None:
         return share, ""
     length, limit = run.get("length"), setting(run, "max_new_tokens")
-    if length is None:
+    most = 0.0 if length is None else float(length.values.max())
+    if length is None or most <= 0:
         return None
-    most = float(length.values.max())
     at_most = np.abs(length.values - most) <= PINNED * most
     known = limit is not None and abs(most - limit) <= PINNED * limit
     again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SHARE and most == round(most) and limit is None

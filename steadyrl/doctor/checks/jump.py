@@ -67,8 +67,8 @@ def _moved(run: Run, reward: Series, spread: Series | None) -> Iterator[_Moved]:
 
 
 def _constant_after(spread: Series, since: int) -> bool:
-    before, after = (np.median(spread.values[there]) for there in (spread.steps < since, spread.steps >= since))
-    return bool(after <= NO_SPREAD * before)
+    before, after = spread.values[spread.steps < since], spread.values[spread.steps >= since]
+    return bool(len(before) and len(after) and np.median(after) <= NO_SPREAD * np.median(before))
 
 
 def _policy_jumps(run: Run, since: int) -> bool:
@@ -94,7 +94,8 @@ def _cause(run: Run, spread: Series | None, since: int, moved: list[_Moved]) -> 
         return "other_prompts", "the prompts' length changed with them"
     if any(m.spread for m in moved):
         return "judge_noise", "they scatter more, as verdicts of a noisier judge do"
-    usual = float(np.median(spread.values[spread.steps < since])) if spread is not None else 0.0
+    before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
+    usual = float(np.median(before)) if len(before) else 0.0
     shift = max(abs(m.jump.change) for m in moved)
     if usual > 0 and shift > CONSTANT_SHIFT * usual:
         return "reward_shift", f"they moved by {number(shift / usual)} of their spreads and scatter as before"

@@ -94,6 +94,8 @@ def _clash(run: Run) -> Result:
         return None
     compared = {TOKEN: per_token, SEQUENCE: per_sequence}[unit or _logged_unit(run)]
     other = per_sequence if compared is per_token else per_token
+    if min(len(compared), len(other)) < 2:
+        return Unknown("the KL is known at the first step only, where it is 0", ("kl_ref",))
     level, meant = float(np.median(compared.values[1:])), float(np.median(other.values[1:]))
     off, near = level / target, meant / target
     fits = not 1 / CLASH < off < CLASH and 1 / CLASH_NEAR <= near <= CLASH_NEAR and tail(length) >= CLASH_LENGTH

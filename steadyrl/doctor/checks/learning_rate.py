@@ -187,7 +187,11 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
         moving |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
         signs.append(f"the KL to the reference ends at {number(level)} nats/token")
     entropy = find(run, "entropy")
-    if entropy is not None and direction(entropy) == 0 and abs(tail(entropy) / head(entropy) - 1) < ENTROPY_STILL:
+    if (
+        entropy is not None
+        and direction(entropy) == 0
+        and abs(tail(entropy) - head(entropy)) < ENTROPY_STILL * head(entropy)
+    ):
         signs.append(levels("the entropy", entropy, "nats/token"))
     return tuple(signs), moving
 

@@ -136,7 +136,7 @@ def _low_cause(run: Run, low: float) -> tuple[str, str]:
     if mean is not None and value is not None and spread is not None:
         predicted, returned = together(value, mean)
         bias = float(np.median(np.abs(predicted.values - returned.values))) if len(predicted) else 0.0
-        if bias**2 >= OFFSET_SHARE * (1.0 - low) * float(np.median(spread.values)) ** 2:
+        if bias >= np.sqrt(OFFSET_SHARE * (1.0 - low)) * float(np.median(spread.values)):
             return "offset", f"the mean prediction is off the mean return by {number(bias)}, most of the whole error"
     return "untrained_head", "the error is wider than the returns themselves, not merely shifted"
 

@@ -21,12 +21,10 @@ def together(first: Series, second: Series) -> tuple[Series, Series]:
     """Return both series at the steps that they share."""
     if np.array_equal(first.steps, second.steps):
         return first, second
-    at = np.minimum(np.searchsorted(second.steps, first.steps), len(second) - 1)
-    shared = second.steps[at] == first.steps
-    at = at[shared]
+    _, i, j = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
     return (
-        replace(first, steps=first.steps[shared], values=first.values[shared]),
-        replace(second, steps=second.steps[at], values=second.values[at]),
+        replace(first, steps=first.steps[i], values=first.values[i]),
+        replace(second, steps=second.steps[j], values=second.values[j]),
     )
 
 

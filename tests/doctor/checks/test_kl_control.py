@@ -112,3 +112,9 @@ def test_moves_are_counted_per_step_and_not_per_logged_point(make):
     for series in run.series["kl_coef"]:
         series.steps[:] = 10 * series.steps
     assert coefficient_moves(run).doubling == pytest.approx(350, rel=0.01)  # 35 points of 10 steps
+
+
+def test_a_kl_of_one_step_tells_no_clash_of_units(make, unclear):
+    made = make(0, 1)
+    made.settings |= {"kl_adaptive": True, "kl_target": 0.1, "kl_target_unit": "nats/sequence"}
+    unclear(kl_unit_clash, made)

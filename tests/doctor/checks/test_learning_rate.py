@@ -178,3 +178,11 @@ def test_whatever_moves_or_has_another_reason_clears_it(change, make):
     crawl(made)
     change(made)
     assert said(learning_rate_too_low(made.run())) == []
+
+
+def test_an_entropy_that_starts_at_0_is_no_sign_of_stillness(make):
+    made = make(3)
+    crawl(made)
+    made.put("entropy", 0.0, "nats/token", "exact")
+    (found,) = learning_rate_too_low(made.run())
+    assert "entropy" not in " ".join(found.evidence)
