@@ -200,11 +200,11 @@ def _notes(table: Table, log: RawLog) -> list[str]:
 
 
 def _suffix(logged: str) -> Name | None:
-    """Return what the last part of a name with slashes tells, as in "trainer.ai/grad_norm"; None if it tells nothing.
+    """Return what the last parts of a name with slashes tell, as in "trainer.ai/grad_norm"; None if they tell nothing.
 
     A part of a reward has no place of its own in the name, so a last part that says "mean" alone tells nothing.
     """
-    before, _, last = spell(logged).rpartition("/")
-    if not before or NOT_THE_POLICY.search(before):
+    *before, last = spell(logged).split("/")
+    if not before or NOT_THE_POLICY.search("/".join(before)):
         return None
-    return COMMON.names.get(last)
+    return COMMON.names.get(f"{before[-1]}/{last}") or COMMON.names.get(last)

@@ -198,8 +198,8 @@ def _choice(choices: Mapping[str, Mapping[str, str]], name: str) -> Choice:
 
 
 def spell(name: str) -> str:
-    """Return a name in lower case with underscores, as most are written."""
-    return name.lower().replace(" ", "_").replace("-", "_")
+    """Return a name in lower case with underscores, as most are written; notebooks show "rewards / fmt"."""
+    return name.lower().replace(" / ", "/").replace(" ", "_").replace("-", "_")
 
 
 def wildcard(pattern: str, name: str) -> str | None:

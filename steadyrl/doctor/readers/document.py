@@ -69,7 +69,7 @@ def read(path: Path) -> list[RawLog]:
         raise RunError(f"'{path}' has no list '{HISTORY}'; take the state of an earlier checkpoint")
     parts = list(_parts(found if isinstance(found, dict) else {"": found}))
     held = [part for part in parts if part.rows or part.lists]
-    return [_log(path, part, parts[0].settings, len(held) > 1) for part in held[:MAX_RUNS]]
+    return [_log(path, part, parts[0], len(held) > 1) for part in held[:MAX_RUNS]]
 
 
 def _whole_rows(text: str) -> list[dict[str, Any]]:
@@ -121,17 +121,18 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
         yield from _parts(value, f"{path}.{key}" if path else key, depth + 1)
 
 
-def _log(path: Path, part: _Part, shared: Mapping[str, Any], several: bool) -> RawLog:
+def _log(path: Path, part: _Part, root: _Part, several: bool) -> RawLog:
     """Return the log of the rows, or of the lists of numbers that are as long as the longest one."""
     rows = Rows()
     if part.rows:
         rows.add([row for row in part.rows if SUMMARY not in row])
     else:
         length = max(map(len, part.lists.values()))
-        columns = {key: values for key, values in part.lists.items() if len(values) == length}
+        steps = {key: values for key, values in root.lists.items() if key in STEPS}
+        columns = {key: values for key, values in (steps | part.lists).items() if len(values) == length}
         step = next((key for key in STEPS if key in columns), STEPS[0])
         rows.add([dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)])
         for key, values in part.by_step.items():
             rows.add([{step: int(at), key: value} for at, value in values.items()])
     name = f"{path}#{part.path}" if several and part.path else str(path)
-    return rows.log(name, "trainer_state" if part.history else "jsonl", {**shared, **part.settings})
+    return rows.log(name, "trainer_state" if part.history else "jsonl", {**root.settings, **part.settings})

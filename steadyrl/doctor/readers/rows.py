@@ -43,6 +43,7 @@ MIN_SHARE = 0.5  # of the first rows that must have a key for it to be the step
 MIN_WHOLE = 0.9  # of its values that must be whole numbers: a broken line may hold anything
 CROWDED_OUT = f"values left out, for they have more than {MAX_NAMES} names"
 REPLACED = "values written again for the same step, of which the later writing counts"
+EARLIER = "rows left out, for the steps begin again at the first: they are of an earlier run"
 AVERAGED = "values that are means of several of the same step"
 
 
@@ -102,6 +103,8 @@ class Rows:
             self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
         steps = np.where(kept, logged, 0).astype(np.int64)
         steps[kept] += self._offsets(steps, kept)
+        if not self._attempts and self.step_key not in (None, POINT):
+            kept[: self._beginning(steps, kept)] = False
         valid = kept.copy()
         if self._attempts:
             attempts = np.concatenate(self._attempts)
@@ -137,6 +140,25 @@ class Rows:
         self._notes["steps that begin again with each epoch are counted on"] += len(back)
         offsets[back] = steps[back - 1] - steps[back] + (usual_distance(steps[: back[0]]) or 1)
         return np.cumsum(offsets)
+
+    def _beginning(self, steps: np.ndarray, kept: np.ndarray) -> int:
+        """Return the place of the row [n] at which the run begins: another one may stand before it in the same log."""
+        held = np.flatnonzero(kept)
+        at = steps[held]
+        first = (at[1:-1] < at[:-2]) & (at[1:-1] <= at[:1])
+        again = np.flatnonzero(first & (at[2:] < np.maximum.accumulate(at)[:-2])) + 1  # a late row has no next one
+        if not len(again):
+            return 0
+        place = int(held[again[-1]])
+        parts = {name: [places for places, _ in several] for name, several in self._parts.items()}
+        after = {name for name, several in parts.items() if any((places >= place).any() for places in several)}
+        both = {name for name in after if any((places < place).any() for places in parts[name])}
+        if 2 * len(both) < len(after):
+            return 0
+        self._notes["rows left out, for the steps begin again at the first: they are of an earlier run"] += int(
+            again[-1]
+        )
+        return place
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from steadyrl.doctor.readers.lines import head, lines, text_of
-from steadyrl.doctor.readers.rows import Rows, find_step_key
+from steadyrl.doctor.readers.rows import POINT, STEP_KEYS, Rows, find_step_key
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
@@ -60,7 +60,7 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
         if len(cells) == len(names):
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
             for run, part in parts(row):
-                runs.setdefault(run, Rows()).put(part)
+                runs.setdefault(run, Rows((POINT, *STEP_KEYS))).put(part)
         else:
             broken += bool(cells)
     if broken:
@@ -77,7 +77,7 @@ def _by_metric(names: Sequence[str]) -> Split | None:
     if not key or step is None or "value" not in found:
         return None
     value = found["value"]
-    return lambda row: [(row.get(run, ""), {step: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
+    return lambda row: [(row.get(run, ""), {POINT: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
 
 
 def _by_run(names: Sequence[str]) -> Split:
@@ -145,7 +145,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
-    text = line.replace("│", "|").replace("┃", "|").strip()
+    text = line.replace("│", "|").replace("┃", "|").replace(" / ", "/").strip()
     if "|" in text:
         return [cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|")]
     if "\t" in text:

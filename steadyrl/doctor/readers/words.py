@@ -31,6 +31,7 @@ STEP = re.compile(
     re.IGNORECASE,
 )
 EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})\b", re.IGNORECASE)
+FRAMES = ("│", "|")
 STEP_NAMES = ("step", "global_step", "iteration", "iter")
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
 
@@ -88,7 +89,7 @@ class Words:
 def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
     """Return the numbers of a line by their names; the first of a name counts."""
     found: dict[str, Any] = {}
-    cells = [cell.strip() for cell in line.strip()[1:-1].split("│")] if line[:1] == "│" else []
+    cells = [cell.strip() for cell in line.replace("│", "|").strip()[1:-1].split("|")] if line[:1] in FRAMES else []
     for name, text in zip(cells[::2], cells[1::2], strict=False):
         if spelled(name) is None:
             found.setdefault(name, spelled(text))

@@ -208,3 +208,55 @@ def test_a_resumed_run_is_no_second_epoch(tmp_path):
     text = "".join(json.dumps({"epoch": e, "step": s, "reward": x}) + "\n" for e, s, x in rows)
     (run,) = runs_of(tmp_path, text)
     assert points(run, "reward") == {10: 1.0, 20: 2.5, 30: 3.0}
+
+
+@pytest.mark.parametrize("between", ["\t", " "])
+def test_names_of_a_notebook_have_spaces_around_their_slashes(tmp_path, between):
+    names = ["Step", "Training Loss", "reward", "reward_std", "completions / mean_length", "rewards / fmt / mean"]
+    text = between.join(names) + "\n" + "".join(between.join([str(i), *["0.5"] * 5]) + "\n" for i in (1, 2))
+    (run,) = runs_of(tmp_path, text)
+    assert run.trainer == "trl-grpo"
+    assert points(run, "length") == points(run, "reward_part/fmt") == {1: 0.5, 2: 0.5}
+
+
+def lines(steps, offset=0.0):
+    return "".join(f"step {i} reward={i + offset} kl=0.5\n" for i in steps)
+
+
+def test_steps_that_begin_again_at_the_first_are_of_another_run(tmp_path):
+    (run,) = runs_of(tmp_path, lines(range(1, 31)) + "\nonce more, with another rate:\n" + lines(range(1, 6), 100.0))
+    assert points(run, "reward") == {i: i + 100.0 for i in range(1, 6)}
+    assert "rows left out, for the steps begin again at the first: they are of an earlier run: 30" in run.notes
+
+
+def test_rows_of_another_metric_or_a_late_one_are_no_second_run(tmp_path):
+    rows = [{"step": i, "reward": i} for i in (1, 2, 3)] + [{"step": i, "eval_reward": i} for i in (1, 2, 3)]
+    (run,) = runs_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "log.jsonl")
+    assert points(run, "reward") == points(run, "heldout/reward") == {1: 1.0, 2: 2.0, 3: 3.0}
+    (run,) = runs_of(tmp_path, lines([1, 2, 3, 1, 4, 5]))
+    assert list(points(run, "reward")) == [1, 2, 3, 4, 5]
+
+
+def test_names_and_values_between_plain_bars_are_read(tmp_path):
+    text = "".join(f"--------\n| step   | {i} |\n| reward | 0.{i} |\n| loss   | 1.5 |\n" for i in (4, 8))
+    (run,) = runs_of(tmp_path, text)
+    assert points(run, "reward") == {4: 0.4, 8: 0.8}
+
+
+def test_the_last_two_parts_of_a_nested_name_tell_what_it_is(tmp_path):
+    rows = [
+        {
+            "step": i,
+            "metrics": {"train": {"reward": {"mean": i, "std": 0.5}, "kl": 0.5}, "critic": {"loss": {"mean": 9}}},
+        }
+        for i in (1, 2)
+    ]
+    (run,) = runs_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "log.jsonl")
+    assert (points(run, "reward"), points(run, "reward_std")) == ({1: 1.0, 2: 2.0}, {1: 0.5, 2: 0.5})
+    assert run.unknown == ("metrics/critic/loss/mean",)
+
+
+def test_the_steps_of_columns_may_stand_above_them(tmp_path):
+    document = {"steps": [10, 20], "metrics": {"reward": [0.5, 1.0], "kl": [0.1, 0.2]}}
+    (run,) = runs_of(tmp_path, json.dumps(document, indent=1), "run.json")
+    assert points(run, "reward") == {10: 0.5, 20: 1.0}
