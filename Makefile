@@ -54,8 +54,10 @@ docs: $(TOOLS)
 	$(BIN)/python scripts/generate_docs.py
 	$(BIN)/sphinx-build --builder html --conf-dir docs --nitpicky --fail-on-warning --quiet . build/site
 
-# What a step takes in MLX and in PyTorch, on this machine: the one command to run on a Mac.
+# What a step takes in MLX, in PyTorch and in mlx-lm-lora, on this machine: the one command to run on a Mac.
 bench-mlx: $(INSTALLED)
+	$(PIP) --no-deps mlx-lm-lora==5.10.2
+	$(BIN)/python bench/mlx_lora.py
 	$(BIN)/python bench/step_time.py --backend mlx
 	$(BIN)/python bench/step_time.py
 

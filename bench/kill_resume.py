@@ -34,7 +34,7 @@ SETTINGS = {
         "evaluate.every=2", "evaluate.patience=3", "run.keep_checkpoints=1",
     ],
     "mlx": [
-        "backend.name=mlx", "run.steps=8", "run.checkpoint_every=2", "rollout.prompts_per_step=8",
+        "backend.name=mlx", "run.steps=6", "run.checkpoint_every=2", "rollout.prompts_per_step=4",
         "sampling.max_new_tokens=8", "update.learning_rate=1e-4", "evaluate.problems=8",
     ],
 }  # fmt: skip

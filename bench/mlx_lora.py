@@ -1,10 +1,10 @@
-"""GRPO in MLX beside mlx-lm-lora: the loss of the same batch, and processor time, in one process.
+"""GRPO in MLX beside mlx-lm-lora and PyTorch: the loss of the same batch, and processor time, in one process.
 
-    pip install "mlx-lm-lora==5.10.2"        (into an environment that has steadyrl[mlx])
+    pip install --no-deps "mlx-lm-lora==5.10.2"        (into an environment that has steadyrl[torch,mlx])
     python bench/mlx_lora.py
 
-Both read the base model, answer the same requests of the search task, and take the gradient of the same completions
-with the same advantages. Figures of a Linux CPU say nothing about a Mac.
+All read the base model, answer the same requests of the search task, and take the gradient of the same completions
+with the same advantages, on one thread. Figures of a Linux CPU say nothing about a Mac.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 
 from steadyrl import config
 from steadyrl.algorithms import grpo
-from steadyrl.backends.mlx import plugin
+from steadyrl.backends.mlx import plugin as in_mlx
+from steadyrl.backends.torch import plugin as torch_plugin
 from steadyrl.batch import make_batch
 from steadyrl.rollout.collect import collect
 from steadyrl.tasks.search.task import SearchTask
@@ -35,8 +36,7 @@ ALGORITHM = grpo.build(grpo.Settings(kl_coef=BETA))
 
 def main() -> None:
     """Measure, print and write bench/results/mlx_lora.json."""
-    settings = {"rewards": {"length": 1.0}, "backend": {"name": "mlx", "device": "cpu", "threads": 1}}
-    ours = plugin.create(config.resolve(settings), ALGORITHM)
+    ours, in_torch = opened("mlx", in_mlx), opened("torch", torch_plugin)
     import mlx.core as mx
     import mlx.nn as nn
     from mlx_lm.utils import load
@@ -45,10 +45,11 @@ def main() -> None:
 
     problems = SearchTask(SearchTask.Settings()).problems("train")[:PROMPTS]
     result: dict[str, Any] = {"date": date.today().isoformat(), "system": platform.system(), "peer": __version__}
-    result |= {"rollouts": PROMPTS * SAMPLES, "losses": {}, "processor_s": {}}
+    result |= {"rollouts": PROMPTS * SAMPLES, "losses": {}}
     move(ours, problems)
     folder = ROOT / "build" / "mlx-lora" / "policy"
     ours.save(folder.parent)
+    in_torch.load(folder.parent)
     policy, tokenizer = load(str(folder))
     reference, _ = load(str(ours._loaded.source))
     prompts = [ours.tokenizer.encode_prompt(problem.prompt).tolist() for problem in problems]
@@ -71,10 +72,10 @@ def main() -> None:
             mx.eval(loss, gradients)
             return loss.item()
 
-        def our_gradient(batch: Batch = batch, sampling: Sampling = sampling) -> float:
-            return ours.gradient(batch, ALGORITHM.loss, sampling, ALGORITHM.needs)[1]["loss/total"][0]
+        def our_gradient(backend: Any = ours, batch: Batch = batch, sampling: Sampling = sampling) -> float:
+            return backend.gradient(batch, ALGORITHM.loss, sampling, ALGORITHM.needs)[1]["loss/total"][0]
 
-        found = {"steadyrl": our_gradient(), "mlx-lm-lora": gradient()}
+        found = {"MLX": our_gradient(), "PyTorch": our_gradient(in_torch), "mlx-lm-lora": gradient()}
         result["losses"][f"temperature {temperature}"] = found
         print(f"temperature {temperature}: loss {found}")
 
@@ -82,15 +83,30 @@ def main() -> None:
         return generate_grpo(policy, tokenizer, prompts, LENGTH, SAMPLES, PROMPTS, "", 0.8, 0.0, 0, 0.0)
 
     ids = [np.array(prompt, np.int32) for prompt in prompts for _ in range(SAMPLES)]
+
+    def ours_of(backend: Any) -> dict[str, Callable[[], Any]]:
+        return {
+            "sampling": lambda: backend.generate(ids, sampling, range(len(ids))),
+            "reference and gradient": lambda: (
+                backend.score(batch, sampling, ALGORITHM.needs), our_gradient(backend)
+            ),
+        }  # fmt: skip
+
     works = {
-        "sampling": (lambda: ours.generate(ids, sampling, range(len(ids))), drawn),
-        "reference and gradient": (lambda: (ours.score(batch, sampling, ALGORITHM.needs), our_gradient()), gradient),
+        "MLX": ours_of(ours),
+        "PyTorch": ours_of(in_torch),
+        "mlx-lm-lora": {"sampling": drawn, "reference and gradient": gradient},
     }
-    for name, (one, other) in works.items():
-        result["processor_s"][name] = {"steadyrl": seconds(one), "mlx-lm-lora": seconds(other)}
-        print(f"{name}: processor seconds {result['processor_s'][name]}")
+    result["processor_s"] = {who: {what: seconds(work) for what, work in some.items()} for who, some in works.items()}
+    print(json.dumps(result["processor_s"], indent=1))
     file = ROOT / "bench" / "results" / "mlx_lora.json"
     file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def opened(name: str, plugin: Any) -> Any:
+    """Return a backend with the base model."""
+    settings = {"rewards": {"length": 1.0}, "backend": {"name": name, "device": "cpu", "threads": 1}}
+    return plugin.create(config.resolve(settings), ALGORITHM)
 
 
 def scored(backend: Any, problems: list[Any], sampling: Sampling) -> Batch:
