@@ -26,7 +26,7 @@ def on_ranks(count, work, *args):
         rank.start()
     theirs.close()
     try:
-        found = mine.recv() if mine.poll(120) else AssertionError("rank 0 did not end in time")
+        found = mine.recv() if mine.poll(300) else AssertionError("rank 0 did not end in time")
     except EOFError:
         found = None
     for rank in ranks:
