@@ -128,7 +128,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "nats/token",
         "",
         "Mean -log p of the sampled tokens. It differs from entropy if there is a sampling mismatch. "
-        "Absent if rollouts were selected by reward.",
+        "Absent if rollouts were selected by reward or are of an older policy.",
     ),
     Metric(
         "sampler_gap",

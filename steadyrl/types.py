@@ -188,7 +188,7 @@ class Drawn:
 
     version: int
     groups: tuple[Group, ...]
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

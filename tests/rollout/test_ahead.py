@@ -68,6 +68,8 @@ def test_stale_rollouts_are_corrected_from_the_step_on_that_measures_them(toy, t
     assert "correction/weight" not in lines[0] and lines[0]["sampler_gap"] < 1e-6
     assert all(line["sampler_gap"] > 1e-3 and "correction/weight" in line for line in lines[1:])
     assert all(0 < line["importance/ess_seq"] < 1 for line in lines[1:])
+    # The mean -log p of tokens that another policy drew does not estimate the entropy.
+    assert [line["entropy_sampled"] is None for line in lines] == [False] + [True] * 5
 
 
 @pytest.mark.parametrize("ahead", [1, 3])

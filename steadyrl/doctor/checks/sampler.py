@@ -219,6 +219,10 @@ def _mismatch(run: Run) -> tuple[Series, int, str] | None:
     """Return how far sampler and trainer are apart, from which step beyond bounds, and a sentence; None if within."""
     own = run.trainer == "steadyrl"
     limits = {"importance": np.log(IMPORTANCE), "sampler_gap": OWN_GAP if own else OTHER_GAP, "kl_sampler": KL_SAMPLER}
+    if run.settings.get("ahead"):  # the difference is asked for, and its weights say whether it is too large
+        del limits["sampler_gap"]
+    elif own and run.get("correction_weight") is not None:  # the loss corrects for what rounding does
+        limits["sampler_gap"] = OTHER_GAP
     for name, limit in limits.items():
         series = run.get(name, TOKEN) or run.get(name)
         if series is None:

@@ -121,6 +121,25 @@ def test_a_tiny_importance_weight_means_other_weights_altogether(make, finding):
     assert (found.cause, found.severity) == ("stale_weights", "critical")
 
 
+def test_rollouts_ahead_differ_as_they_are_asked_to_and_are_judged_by_their_weights(make, finding):
+    made = make(3)
+    made.put("sampler_gap", 0.3)
+    made.settings["ahead"] = 4
+    assert said(sampler_mismatch(made.run())) == []
+    made.put("importance", 0.3)
+    assert "importance 0.3, outside" in finding(sampler_mismatch, made).evidence[0]
+
+
+def test_rounding_that_the_loss_corrects_for_is_no_mismatch_and_more_is(make, finding):
+    made = make(3)
+    made.put("sampler_gap", 0.01)
+    assert finding(sampler_mismatch, made).cause == "precision"
+    made.put("correction_weight", 1.0)
+    assert said(sampler_mismatch(made.run())) == []
+    made.put("sampler_gap", 0.1)
+    assert finding(sampler_mismatch, made).cause == "precision"
+
+
 def test_a_kl_between_sampler_and_trainer_is_a_mismatch(make, finding):
     made = make(4)
     made.put("kl_sampler", 0.3 + 0.01 * made.noise(), "nats/token", "k3")
