@@ -33,6 +33,7 @@ NAVIGATION = {
             "docs/performance",
             "docs/vllm",
             "docs/scaling",
+            "docs/off-policy",
             "docs/backends/*",
             "docs/export",
         ],
