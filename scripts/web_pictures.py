@@ -10,7 +10,8 @@ import argparse
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class Shown:
 
     runs: tuple[str, str]
     tokens: tuple[str, int, int]
-    problem: str
+    problem: tuple[str, str]
     episode: tuple[str, int, int]
     study: str
     log: Place
@@ -67,6 +68,7 @@ def choose(folder: Folder) -> Shown:
     places = sorted((place for place in folder.places() if place.kind == "run"), key=lambda place: -_began(place))
     plain = [place for place in places if not place.id.startswith("studies~")]
     evaluated = [place for place in plain if RunDir(place.path).evaluation_file("after").is_file()]
+    evaluated.sort(key=_happened, reverse=True)  # the run in which most happened is shown
     pairs = [(a, b) for a in evaluated for b in evaluated if a != b and _task(a) == _task(b)]
     tokens = next(((place, *found) for place in plain if (found := _with_tokens(RunDir(place.path)))), None)
     episode = next(((place.id, *found) for place in plain if (found := _with_turns(RunDir(place.path)))), None)
@@ -78,13 +80,17 @@ def choose(folder: Folder) -> Shown:
         sys.exit(f"'{folder.root}' lacks {', '.join(missing)}")
     assert tokens and episode, "it lacks nothing"
     place, step, number = tokens
-    record = list(read_lines(RunDir(place.path).rollouts_file(step)))[number]
-    return Shown((pairs[0][0].id, pairs[0][1].id), (place.id, step, number), str(record["problem"]), episode,
+    return Shown((pairs[0][0].id, pairs[0][1].id), (place.id, step, number), _often_drawn(places), episode,
                  studies[0].id, logs[0])  # fmt: skip
 
 
 def _began(place: Place) -> float:
     return float(RunDir(place.path).info().get("started") or 0.0)
+
+
+def _happened(place: Place) -> int:
+    run = RunDir(place.path)
+    return len(run.findings()) + len(run.actions())
 
 
 def _task(place: Place) -> object:
@@ -102,6 +108,15 @@ def _with_tokens(run: RunDir) -> tuple[int, int] | None:
     return None
 
 
+def _often_drawn(places: Iterable[Place]) -> tuple[str, str]:
+    """Return the run and the problem that were recorded together at the most steps."""
+    count: Counter[tuple[str, str]] = Counter()
+    for place in places:
+        for path in RunDir(place.path).rollouts_file(0).parent.glob("*.jsonl"):
+            count.update({(place.id, str(record["problem"])) for record in read_lines(path)})
+    return count.most_common(1)[0][0]
+
+
 def _with_turns(run: RunDir) -> tuple[int, int] | None:
     """Return the newest step of a run with episodes of several turns, and one of them with at least two pages."""
     for path in sorted(run.rollouts_file(0).parent.glob("*.jsonl"), reverse=True):
@@ -116,7 +131,7 @@ def serving(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the address and the token of a server of the folder, as `steadyrl web` starts it."""
     listening, token = listen("127.0.0.1", 0), secrets.token_urlsafe(24)
     port = listening.getsockname()[1]
-    guarded = Guard(create(folder), "127.0.0.1", port, token)
+    guarded = Guard(create(folder, lambda: server.should_exit), "127.0.0.1", port, token)
     server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -177,18 +192,19 @@ def take(camera: Camera, shown: Shown) -> None:
         return lambda page: page.evaluate(f"document.querySelector({what!r}).scrollIntoView()")
 
     def diagnose(page: Page) -> None:
-        page.fill("#log", shown.log.path.read_text(encoding="utf-8")[:20_000])
+        page.fill("#log", shown.log.path.read_text(encoding="utf-8"))
         page.click("text=Diagnose")
         page.wait_for_selector(".verdict")
 
-    camera.take("runs", "/", 460)
+    camera.take("runs", "/?sort=-heldout", 520)
     camera.take("run", f"/run/{first}", 860)
     camera.take("run-dark", f"/run/{second}", 860, dark=True)
     camera.take("narrow", f"/run/{first}", 820, narrow=True)
     camera.take("rollouts", f"/run/{run}/rollouts?step={step}&order=best", 640)
     camera.take("rollout", f"/run/{run}/rollouts/{step}/{number}?colour=ratio", 620)
     camera.take("episode", f"/run/{episode}/rollouts/{at}/{turn}", 760, do=down_to(".turns"))
-    camera.take("problem", f"/run/{run}/problem?{urlencode({'problem': shown.problem})}", 520)
+    often, problem = shown.problem
+    camera.take("problem", f"/run/{often}/problem?{urlencode({'problem': problem})}", 520)
     camera.take("compare", comparison, 860)
     camera.take("compare-curves", comparison, 760, do=down_to("#toolbar"))
     camera.take("study", f"/study/{shown.study}", 760)
