@@ -12,6 +12,7 @@ from steadyrl.browser.settings import BrowserSettings
 from steadyrl.rundir import append_line, write_lines
 from tests import needs
 from tests.web.made import FINDING, make_run, metrics, rollout
+from tests.web.test_studies import make_report, make_study
 
 needs.skip_without_packages("starlette", "uvicorn", extra="web")
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -48,9 +49,12 @@ def served(tmp_path):
             for i in range(8)
         ]
         write_lines(run.evaluation_file("after"), lines)
+    episode = {"turns": [EVIL, "click 2"], "seen": [f"page {EVIL}", "page two"], "outcome": {"success": 0.0}}
+    write_lines(bad.rollouts_file(112), [rollout("shop", 0.5, EVIL, **episode)])
+    make_report(make_study(tmp_path / "rates"))
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    guarded = Guard(create(tmp_path), "127.0.0.1", port, TOKEN)
+    guarded = Guard(create(tmp_path, lambda: server.should_exit), "127.0.0.1", port, TOKEN)
     server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -106,7 +110,10 @@ def test_every_page_opens_and_what_a_model_wrote_does_nothing(page, served):
         "/run/bad/problem?problem=p1",
         "/run/bad/doctor",
         "/run/bad/report",
+        "/run/bad/rollouts/112/0",
         "/compare?run=good&run=bad",
+        "/studies",
+        "/study/rates",
         "/doctor",
     ):
         page.goto(address + path)
@@ -114,7 +121,8 @@ def test_every_page_opens_and_what_a_model_wrote_does_nothing(page, served):
         assert page.evaluate("window.broken") is None, path
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     page.set_viewport_size({"width": 380, "height": 800})
-    for path in ("/", "/run/bad", "/run/bad/rollouts", "/run/bad/rollouts/110/0", "/compare?run=good&run=bad"):
+    narrow = ("/run/bad/rollouts", "/run/bad/rollouts/110/0", "/run/bad/rollouts/112/0", "/studies", "/study/rates")
+    for path in ("/", "/run/bad", "/compare?run=good&run=bad", "/doctor", *narrow):
         page.goto(address + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
@@ -129,37 +137,72 @@ def test_a_run_is_followed_while_it_writes(page, served):
     until(page, "document.querySelector('.facts dd').textContent.includes('121')")
     until(page, "document.querySelector('#topic-1 .legend').textContent.includes('7.25')")
     assert time.monotonic() - began < 10  # bench/web.py has the figure of an idle machine
+    asked = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
+    assert any("/curves?after=119" in name for name in asked)  # what is new, and no more
+    append_line(folder / "good" / "metrics.jsonl", metrics(119, 1, **{"reward/mean": 3.75}))  # it was resumed
+    append_line(folder / "good" / "metrics.jsonl", metrics(120, 1, **{"reward/mean": 4.75}))
+    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('4.75')")
     append_line(folder / "good" / "findings.jsonl", {**FINDING, "check": "fresh", "step": 120, "state": "raised"})
     page.wait_for_selector(".finding >> text=fresh")
 
 
 def test_three_questions_of_a_stranger_take_at_most_three_clicks(page, served):
     address, _ = served
+    page.add_init_script(
+        "addEventListener('click', () => { localStorage.clicks = 1 + Number(localStorage.clicks || 0); }, true)"
+    )
+
+    def clicks_since():
+        made = page.evaluate("Number(localStorage.clicks || 0)")
+        page.evaluate("localStorage.clear()")
+        return made
+
+    page.goto(address)
     page.click("text=bad")  # why did it get worse after step 80?
     page.click("button.step >> text=since step 80")
     until(page, "document.getElementById('zoom-from').value !== ''")
     shown = [int(page.input_value(f"#{name}")) for name in ("zoom-from", "zoom-to")]
     assert shown[0] < 80 < shown[1]
     assert page.locator(".finding >> text=reward_falling").is_visible()
+    assert clicks_since() == 2
 
     page.goto(address)  # the worst rollouts of the last step?
     page.click("text=bad")
-    page.click("text=Worst rollouts of step 110")
-    assert "reward 0.000" in page.locator(".rollout").first.inner_text()
+    page.click("text=Worst rollouts of step 112")
+    assert "reward 0.500" in page.locator(".rollout").first.inner_text()
+    assert clicks_since() == 2
 
     page.goto(address)  # which setting differs?
-    for box in page.locator("input[name=run]").all():
-        box.check()
+    for name in ("good", "bad"):
+        page.check(f"input[value={name}]")
     page.click("text=Compare the marked runs")
     table = page.locator("h2:has-text('Settings that differ') + .scroll")
     assert "update.learning_rate" in table.inner_text()
     assert "0.02" in table.inner_text()
     page.wait_for_selector("text=Held-out answers")
+    assert clicks_since() == 3
+
+
+def test_an_episode_is_read_turn_by_turn_and_a_study_by_its_curves(page, served):
+    address, _ = served
+    page.goto(f"{address}/run/bad/rollouts")
+    page.locator(".rollout >> text=#0").click()
+    turns = page.locator(".turns li")
+    assert turns.nth(0).locator(".page").inner_text() == f"page {EVIL}"
+    assert "click 2" in turns.nth(1).inner_text()
+
+    page.click("nav >> text=Studies")
+    page.click("a >> text=Rates")
+    page.uncheck("input[value=base]")
+    page.click("text=Show the curves of the marked experiments")
+    page.wait_for_url("**/study/rates?arm=fast")
+    page.wait_for_selector(".chart canvas")
+    assert "base" not in page.locator("#board").get_attribute("data-sources")
 
 
 def test_a_rollout_is_clicked_through_to_its_tokens(page, served):
     address, _ = served
-    page.goto(f"{address}/run/bad/rollouts")
+    page.goto(f"{address}/run/bad/rollouts?step=110")
     page.locator(".rollout >> text=#0").click()
     assert page.locator(".tokens .t").count() == 3
     assert page.locator(".tokens .t").first.inner_text() == EVIL

@@ -109,6 +109,15 @@ def test_an_episode_shows_the_page_before_each_turn_and_is_found_by_it(folder):
     assert "#0" not in ask(app, "/run/ppo-one/rollouts?q=nowhere").text
 
 
+def test_an_empty_completion_is_called_so(folder):
+    from steadyrl.rundir import RunDir
+
+    write_lines(RunDir(folder / "ppo-one").rollouts_file(13), [rollout("q", 0.0, "")])
+    app = create(folder)
+    for address in ("/run/ppo-one/rollouts", "/run/ppo-one/rollouts/13/0", "/run/ppo-one/problem?problem=q"):
+        assert "(empty)" in ask(app, address).text
+
+
 def test_tokens_are_coloured_by_what_was_measured(folder, tmp_path):
     from steadyrl.rundir import RunDir
 
