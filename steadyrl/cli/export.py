@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from steadyrl import plugins
+from steadyrl.cli.metrics import TABLES, metrics_command
 from steadyrl.cli.terminal import note, printable
 from steadyrl.rundir import RunDir
 
@@ -15,14 +17,23 @@ RunPath = Annotated[Path, typer.Argument(help="a run directory")]
 
 def export_command(
     run: RunPath,
-    to: Annotated[Path | None, typer.Option(help="an empty or new folder; RUN/export if not given")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            help="an empty or new folder (RUN/export if not given), or what `steadyrl metrics` writes to: csv, "
+            "parquet, wandb, ..."
+        ),
+    ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(help="best, last or a step; the best by held-out score if the run kept one, else the last"),
     ] = None,
     merge: Annotated[bool, typer.Option("--merge", help="merge a LoRA adapter into the weights")] = False,
 ) -> None:
-    """Write a policy as a Hugging Face folder with tokenizer, generation config and model card."""
+    """Write a policy as a Hugging Face folder with tokenizer, generation config and model card, or a run's metrics."""
+    if str(to) in {*TABLES, *plugins.BUILT_IN["tracker"]}:
+        metrics_command(run, str(to))
+        return
     from steadyrl.export.model import DEFAULT_FOLDER, export
 
     opened = RunDir.open(run)

@@ -71,7 +71,10 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "problems": len({entry.problem for entry in rollouts.entries(path)}),
         "stops": sorted({entry.stop for entry in rollouts.entries(path)} - {""}),
         "some_unscored": any(entry.unscored for entry in rollouts.entries(path)),
-        "rollouts": [_short(entry, record) for entry, record in zip(shown, rollouts.records(path, shown), strict=True)],
+        "rollouts": [
+            {**_short(entry, record), "only": urlencode({**address, "problem": entry.problem})}
+            for entry, record in zip(shown, rollouts.records(path, shown), strict=True)
+        ],
         "next": urlencode({**address, "page": page + 1}) if page * PER_PAGE < len(entries) else None,
         "previous": urlencode({**address, "page": page - 1}) if page > 1 else None,
         "filter": urlencode({name: value for name, value in address.items() if name != "step"}),

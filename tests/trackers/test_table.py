@@ -1,8 +1,10 @@
 import csv
 import math
+from pathlib import Path
 
 import pytest
 
+from steadyrl.cli.export import export_command
 from steadyrl.cli.metrics import metrics_command
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.rundir import append_line
@@ -33,6 +35,13 @@ def test_a_parquet_file_holds_units_and_the_same_numbers(tmp_path):
     assert table.column("step").to_pylist() == [0, 1, 2, 3]
     assert table.column("reward/mean").to_pylist() == [metrics(step)["reward/mean"] for step in range(4)]
     assert b"nats/token" in table.schema.field("entropy").metadata[b"description"]
+
+
+def test_an_export_to_a_table_writes_the_metrics_and_no_model(tmp_path, capsys):
+    run = make_run(tmp_path / "a", steps=4)
+    export_command(run.path, Path("csv"))
+    assert (run.report_folder / "metrics.csv").is_file()
+    assert "4 steps" in capsys.readouterr().out
 
 
 def test_the_command_writes_beside_the_report_and_refuses_what_makes_no_sense(tmp_path, capsys):

@@ -85,6 +85,10 @@ def test_rollouts_are_ordered_filtered_and_searched(folder):
     assert "red at 0" in ask(app, "/run/ppo-one/rollouts?step=0").text
     assert "red" not in ask(app, "/run/ppo-one/rollouts?most=0.5").text
     assert "red" not in ask(app, "/run/ppo-one/rollouts?q=green").text
+    only = ask(app, "/run/ppo-one/rollouts?step=10&problem=apple").text
+    assert 'href="?order=worst&amp;step=10&amp;problem=pear"' in worst
+    assert "green" not in only
+    assert "red at 10" in only
     found = ask(app, "/run/ppo-one/rollouts/10/0")
     assert "red at 10" in found.text
     assert "this problem over the steps" in found.text
