@@ -142,7 +142,8 @@ class Progress:
 
     def _line(self, record: Mapping[str, Any], now: float) -> str:
         parts = [f"step {record['step'] + 1}/{self.total}"]
-        parts += [f"{heading} {_format(name, record[name])}" for name, heading in _shown(record) if name in _IN_A_LINE]
+        said = {heading: name for name, heading in reversed(_shown(record)) if name in _IN_A_LINE}  # one KL is enough
+        parts += [f"{heading} {_format(name, record[name])}" for heading, name in reversed(said.items())]
         return "  ".join([*parts, self._left(record, now)])
 
     def view(self) -> RenderableType:

@@ -67,11 +67,13 @@ def test_names_of_rewards_cannot_act_on_the_terminal(monkeypatch):
 def test_a_file_gets_short_lines(monkeypatch, capsys):
     progress = following(monkeypatch, [1.0, 100.0])
     progress.step({**RECORD, "step": 0})
-    progress.step(RECORD)
+    progress.step({**RECORD, "kl_ref_k1": 0.015})
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("step ") for line in lines)
     assert "length 12.40 tokens" in lines[-1]
     assert "recall" not in lines[-1]
+    assert lines[-1].count("KL to reference") == 1
+    assert "0.015 nats/token" in lines[-1]
     assert len(lines[-1]) <= 120
 
 
