@@ -142,7 +142,7 @@ def _projected(plan: Plan, block: Block, x: torch.Tensor) -> tuple[torch.Tensor,
         q, k, v = (_linear(module, x).view(len(x), -1, width) for module in block.qkv)
         return q, k, v
     joined = _linear(block.qkv[0], x).view(len(x), -1, width)
-    q, k, v = joined.split([plan.heads, plan.kv_heads, plan.kv_heads], dim=1)
+    q, k, v = torch.split(joined, [plan.heads, plan.kv_heads, plan.kv_heads], dim=1)
     return q, k, v
 
 
