@@ -10,15 +10,19 @@ import steadyrl
 from steadyrl import config
 from steadyrl.algorithms import grpo
 from steadyrl.backends.mlx import blas, plugin
-from steadyrl.errors import MissingExtraError
+from steadyrl.errors import ConfigError, MissingExtraError
 from tests import needs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.name)
-def test_every_example_is_a_config_of_mlx(path):
-    assert config.load(path, ["backend.name=mlx"]).backend.name == "mlx"
+def test_every_example_is_a_config_of_mlx_but_those_with_a_server_for_torch(path):
+    if config.load(path).sampler.engine == "vllm":
+        with pytest.raises(ConfigError, match="'vllm' serves the weights of backend.name = 'torch'; got 'mlx'"):
+            config.load(path, ["backend.name=mlx"])
+    else:
+        assert config.load(path, ["backend.name=mlx"]).backend.name == "mlx"
 
 
 def test_a_number_of_threads_that_nothing_takes_is_said_once(tiny_models, monkeypatch, caplog):
