@@ -1,0 +1,103 @@
+"""What a preflight costs beside two steps and the loading: python bench/preflight_time.py [--models base 30m smollm2].
+
+Processor seconds of processes of their own. Writes bench/results/preflight_time.md. Give it one thread:
+OMP_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from real_model import CONFIG, OWN_REWARD, QUESTIONS, REWARD
+
+from models import model_folder
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "preflight_time.md"
+SETTINGS = [
+    "algorithm.name=grpo", OWN_REWARD, "rollout.prompts_per_step=4", "rollout.samples_per_prompt=4",
+    "sampling.max_new_tokens=24", "update.learning_rate=1e-6",
+]  # fmt: skip
+
+
+def main() -> None:
+    """Measure each model and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["base", "30m", "smollm2"])
+    parser.add_argument("--steps", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.steps:
+        print(json.dumps(load_and_step()))
+        return
+    lines = [
+        "# What a preflight costs",
+        "",
+        f"`python bench/preflight_time.py`, one thread of an {platform.machine()} processor that others shared,",
+        "processor seconds. Each figure is of a process of its own, the start of Python included. A step is 4 prompts",
+        "x 4 answers of up to 24 tokens, GRPO on all weights in float32.",
+        "",
+        "| model | preflight | loading and two steps | of these: Python and loading, two steps | preflight passed |",
+        "|---|--:|--:|---|--:|",
+    ]
+    for name in args.models:
+        lines.append(line_of(name, model_folder(name) / "own"))
+        print(lines[-1], flush=True)
+    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def line_of(name: str, model: Path) -> str:
+    """Return a model's line of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "questions.jsonl").write_text(
+            "".join(json.dumps({"prompt": q, "gold": a}) + "\n" for q, a in QUESTIONS.items())
+        )
+        (Path(folder) / "one_word.py").write_text(REWARD)
+        (Path(folder) / "config.toml").write_text(CONFIG.format(model=model))
+        preflight, said = timed(["-m", "steadyrl", "preflight", "config.toml", *SETTINGS], folder)
+        whole, parts = timed([str(Path(__file__).resolve()), "--steps"], folder)
+    steps = json.loads(parts.splitlines()[-1])["steps"]
+    passed = next((line for line in said.splitlines() if line.startswith("preflight:")), "no")
+    return f"| {name} | {preflight:.1f} | {whole:.1f} | {whole - steps:.1f}, {steps:.1f} | {passed} |"
+
+
+def timed(command: Sequence[str], folder: str) -> tuple[float, str]:
+    """Return the processor seconds of a Python process, and what it printed."""
+    paths = f"{HERE.parent}{os.pathsep}{HERE}"
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env={**os.environ, "PYTHONPATH": paths}, stdout=out
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        text = out.read()
+    if process.returncode not in (0, 1):  # 1: a check failed, as for a random model, whose answers never end
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{text[-2000:]}")
+    return used.ru_utime + used.ru_stime, text
+
+
+def load_and_step() -> dict[str, float]:
+    """Open the session of config.toml here and make two steps; return their processor seconds."""
+    from steadyrl.checkpoint import State
+    from steadyrl.config import load
+    from steadyrl.train import one_step, open_session
+
+    session = open_session(load(Path("config.toml"), SETTINGS))
+    state = State(algorithm=dict(session.algorithm.state))
+    began = time.process_time()
+    for _ in range(2):
+        one_step(session, state)
+    return {"steps": time.process_time() - began}
+
+
+if __name__ == "__main__":
+    main()
