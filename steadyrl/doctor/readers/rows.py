@@ -102,8 +102,8 @@ class Rows:
         if lost := int((~kept).sum()):
             self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
         steps = np.where(kept, logged, 0).astype(np.int64)
-        steps[kept] += self._offsets(steps, kept)
-        if not self._attempts and self.step_key not in (None, POINT):
+        if not self._attempts and self.step_key != POINT and (np.diff(steps[kept]) < 0).any():
+            steps[kept] += self._offsets(steps, kept)
             kept[: self._beginning(steps, kept)] = False
         valid = kept.copy()
         if self._attempts:
