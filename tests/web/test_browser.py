@@ -64,7 +64,7 @@ def served(tmp_path):
     listening.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser():
     from playwright.sync_api import sync_playwright
 
@@ -90,6 +90,7 @@ def page(browser, served):
     yield opened
     assert wrong == []
     assert opened.evaluate("window.broken") is None
+    opened.context.close()
 
 
 def until(page, said):
