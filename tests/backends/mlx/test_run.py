@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.name)
 def test_every_example_is_a_config_of_mlx_but_those_with_a_server_for_torch(path):
     if config.load(path).sampler.engine == "vllm":
-        with pytest.raises(ConfigError, match="'vllm' serves the weights of backend.name = 'torch'; got 'mlx'"):
+        with pytest.raises(ConfigError, match=r"'vllm' serves the weights of backend\.name = 'torch'; got 'mlx'"):
             config.load(path, ["backend.name=mlx"])
     else:
         assert config.load(path, ["backend.name=mlx"]).backend.name == "mlx"
