@@ -57,7 +57,7 @@ def alarms(x: np.ndarray) -> list[float]:
         not through_blocks.low < 0 < through_blocks.high,
         levels.rose or levels.fell,
         1000 * np.mean(rolling),
-        1000 * len(strays(series)) / len(x),
+        1000 * sum(x[i] > np.median(x[max(0, i - 100) : i]) for i in strays(series)) / len(x),
         len(bursts(series, 3.0)) > 0,
         len(jumps(series)) > 0,
     ]

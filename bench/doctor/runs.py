@@ -57,7 +57,8 @@ class Plan:
     @property
     def split(self) -> settings.Split:
         """What it may be used for."""
-        return settings.SPLIT[self.task]
+        split = settings.SPLIT[self.task]
+        return "last" if split == "fresh" and self.name not in settings.EXAMINED else split
 
     def label(self, steps: int, error: str | None) -> dict[str, Any]:
         """Return its line in the labels."""
@@ -144,7 +145,7 @@ def main() -> None:
     wanted = [p for p in plans() if not args.only or p.fault in args.only or p.name in args.only]
     missing = [p for p in wanted if args.again or not path_of(p, args.out).is_file()]
     # The part to tune on first, and in each the healthy runs: an unfinished set can be used already.
-    order = tuple(dict.fromkeys(settings.SPLIT.values()))
+    order = (*dict.fromkeys(settings.SPLIT.values()), "last")
     missing = sorted(missing, key=lambda p: (order.index(p.split), p.fault != HEALTHY, p.seed))[: args.limit]
     if args.jobs > 1:
         share_out([plan.name for plan in missing], args)

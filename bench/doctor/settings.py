@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 Data = dict[str, Any]
 Change = Callable[[Data], Data]
-Split = Literal["tune", "checked", "heldout", "fresh"]
+Split = Literal["tune", "checked", "heldout", "fresh", "last"]
 
 STEPS = 60
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -64,7 +64,8 @@ VARIED: Mapping[str, Mapping[str, Any]] = {
 }
 # Whole tasks, not runs: a threshold that fits one task has to hold on another. "checked" was held out at first: it was
 # examined once, showed what was wrong, and taught the doctor then. "heldout" was made after the last change of
-# that time; "fresh" after those that published logs taught it, and nothing was changed for it.
+# that time; "fresh" after those that published logs taught it. EXAMINED are the runs of it that showed two
+# false alarms, which taught the doctor then; those that were examined afterwards are called "last".
 SPLIT: Mapping[str, Split] = {
     "stdlib": "tune",
     "format": "tune",
@@ -75,6 +76,12 @@ SPLIT: Mapping[str, Split] = {
     "letters": "fresh",
     "bits": "fresh",
 }
+
+EXAMINED = (
+    "pad_leak-20", "policy_dropout-20", "reference_other-20", "kl_coef_zero-20", "lr_x100-20", "epochs_8-20",
+    "controller_slow-20", "unit_clash-20", "entropy_bonus-20", "cut_off-20", "healthy-letters-ppo-plain-10",
+    "healthy-letters-grpo-plain-11", "healthy-letters-grpo-top-p-13",
+)  # fmt: skip
 
 ALGORITHMS: Mapping[str, Data] = {
     "ppo": {

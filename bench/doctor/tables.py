@@ -8,7 +8,8 @@ from typing import Any
 from scoring import HEALTHY, Judged, Right, confusion, fault_row, first_said, healthy_row, totals
 
 HALVES = {
-    "fresh": "made last, after the rules were final",
+    "last": "made last, after the rules were final",
+    "fresh": "held out at first, two false alarms learned from after one look",
     "heldout": "held out",
     "checked": "held out at first, learned from after one look",
     "tune": "what the rules were made with",
@@ -26,10 +27,13 @@ HOW = (
     "this part has also taught the rules. The part that is called held out was made after the "
     "last change of that time, with other tasks and rewards, and was examined once. Logs that "
     "other people published taught the rules since (doctor_wild.md), with its figures in sight. "
-    "The part that was made last has two more tasks, other learning rates and schedules, batches "
-    "of half the size and three more faults; its right answers were written down before, it was "
-    "examined once, and nothing was changed for it. Of its 31 faulty and 18 healthy runs the first "
-    "10 and 3 of a random order were made. The machine was shared with other work. The logs "
+    "Then came two more tasks, with other learning rates and schedules, batches of half the size "
+    "and three more faults, whose right answers were written down before. Of their 31 faulty and 18 "
+    "healthy runs the first 10 and 3 of a random order were examined once: all 10 faults were named, "
+    "and one of the healthy runs had two warnings. These were fixed, and a quarter of the doctor's "
+    "code was taken out, by its figures on all runs that it knew. The runs of these tasks that were "
+    "examined after that, once, are called made last: the next of a random order, as many as there "
+    "was time for. The machine was shared with other work. The logs "
     "therefore contain no times, and throughput is not judged. rlwatch was run unchanged."
 )
 MAPPING = (
