@@ -114,14 +114,16 @@ class Rows:
         else:
             attempts = np.zeros(len(steps), np.int64)
             attempts[kept] = np.cumsum(np.diff(steps[kept], prepend=-MAX_STEP) < 0)
-        columns = {}
+        columns, everything = {}, bool(kept.all())
         while self._parts:  # gives back the memory of each before the next is merged
             name, parts = self._parts.popitem()
             places, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-            if not (good := kept[places]).all():
+            if not everything and not (good := kept[places]).all():
                 self._notes[REPLACED] += int((valid[places] & ~good).sum())
                 places, values = places[good], values[good]
-            if len(places):
+            if everything and len(places) == len(steps) and (np.diff(places) == 1).all():
+                columns[_printable(name)] = self._merged(steps, attempts, values)
+            elif len(places):
                 columns[_printable(name)] = self._merged(steps[places], attempts[places], values)
         own = [NUMBERED] if len(steps) and self.step_key is None else []
         own += [f"{what}: {count}" for what, count in self._notes.items() if count]
