@@ -8,6 +8,7 @@ from steadyrl import plugins
 from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.torchrun import place
 from steadyrl.config import Config
+from steadyrl.errors import ConfigError
 from steadyrl.protocols import Algorithm
 
 if TYPE_CHECKING:
@@ -41,10 +42,15 @@ def create(config: Config, algorithm: Algorithm) -> FsdpBackend:
     """Build the backend of a run on all ranks; this is rank 0.
 
     Raises:
+        ConfigError: This is another rank, on which a command other than `train` was started.
         MissingExtraError: PyTorch or transformers is not installed.
         ModelError: The model cannot be trained with it.
         RankError: Another rank could not follow.
     """
+    if place().rank > 0:
+        raise ConfigError(
+            "of all commands `steadyrl train` alone works on several ranks; start this one without torchrun"
+        )
     plugins.require("torch")
     from steadyrl.backends.fsdp.backend import lead  # needs torch, which reading a config does not
 

@@ -25,6 +25,7 @@ from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.recheck import Measured, checked
 from steadyrl.batch import loss_count, take_rows
 from steadyrl.config import Config
+from steadyrl.errors import ModelError
 from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
@@ -102,7 +103,14 @@ class Worker:
     ) -> Stats:
         """See Backend."""
         self.whole.optimizer.zero_grad()
-        own = self._accumulate(batch, loss, sampling, needs)
+        try:
+            own = self._accumulate(batch, loss, sampling, needs)
+        except (torch.OutOfMemoryError, MemoryError) as error:  # the others are in the middle of it: no second try
+            tokens = self._config.backend.args.micro_batch_tokens
+            raise ModelError(
+                f"memory ran out in an update with backend.args.micro_batch_tokens = {tokens}; resume with half as "
+                "many, or with backend.args.gradient_checkpointing=true"
+            ) from error
         everyone = self._ranks.everywhere(own)
         count = float(batch.completion_mask.sum())
         stats = {

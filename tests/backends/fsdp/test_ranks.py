@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from steadyrl.errors import CheckpointError, RankError
+from steadyrl.errors import CheckpointError, ModelError, RankError
 from tests import needs
 from tests.backends.fsdp import work
 from tests.backends.fsdp.forked import on_ranks
@@ -58,6 +58,12 @@ def test_a_rank_that_dies_ends_the_run_with_an_error_that_names_it_and_what_was_
     assert isinstance(found, RankError)
     assert str(found).startswith("rank 1 died or does not answer in 'step'; go on from the last checkpoint")
     assert codes == [0, -9]
+
+
+def test_an_update_without_memory_says_what_to_set(settings):
+    found, _ = on_ranks(1, work.lack_memory, settings)
+    assert isinstance(found, ModelError)
+    assert "an update with backend.args.micro_batch_tokens = 8192; resume with half as many" in str(found)
 
 
 def test_a_checkpoint_of_another_backend_is_refused(tmp_path):

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steadyrl import config
+from steadyrl.algorithms import ppo
+from steadyrl.backends.fsdp import plugin
 from steadyrl.backends.fsdp.rows import dealt, neighbours, passes, shortest
 from steadyrl.backends.fsdp.torchrun import Place, place, require_ranks
 from steadyrl.errors import ConfigError
@@ -35,6 +37,13 @@ def started(monkeypatch):
             monkeypatch.setenv(name, str(value))
 
     return start
+
+
+def test_a_command_other_than_train_is_refused_on_the_other_ranks(started):
+    started(1, 2)
+    settings = config.resolve(SETTINGS)
+    with pytest.raises(ConfigError, match="of all commands `steadyrl train` alone works on several ranks"):
+        plugin.create(settings, ppo.build(ppo.Settings()))
 
 
 def test_neighbours_stay_together_and_keep_their_order():

@@ -28,13 +28,23 @@ def trained(settings, folder, *overrides):
 
 def lose_a_rank(settings):
     """Make an update in which rank 1 is killed."""
+    update(settings, deadly)
+
+
+def lack_memory(settings):
+    """Make an update for which there is no memory."""
+    update(settings, without_memory)
+
+
+def update(settings, loss):
+    """Make one update on four rollouts."""
     session = open_session(config.resolve(settings))
     backend, algorithm, sampling = session.backend, session.algorithm, Sampling(max_new_tokens=4)
     groups = collect(backend, [Problem("a", "the"), Problem("b", "one dog")], 2, sampling, (0, 0))
     groups = [replace(g, rollouts=tuple(replace(r, reward=float(i)) for i, r in enumerate(g.rollouts))) for g in groups]
     batch = make_batch(groups, backend.tokenizer.pad_id)
     batch = algorithm.prepare(replace(batch, old=backend.score(batch, sampling, algorithm.needs)), algorithm.state)
-    backend.step(batch, deadly, sampling, algorithm.needs, 1e-3, 1.0)
+    backend.step(batch, loss, sampling, algorithm.needs, 1e-3, 1.0)
 
 
 def deadly(xp, new, arrays, count):
@@ -42,3 +52,8 @@ def deadly(xp, new, arrays, count):
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     return new.logprobs.sum() / count, {}
+
+
+def without_memory(xp, new, arrays, count):
+    """Do as PyTorch does where memory runs out."""
+    raise MemoryError
