@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -74,30 +75,27 @@ def correct(algorithm: Algorithm, batch: Batch, setting: str, state: State) -> A
 
 
 def corrected(loss: LossFn, names: Sequence[str]) -> LossFn:
-    """Return a loss whose policy part is weighed by corrections; its other parts stay as they are.
+    """Return a loss whose policy part is weighed by corrections (names of CORRECTIONS); it can be sent to other ranks.
 
-    The weights multiply the advantages. A policy loss is proportional to them as long as no weight is negative, so that
-    this weighs its tokens and the loss need not know of it.
-
-    Args:
-        loss: See LossFn; it uses ``arrays["advantages"]``.
-        names: Of CORRECTIONS; their weights are multiplied.
-
-    Returns:
-        A loss that also measures "correction/weight" and "correction/masked".
+    It also measures "correction/weight" and "correction/masked".
     """
+    return partial(_weighed, loss=loss, names=tuple(names))
 
-    def weighed(
-        xp: Array, new: TokenScores, arrays: Mapping[str, Array], count: float
-    ) -> tuple[Array, dict[str, Array]]:
-        mask, weight = arrays["mask"], CORRECTIONS[names[0]](xp, new.logprobs, arrays)
-        for name in names[1:]:
-            weight = weight * CORRECTIONS[name](xp, new.logprobs, arrays)
-        total, sums = loss(xp, new, {**arrays, "advantages": arrays["advantages"] * weight}, count)
-        dropped = xp.where(weight > 0, 0.0, 1.0)
-        return total, {**sums, "correction/weight": (weight * mask).sum(), "correction/masked": (dropped * mask).sum()}
 
-    return weighed
+def _weighed(
+    xp: Array, new: TokenScores, arrays: Mapping[str, Array], count: float, loss: LossFn, names: tuple[str, ...]
+) -> tuple[Array, dict[str, Array]]:
+    """Compute a loss with the corrections' weights, multiplied, in its advantages.
+
+    A policy loss is proportional to the advantages as long as no weight is negative. So this weighs its tokens, and
+    the loss need not know of it. Its other parts stay as they are.
+    """
+    mask, weight = arrays["mask"], CORRECTIONS[names[0]](xp, new.logprobs, arrays)
+    for name in names[1:]:
+        weight = weight * CORRECTIONS[name](xp, new.logprobs, arrays)
+    total, sums = loss(xp, new, {**arrays, "advantages": arrays["advantages"] * weight}, count)
+    dropped = xp.where(weight > 0, 0.0, 1.0)
+    return total, {**sums, "correction/weight": (weight * mask).sum(), "correction/masked": (dropped * mask).sum()}
 
 
 def importance_metrics(batch: Batch) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -236,6 +237,13 @@ def test_weights_and_dropped_tokens_are_counted_under_the_mask_alone():
     _, sums = corrected(loss, ["icepop"])(np, TokenScores(logprobs=arrays["old_logprobs"]), arrays, 2.0)
     assert sums["correction/weight"] == pytest.approx(1.5)  # 0 and 0.6 / 0.4
     assert sums["correction/masked"] == 1
+
+
+def test_a_corrected_loss_can_be_sent_to_another_process():
+    arrays = arrays_of([[0.1, 0.6, 0.2]], [[0.4, 0.4, 0.2]], [[1.0, -1.0, 2.0]])
+    loss = corrected(grpo.build(grpo.Settings(kl_coef=0.0)).loss, ["token", "geometric"])
+    new = TokenScores(logprobs=arrays["old_logprobs"])
+    assert pickle.loads(pickle.dumps(loss))(np, new, arrays, 3.0) == loss(np, new, arrays, 3.0)
 
 
 # when
