@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from steadyrl.backends.huggingface.folder import BASE_MODEL
 from steadyrl.backends.torch import shared
 from steadyrl.backends.torch.decoder import checked_plan
-from steadyrl.backends.torch.folder import BASE_MODEL
 from steadyrl.backends.torch.model import split_head
 from steadyrl.backends.torch.sampler import sample
 from steadyrl.types import Sampling

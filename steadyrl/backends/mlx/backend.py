@@ -18,7 +18,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten
 
-from steadyrl.backends import portable
+from steadyrl.backends.huggingface import portable
 from steadyrl.backends.limits import require_room
 from steadyrl.backends.mlx import memory, state
 from steadyrl.backends.mlx.kernels import fused_or_plain

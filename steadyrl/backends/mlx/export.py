@@ -9,11 +9,11 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tuner.lora import LoRALinear
 
-from steadyrl.backends import portable
-from steadyrl.backends.export import write_policy
+from steadyrl.backends.huggingface import portable
+from steadyrl.backends.huggingface.export import write_policy
+from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.mlx import state
 from steadyrl.backends.mlx.network import Network
-from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.config import Config
 from steadyrl.sections import ModelSection
 

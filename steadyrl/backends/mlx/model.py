@@ -18,10 +18,10 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from steadyrl import plugins
+from steadyrl.backends.huggingface.folder import context_length, open_folder, reading
+from steadyrl.backends.huggingface.portable import older_spelling
+from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.mlx.likelihood import to_vocabulary
-from steadyrl.backends.portable import older_spelling
-from steadyrl.backends.torch.folder import context_length, open_folder, reading
-from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.errors import ModelError
 from steadyrl.sections import ModelSection
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from steadyrl.backends import portable
+from steadyrl.backends.huggingface import portable
 from steadyrl.backends.mlx.lora import WEIGHTS, is_adapter, peft_name, write_config
 from steadyrl.errors import CheckpointError
 from steadyrl.sections import ModelSection

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from steadyrl import plugins
+from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import require_room
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory, state
@@ -26,7 +27,6 @@ from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.families import plan_of
-from steadyrl.backends.torch.folder import context_length
 from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
 from steadyrl.backends.torch.masters import Masters

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from steadyrl.backends.export import write_policy
+from steadyrl.backends.huggingface.export import write_policy
+from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.model import load_model
 from steadyrl.backends.torch.state import load_policy, writing
-from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.config import Config
 from steadyrl.sections import ModelSection
 

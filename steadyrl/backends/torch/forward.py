@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from steadyrl.backends.huggingface.folder import READING_ERRORS
 from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.decoder import product, without_autocast
-from steadyrl.backends.torch.folder import READING_ERRORS
 from steadyrl.backends.torch.model import Parts
 from steadyrl.errors import ModelError
 

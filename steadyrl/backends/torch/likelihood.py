@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.backends.torch.folder import context_length
+from steadyrl.backends.huggingface.folder import context_length
+from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.head import chosen_logprobs
 from steadyrl.backends.torch.model import load_model, split_head
-from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.counting.count import tell
 from steadyrl.sections import ModelSection
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from steadyrl.backends.huggingface.folder import READING_ERRORS, open_folder, reading
+from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
-from steadyrl.backends.torch.folder import READING_ERRORS, open_folder, reading
-from steadyrl.backends.torch.tokenizer import HFTokenizer
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
 from steadyrl.sections import ModelSection

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.backends import portable
-from steadyrl.backends.torch.folder import context_length
+from steadyrl.backends.huggingface import portable
+from steadyrl.backends.huggingface.folder import context_length
 
 
 def write(folder: Path, model: Any) -> None:

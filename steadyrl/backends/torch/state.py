@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from steadyrl.backends import portable
-from steadyrl.backends.portable import check_readable
+from steadyrl.backends.huggingface import portable
+from steadyrl.backends.huggingface.folder import reading
+from steadyrl.backends.huggingface.portable import check_readable
 from steadyrl.backends.torch import probe
-from steadyrl.backends.torch.folder import reading
 from steadyrl.errors import CheckpointError, ModelError
 
 POLICY, VALUE_HEAD, OPTIMIZER = portable.POLICY, "value_head.safetensors", "optimizer.safetensors"

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from steadyrl.backends.torch.folder import BASE_MODEL
+from steadyrl.backends.huggingface.folder import BASE_MODEL
 from steadyrl.backends.vllm import parity, untied
 from steadyrl.backends.vllm.http import ServerDown
 from steadyrl.backends.vllm.servers import Server, Servers

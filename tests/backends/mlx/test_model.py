@@ -17,8 +17,8 @@ needs.package("mlx_lm", extra="mlx")
 import mlx.core as mx  # noqa: E402
 from mlx_lm.utils import load_model as load_with_defaults  # noqa: E402
 
+from steadyrl.backends.huggingface.portable import spell_twice, write_probe  # noqa: E402
 from steadyrl.backends.mlx.model import FAMILIES, load_model  # noqa: E402
-from steadyrl.backends.portable import spell_twice, write_probe  # noqa: E402
 
 mx.set_default_device(mx.cpu)  # on a Mac too: what is compared is the arithmetic, in full float32
 

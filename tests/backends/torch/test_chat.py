@@ -14,7 +14,7 @@ from tests import needs
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch.tokenizer import HFTokenizer  # noqa: E402
+from steadyrl.backends.huggingface.tokenizer import HFTokenizer  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}<pad>{% elif m.role == 'user' %}<user>{% else %}<bot>{% endif %}"

@@ -15,7 +15,7 @@ transformers = needs.package("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from steadyrl.backends.torch.folder import context_length  # noqa: E402
+from steadyrl.backends.huggingface.folder import context_length  # noqa: E402
 from steadyrl.backends.torch.model import load_model, split_head  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.

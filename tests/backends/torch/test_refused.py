@@ -18,7 +18,7 @@ def test_a_device_that_computes_nothing_is_refused_in_one_line(name):
 @pytest.mark.parametrize("name", ["num_hidden_layers", "vocab_size", "hidden_size", "num_attention_heads"])
 def test_a_shape_that_no_model_has_is_refused_before_it_is_built(name):
     needs.package("torch")
-    from steadyrl.backends.torch.folder import _check_numbers
+    from steadyrl.backends.huggingface.folder import _check_numbers
 
     shape = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     _check_numbers(SimpleNamespace(**shape), "model")

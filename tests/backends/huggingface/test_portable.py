@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.backends.portable import PROBE, check_probe, write_probe
+from steadyrl.backends.huggingface.portable import PROBE, check_probe, write_probe
 from steadyrl.errors import CheckpointError
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steadyrl.backends.portable import POLICY, check_readable
-from steadyrl.backends.torch.folder import BASE_MODEL, open_folder, reading
-from steadyrl.backends.torch.tokenizer import HFTokenizer
+from steadyrl.backends.huggingface.folder import BASE_MODEL, open_folder, reading
+from steadyrl.backends.huggingface.portable import POLICY, check_readable
+from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.config import Config
 from steadyrl.errors import ModelError
 from steadyrl.plugins import require
