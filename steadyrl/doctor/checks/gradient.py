@@ -9,7 +9,7 @@ from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import slower, times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import learns, levels, number, setting, share_with_spike
+from steadyrl.doctor.statistics.readings import goes_with, learns, levels, number, setting
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.types import Severity
 
@@ -18,9 +18,14 @@ EXPLODED = 10.0  # times the first level
 ZERO = 1e-12  # of a norm: below every gradient of a model that learns
 ZERO_SHARE = 0.5  # of the steps
 FAR_ABOVE = 10.0  # median norm over the limit: nine tenths of the length is cut away
-MOSTLY = 0.5
+NO_SIGNAL_MANY = 0.25  # share of groups without signal
 ERRATIC, ERRATIC_ROWS, ERRATIC_TIMES = 100.0, 4, 20.0  # times the limit; rows; times the median
 ERRATIC_MANY, ERRATIC_SHARE = 2, 0.02  # so many rows, and that share of them
+SPIKES_WITH = {
+    "reward_outlier": ("reward_max", "reward_min"),
+    "value_loss": ("loss_value",),
+    "large_updates": ("kl_old", "ratio_max", "kl_ref"),
+}
 USUAL_LIMIT = 1.0  # at which trainers clip where nothing is set
 NEARLY_ALL = 0.9  # share of completions cut off that can leave no loss at all
 GROUPS_EQUAL = 0.9  # share of groups without signal that explains a gradient of 0
@@ -81,7 +86,7 @@ def _erratic(run: Run, norm: Series) -> Result:
     most = float(norm.values.max())
     if most < ERRATIC_TIMES * usual and usual < ERRATIC * limit:
         return None
-    cause, told = _spike_cause(run, norm.steps[far])
+    cause, told = goes_with(run, norm.steps[far], SPIKES_WITH)
     told = told if len(norm) > BURSTS_FROM else f"the median of the {len(norm)} rows is {number(usual)}"
     return Found(
         cause if len(norm) > BURSTS_FROM else "exploding",
@@ -96,11 +101,13 @@ def _spikes(run: Run, norm: Series) -> Result:
     far = bursts(norm, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, told = _spike_cause(run, norm.steps[far])
+    cause, told = goes_with(run, norm.steps[far], SPIKES_WITH)
     top = far[np.argmax(norm.values[far])]
     idle = signal_lost(run)
     # Steps without any signal have a gradient near 0, and lower what is usual.
-    quiet = idle is not None and float(idle[0].values.mean()) > MOSTLY / 2 and cause == "unknown" and _small(run, norm)
+    quiet = (
+        idle is not None and float(idle[0].values.mean()) > NO_SIGNAL_MANY and cause == "unknown" and _small(run, norm)
+    )
     return Found(
         cause,
         "info" if quiet or (cause == "unknown" and _small(run, norm) and learns(run)) else "warning",
@@ -116,21 +123,6 @@ def _spikes(run: Run, norm: Series) -> Result:
 def _small(run: Run, norm: Series) -> bool:
     """Return True if no norm is far above where it is clipped: such spikes move the weights no further than others."""
     return bool(norm.values.max() <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT))
-
-
-def _spike_cause(run: Run, steps: np.ndarray) -> tuple[str, str]:
-    candidates = (
-        ("reward_outlier", "reward_max"),
-        ("reward_outlier", "reward_min"),
-        ("value_loss", "loss_value"),
-        ("large_updates", "kl_old"),
-        ("large_updates", "ratio_max"),
-        ("large_updates", "kl_ref"),
-    )
-    shares = ((cause, name, share_with_spike(run.get(name), steps)) for cause, name in candidates)
-    cause, name, share = next((c for c in shares if c[2] >= MOSTLY), ("unknown", "", 0.0))
-    told = f"{name} jumps at or before {share:.0%} of them" if name else "nothing else that is logged jumps with it"
-    return cause, told
 
 
 def _exploding(norm: Series) -> Result:

@@ -9,12 +9,16 @@ import numpy as np
 from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import both, times, to
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import learns, number, setting, share_with_spike
+from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts
 from steadyrl.doctor.statistics.units import together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
-MOSTLY = 0.5  # share of the spikes that a cause must accompany
+SPIKES_WITH = {
+    "length_jump": ("length",),
+    "kl": ("kl_ref",),
+    "reward_outlier": ("reward_max", "reward_min", "reward_std", "reward"),
+}
 WARM_SHARE = 0.2  # a fresh value head may be worse than a constant for so long, and for 20 steps
 FEWEST_BLOCKS = 3  # that a lasting fault shows in
 EV_BAD = -0.05  # below 0 by more than rounding: worse than predicting the mean
@@ -37,30 +41,16 @@ def _value_spikes(run: Run) -> Result:
     far = bursts(series, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, told = _spike_cause(run, series.steps[far])
+    cause, told = goes_with(run, series.steps[far], SPIKES_WITH)
     since, top = int(series.steps[far[0]]), far[np.argmax(series.values[far])]
+    if cause == "unknown" and share_with_spike(run.get("value_mean"), series.steps[far[:1]]):
+        cause, told = "value_reset", f"value_mean jumps at step {since} while reward and KL stay as they were"
     shown = (
         f"{len(far)} steps are more than {SPIKE_FACTOR:g} times the level before them; the median of all steps is "
         f"{number(float(np.median(series.values)))}, the greatest {number(float(series.values[top]))} at step "
         f"{series.steps[top]}"
     )
     return Found(cause, "warning", since, f"the value loss spikes from step {since} on: {told}", (shown,))
-
-
-def _spike_cause(run: Run, steps: np.ndarray) -> tuple[str, str]:
-    """Return the cause and the sentence that tells it from the others, for the steps that spike [m]."""
-    for cause, names, where in (
-        ("length_jump", ("length",), "at"),
-        ("kl", ("kl_ref",), "at or before"),
-        ("reward_outlier", ("reward_max", "reward_min", "reward_std", "reward"), "at"),
-    ):
-        for name in names:
-            share = share_with_spike(run.get(name), steps)
-            if share >= MOSTLY:
-                return cause, f"{name} leaves its usual range {where} {share:.0%} of these steps"
-    if share_with_spike(run.get("value_mean"), steps[:1]):
-        return "value_reset", f"value_mean jumps at step {steps[0]} while reward and KL stay as they were"
-    return "unknown", "neither length, KL, reward nor the mean prediction jump with it as far as they are logged"
 
 
 _THIRD = times("learning_rate", 1 / 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which
 
 
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
+MOSTLY = 0.5  # share of the spikes that a cause must accompany
 
 
 def number(x: float) -> str:
@@ -204,3 +206,19 @@ def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) 
     count = np.cumsum(count)  # [n + 1], spikes among the first i points
     at = np.searchsorted(series.steps, steps, side="right")
     return float((count[at] > count[np.maximum(at - before - 1, 0)]).mean())
+
+
+def goes_with(run: Run, steps: np.ndarray, candidates: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    """Return what leaves its usual range at, or just before, at least half of some steps, and a sentence.
+
+    Args:
+        run: The run.
+        steps: [m], m >= 1.
+        candidates: Quantities by the cause that they show, the nearest first; "unknown" where none does.
+    """
+    for cause, quantities in candidates.items():
+        for quantity in quantities:
+            share = share_with_spike(run.get(quantity), steps)
+            if share >= MOSTLY:
+                return cause, f"{quantity} leaves its usual range at or before {share:.0%} of these steps"
+    return "unknown", "nothing else that is logged jumps with it"
