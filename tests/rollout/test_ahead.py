@@ -33,7 +33,7 @@ def texts(run, step):
     return [line["completion"] for line in read_lines(run.rollouts_file(step))]
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 4])
+@pytest.mark.parametrize("ahead", [1, 4])
 def test_a_step_trains_on_what_the_policy_of_so_many_steps_earlier_draws(toy, tmp_path, ahead):
     session, run, policies = toy(*EVERY[:1], f"rollout.ahead={ahead}", "run.steps=7"), RunDir(tmp_path / "run"), []
     backend = session.backend
@@ -72,9 +72,8 @@ def test_stale_rollouts_are_corrected_from_the_step_on_that_measures_them(toy, t
     assert [line["entropy_sampled"] is None for line in lines] == [False] + [True] * 5
 
 
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_a_stopped_and_resumed_run_equals_an_unbroken_one(toy, whole_and_broken, ahead):
-    whole, broken = whole_and_broken(lambda: toy(*EVERY, f"rollout.ahead={ahead}"))
+def test_a_stopped_and_resumed_run_equals_an_unbroken_one(toy, whole_and_broken):
+    whole, broken = whole_and_broken(lambda: toy(*EVERY, "rollout.ahead=2"))
     assert [line["attempt"] for line in broken.metrics()] == [0, 0, 0, 1, 1, 1]
     assert steady(broken) == steady(whole)
     assert all(texts(broken, step) == texts(whole, step) for step in range(6))
@@ -215,11 +214,10 @@ def elsewhere(monkeypatch):
     return f"backend.name={__name__}:Elsewhere"
 
 
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_a_sampler_elsewhere_draws_beside_the_update_and_changes_no_result(toy, tmp_path, elsewhere, ahead):
+def test_a_sampler_elsewhere_draws_beside_the_update_and_changes_no_result(toy, tmp_path, elsewhere):
     here, there = RunDir(tmp_path / "here"), RunDir(tmp_path / "there")
-    train(toy(*EVERY, f"rollout.ahead={ahead}"), here)
-    train(toy(*EVERY, f"rollout.ahead={ahead}", elsewhere), there)
+    train(toy(*EVERY, "rollout.ahead=2"), here)
+    train(toy(*EVERY, "rollout.ahead=2", elsewhere), there)
     assert Elsewhere.beside == 6
     assert steady(there) == steady(here)
 
