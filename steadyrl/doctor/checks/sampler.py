@@ -256,8 +256,8 @@ sampler_mismatch = Check(
     title="The sampler and the trainer give different probabilities to the same tokens.",
     symptom="The mean difference of their log-probs lies above rounding (1e-3 nats in steadyrl, where both share "
     "weights; 0.05 elsewhere, and where the loss corrects for it), or their KL above 0.1 nats per token, or the mean "
-    "importance weight outside 0.5 to 2, which alone is judged with rollout.ahead. What is called on-policy "
-    "is then off-policy, and gradients are wrong in a way that no other metric shows at first.",
+    "importance weight outside 0.5 to 2, which alone is judged with rollout.ahead. What is called on-policy is then "
+    "off-policy, and gradients are wrong in a way that no other metric shows at first.",
     healthy="Sampler and trainer give the same tokens the same log-probs, but for rounding.",
     causes=(
         Cause("warped_sampling", "the sampled -log p also differs from the exact entropy (see that check)",
