@@ -98,7 +98,8 @@ def _head(diagnosis: Diagnosis) -> str:
     who = "an unknown trainer" if run.trainer == "unknown" else run.trainer
     each = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
     algorithm = f", {run.algorithm}" if run.algorithm else ""
-    return f"{run.path}: {who}{algorithm}, {run.steps} rows ({first} to {last}{each})"
+    rows = f"1 row (step {first}{each})" if run.steps == 1 else f"{run.steps} rows ({first} to {last}{each})"
+    return f"{run.path}: {who}{algorithm}, {rows}"
 
 
 def _verdict(diagnosis: Diagnosis) -> str:
