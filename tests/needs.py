@@ -8,6 +8,7 @@ that no test can use it without asking for it.
 import functools
 import importlib.util
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterable
@@ -110,6 +111,11 @@ def _linux() -> str:
     return "" if sys.platform == "linux" else f"this is {sys.platform}"
 
 
+def _glibc() -> str:
+    found = platform.libc_ver()[0] or "another one"
+    return "" if found == "glibc" else f"this system has {found}, whose memory is left as it is"
+
+
 def _vllm() -> str:
     return "" if os.environ.get("STEADYRL_VLLM") else "make test-vllm installs one and runs these tests"
 
@@ -132,6 +138,7 @@ MARKERS = {
     "mlx": ("Apple's MLX", _mlx),
     "openssl": ("the program openssl", _openssl),
     "linux": ("Linux", _linux),
+    "glibc": ("the C library glibc", _glibc),
     "vllm": ("a vLLM server", _vllm),
     "wild_logs": ("published logs of other trainers", _wild_logs),
     "human_eval": ("the problems of HumanEval", _human_eval),

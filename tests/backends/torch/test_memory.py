@@ -1,6 +1,5 @@
 """Memory that is kept from step to step."""
 
-import platform
 import subprocess
 import sys
 
@@ -22,7 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are left as they are")
+@pytest.mark.glibc
 def test_a_step_uses_the_memory_of_the_step_before():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 0.3 * 4 * 103 * 256  # pages of four steps, nearly all of which are new without it
