@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ AT_ONCE = 6 << 20  # bytes that are read while a page waits; it takes about 0.1 
 MOST_ROWS, MOST_NAMES = 250_000, 300
 MOST_CELLS = 24_000_000  # of all runs that are kept, four bytes each
 POINTS = 900  # of a curve on a screen
+PAUSE_S = 0.001
 PREVIEW = 600  # lines that stand for a file while it is read
 _NOT_METRICS = frozenset({"step", "attempt", "time"})
 
@@ -245,7 +247,7 @@ class Shelf:
     def _read_on(self, columns: Columns) -> None:
         try:
             while columns.follow(1 << 20):  # in small pieces: other requests are answered in between
-                pass
+                time.sleep(PAUSE_S)  # whoever waits for the columns would not get them from a thread that asks again
         finally:
             with self._alone:
                 self._reading.discard(columns.path)

@@ -106,6 +106,15 @@ def test_the_thread_reads_all_of_a_large_file(tmp_path, monkeypatch):
     assert len(columns.arrays()[0]) == 3000
 
 
+def test_nobody_waits_for_the_thread_that_reads_a_large_file(tmp_path):
+    run = make_run(tmp_path / "a")
+    lines = run.metrics_file.read_bytes().splitlines(keepends=True)
+    run.metrics_file.write_bytes(b"".join(lines * (1 + 40 * 2**20 // sum(map(len, lines)))))
+    shelf = subject.Shelf()
+    assert not shelf.curves(run).complete
+    run.metrics_file.unlink()  # the thread ends
+
+
 def test_the_shelf_drops_what_was_used_least(tmp_path):
     runs = [make_run(tmp_path / str(i), steps=50) for i in range(4)]
     shelf = subject.Shelf(most_cells=1500)
