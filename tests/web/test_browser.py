@@ -101,6 +101,12 @@ def until(page, said):
         time.sleep(0.05)
 
 
+def follow(page, link):
+    """Click a link and wait for its page with its scripts: a click or a key before they run would be lost."""
+    with page.expect_navigation(wait_until="load"):
+        page.click(link)
+
+
 def test_every_page_opens_and_what_a_model_wrote_does_nothing(page, served):
     address, _ = served
     for path in (
@@ -159,7 +165,7 @@ def test_three_questions_of_a_stranger_take_at_most_three_clicks(page, served):
         return made
 
     page.goto(address)
-    page.click("text=bad")  # why did it get worse after step 80?
+    follow(page, "text=bad")  # why did it get worse after step 80?
     page.click("button.step >> text=since step 80")
     until(page, "document.getElementById('zoom-from').value !== ''")
     shown = [int(page.input_value(f"#{name}")) for name in ("zoom-from", "zoom-to")]
@@ -168,15 +174,15 @@ def test_three_questions_of_a_stranger_take_at_most_three_clicks(page, served):
     assert clicks_since() == 2
 
     page.goto(address)  # the worst rollouts of the last step?
-    page.click("text=bad")
-    page.click("text=Worst rollouts of step 112")
+    follow(page, "text=bad")
+    follow(page, "text=Worst rollouts of step 112")
     assert "reward 0.500" in page.locator(".rollout").first.inner_text()
     assert clicks_since() == 2
 
     page.goto(address)  # which setting differs?
     for name in ("good", "bad"):
         page.check(f"input[value={name}]")
-    page.click("text=Compare the marked runs")
+    follow(page, "text=Compare the marked runs")
     table = page.locator("h2:has-text('Settings that differ') + .scroll")
     assert "update.learning_rate" in table.inner_text()
     assert "0.02" in table.inner_text()
@@ -187,13 +193,13 @@ def test_three_questions_of_a_stranger_take_at_most_three_clicks(page, served):
 def test_an_episode_is_read_turn_by_turn_and_a_study_by_its_curves(page, served):
     address, _ = served
     page.goto(f"{address}/run/bad/rollouts")
-    page.locator(".rollout >> text=#0").click()
+    follow(page, ".rollout >> text=#0")
     turns = page.locator(".turns li")
     assert turns.nth(0).locator(".page").inner_text() == f"page {EVIL}"
     assert "click 2" in turns.nth(1).inner_text()
 
-    page.click("nav >> text=Studies")
-    page.click("a >> text=Rates")
+    follow(page, "nav >> text=Studies")
+    follow(page, "a >> text=Rates")
     page.uncheck("input[value=base]")
     page.click("text=Show the curves of the marked experiments")
     page.wait_for_url("**/study/rates?arm=fast")
@@ -204,7 +210,7 @@ def test_an_episode_is_read_turn_by_turn_and_a_study_by_its_curves(page, served)
 def test_a_rollout_is_clicked_through_to_its_tokens(page, served):
     address, _ = served
     page.goto(f"{address}/run/bad/rollouts?step=110")
-    page.locator(".rollout >> text=#0").click()
+    follow(page, ".rollout >> text=#0")
     assert page.locator(".tokens .t").count() == 3
     assert page.locator(".tokens .t").first.inner_text() == EVIL
     assert page.locator(".tokens .t").nth(1).get_attribute("title") == "log-prob -2"
