@@ -219,6 +219,14 @@ class Exact(Protocol):
 
 
 @runtime_checkable
+class Teaching(Protocol):
+    """A task whose gold answers no policy could write, and which has others to learn from."""
+
+    def demonstration(self, problem: Problem) -> str | None:
+        """Return what supervised fine-tuning is shown, or None where the task knows nothing that is worth it."""
+
+
+@runtime_checkable
 class Attackable(Protocol):
     """A task that knows answers which only look like more than they are; no reward may pay for the look."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from steadyrl.errors import DataError
-from steadyrl.protocols import Backend, Task
+from steadyrl.protocols import Backend, Task, Teaching
 from steadyrl.rollout.episode import Attempt, Environment, require_room, text_of
 from steadyrl.rollout.multi_turn import play_experts, play_policy
 from steadyrl.types import Completion, Group, Problem, Rollout, Sampling
@@ -54,7 +54,8 @@ def demonstrate(
         DataError: It knows none for any of them, or no turn fits.
     """
     if environment is None:
-        known = [(problem, task.gold(problem)) for problem in problems]
+        shown = task.demonstration if isinstance(task, Teaching) else task.gold
+        known = [(problem, shown(problem)) for problem in problems]
         groups = [Group(p, (_demonstration(backend, p, text),)) for p, text in known if text is not None]
     else:
         attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]

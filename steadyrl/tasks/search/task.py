@@ -28,6 +28,7 @@ from steadyrl.tasks.search.empty_forms import empty_forms, honest_core
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
 from steadyrl.tasks.search.query import Node, canonical, parse, terms
+from steadyrl.tasks.search.teacher import taught_query
 from steadyrl.tasks.search.worth import MALFORMED, weigh
 from steadyrl.types import Problem, Rollout, Score
 
@@ -95,6 +96,12 @@ class SearchTask:
         if problem.id in self._gold:
             return self._gold[problem.id]
         return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
+
+    def demonstration(self, problem: Problem) -> str | None:
+        """See Teaching: a short query of the request's own words, or by construction."""
+        if problem.id in self._gold:
+            return self._gold[problem.id]
+        return taught_query(problem.id, problem.columns["request"], self._relevant[problem.id], self.index)
 
     def honest_core(self, problem: Problem) -> str:
         """See Attackable: the rarest word of the request."""

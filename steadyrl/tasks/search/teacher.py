@@ -1,0 +1,76 @@
+"""Short queries of a request's own words, the best of them in hindsight: what a warm start learns from.
+
+The teacher sees the relevant documents and the policy does not, so it is taught on training requests only. Which words
+of a request single out its subject holds for other requests too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from steadyrl.tasks.search.baselines import rarest_words
+from steadyrl.tasks.search.index import SearchIndex
+from steadyrl.tasks.search.query import Term
+
+_WORDS = 7  # of a request, the rarest: 203 queries
+# Nats of probability per F1: the best query is taught e times as often as one that is worse by this much.
+_TEMPERATURE = 0.05
+_WORTH_TEACHING = 0.1  # F1; in the best words of a request that has no better query there is nothing to learn
+
+_Found = Mapping[str, np.ndarray]  # which documents a word is in: [documents] bool
+_Query = tuple[str, float]  # and its F1
+
+
+def taught_query(id: str, request: str, relevant: np.ndarray, index: SearchIndex) -> str | None:
+    """Return a good query for a request, the same at every call, or None where none of its words is worth it.
+
+    Of each form (a, a AND b, a OR b, a AND ( b OR c )) one query is drawn, and one of these. Draws by exp(F1 / temperature)
+    keep several forms and words alive in whoever learns from them. In every query each word helps: without it F1 would be
+    lower.
+
+    Args:
+        id: The draw depends on it.
+        request: In plain words.
+        relevant: Document numbers that answer the request, distinct, at least one.
+        index: The corpus.
+    """
+    wanted = np.zeros(index.document_count, bool)
+    wanted[relevant] = True
+    found = {word: np.zeros(index.document_count, bool) for word in rarest_words(request, index)[:_WORDS]}
+    for word, documents in found.items():
+        documents[index.search(Term(word))] = True
+    generator = np.random.default_rng(zlib.crc32(id.encode()))
+    best = [_drawn(queries, generator) for queries in _forms(found, wanted) if queries]
+    query, f1 = _drawn(best, generator) if best else ("", 0.0)
+    return query if f1 >= _WORTH_TEACHING else None
+
+
+def _forms(found: _Found, wanted: np.ndarray) -> Iterator[list[_Query]]:
+    """Yield the queries of each form of which no word could be left out."""
+    one = {word: _f1(documents, wanted) for word, documents in found.items()}
+    yield [(word, f1) for word, f1 in one.items() if f1]
+    both, either = {}, {}
+    for a, b in itertools.combinations(found, 2):
+        both[a, b] = both[b, a] = _f1(found[a] & found[b], wanted)
+        either[a, b] = either[b, a] = _f1(found[a] | found[b], wanted)
+    yield [(f"{a} AND {b}", f1) for (a, b), f1 in both.items() if f1 > max(one[a], one[b])]
+    yield [(f"{a} OR {b}", f1) for (a, b), f1 in either.items() if f1 > max(one[a], one[b])]
+    yield [
+        (f"{a} AND ( {b} OR {c} )", f1)
+        for a, b, c in itertools.permutations(found, 3)
+        if (f1 := _f1(found[a] & (found[b] | found[c]), wanted)) > max(one[a], both[a, b], both[a, c], either[b, c])
+    ]
+
+
+def _f1(found: np.ndarray, wanted: np.ndarray) -> float:
+    return 2 * float(np.count_nonzero(found & wanted)) / float(np.count_nonzero(found) + np.count_nonzero(wanted))
+
+
+def _drawn(queries: Sequence[_Query], generator: np.random.Generator) -> _Query:
+    values = np.array([f1 for _, f1 in queries])
+    weights = np.exp((values - values.max()) / _TEMPERATURE)
+    return queries[generator.choice(len(queries), p=weights / weights.sum())]

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from steadyrl.backends.toy import ToyBackend
+from steadyrl.rollout.collect import demonstrate
+from steadyrl.tasks.search.index import Document, SearchIndex
+from steadyrl.tasks.search.task import SearchTask
+from steadyrl.tasks.search.teacher import taught_query
+
+NOISE = [Document(f"noise{i}", f"unrelated text number {i} of read and write") for i in range(20)]
+QUEUES = [Document("q1", "queue read without blocking"), Document("q2", "queue write without waiting")]
+FILES = [Document("f1", "file read by line"), Document("f2", "file write by line")]
+
+
+@pytest.fixture(scope="module")
+def index():
+    return SearchIndex.build([*QUEUES, *FILES, *NOISE])
+
+
+def drawn(index, request, relevant, count=60):
+    return {taught_query(f"request {i}", request, np.array(relevant, np.int32), index) for i in range(count)}
+
+
+def test_the_best_word_is_taught_where_no_second_one_helps(index):
+    assert drawn(index, "read the queue", [0, 1]) == {"queue"}
+
+
+def test_the_best_pair_is_taught_in_either_order(index):
+    assert drawn(index, "read a file please", [2]) == {"read AND file", "file AND read"}
+
+
+def test_a_clause_is_taught_where_both_of_its_words_help(index):
+    # "queue" finds one document too many, and each of the two words alone one too few.
+    index = SearchIndex.build([*QUEUES, *NOISE, Document("q3", "queue of the size")])
+    taught = drawn(index, "queue, blocking or waiting, at once", [0, 1])
+    assert {"queue AND ( blocking OR waiting )", "queue AND ( waiting OR blocking )", "blocking OR waiting"} & taught
+    assert not any("size" in query for query in taught)
+
+
+def test_a_request_without_a_good_word_teaches_nothing(index):
+    assert drawn(index, "read it", [0]) == {None}  # one of 23 documents with the word
+    assert drawn(index, "zebras", [0]) == {None}
+
+
+def test_a_request_is_taught_the_same_query_at_every_call(index):
+    assert len({taught_query("a", "read a file please", np.array([2]), index) for _ in range(20)}) == 1
+
+
+def test_a_policy_is_shown_queries_of_the_training_requests_words(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    documents = [*QUEUES, *FILES, *NOISE]
+    (tmp_path / "corpus.jsonl").write_text("".join(f'{{"_id": "{d.id}", "text": "{d.text}"}}\n' for d in documents))
+    requests = {"r1": "Read the queue!", "r2": "please read it", "r3": "file"}
+    (tmp_path / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "{t}"}}\n' for i, t in requests.items()))
+    header = "query-id\tcorpus-id\tscore\n"
+    (tmp_path / "qrels" / "train.tsv").write_text(f"{header}r1\tq1\t1\nr1\tq2\t1\nr2\tq1\t1\n")
+    (tmp_path / "qrels" / "test.tsv").write_text(f"{header}r3\tf1\t1\n")
+    task = SearchTask(SearchTask.Settings(corpus=str(tmp_path)))
+    groups = demonstrate(ToyBackend(), task.problems("train"), task, (0, 0))
+    assert {group.problem.id: group.rollouts[0].text for group in groups} == {"r1": "queue"}
