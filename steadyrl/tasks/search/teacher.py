@@ -28,9 +28,9 @@ _Query = tuple[str, float]  # and its F1
 def taught_query(id: str, request: str, relevant: np.ndarray, index: SearchIndex) -> str | None:
     """Return a good query for a request, the same at every call, or None where none of its words is worth it.
 
-    Of each form (a, a AND b, a OR b, a AND ( b OR c )) one query is drawn, and one of these. Draws by exp(F1 / temperature)
-    keep several forms and words alive in whoever learns from them. In every query each word helps: without it F1 would be
-    lower.
+    Of each form (a, a AND b, a OR b, a AND ( b OR c )) one query is drawn, and one of these. Draws by
+    exp(F1 / temperature) keep several forms and words alive in whoever learns from them. In every query each word
+    helps: without it F1 would be lower.
 
     Args:
         id: The draw depends on it.
