@@ -20,6 +20,7 @@ from steadyrl.studies.study import Event, Follow, run_study
 app = typer.Typer(help="Run a study: experiments that change one thing each, and what they answer.")
 _FILE = typer.Argument(help="a study file; see studies/", metavar="STUDY.toml")
 _QUICK = typer.Option("--quick", help="the study's quick version: fewer seeds and steps")
+_SEEDS = typer.Option("--seeds", min=1, help="how many of the file's seeds; by default as many as the version has")
 _FOLDER = typer.Option(help="where the runs of all studies are")
 _RUNS = Path("runs/studies")
 
@@ -29,10 +30,11 @@ def run_command(
     study: Annotated[Path, _FILE],
     processes: Annotated[int, typer.Option("--jobs", min=1, help="runs at the same time")] = 1,
     quick: Annotated[bool, _QUICK] = False,
+    seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
 ) -> None:
     """Make every run that is missing, go on with those that were cut, and write the report."""
-    read = read_study(study, quick)
+    read = read_study(study, quick, seeds)
     with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
         follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.asked)
         failed = run_study(read, folder, processes, follow)
@@ -41,7 +43,7 @@ def run_command(
     if interrupts.asked:
         note("stopped and saved; go on with the same command")
         raise typer.Exit(130)
-    report_command(study, quick, folder)
+    report_command(study, quick, seeds, folder)
     if failed:
         raise typer.Exit(1)
 
@@ -50,13 +52,14 @@ def run_command(
 def report_command(
     study: Annotated[Path, _FILE],
     quick: Annotated[bool, _QUICK] = False,
+    seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
     to: Annotated[Path | None, typer.Option(help="where to write it; the study's folder by default")] = None,
 ) -> None:
     """Write report.md, its pictures and one page of curves, from the runs that are there; print the verdicts."""
     from steadyrl.report.study import write_study  # matplotlib takes a second to load
 
-    written, rows = write_study(read_study(study, quick), folder, to)
+    written, rows = write_study(read_study(study, quick, seeds), folder, to)
     for row in rows:
         print(printable(f"{row.word:10}  {row.name}: {row.finding}"))
     print(f"report: {written}")

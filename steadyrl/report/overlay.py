@@ -15,10 +15,10 @@ from steadyrl.report.study_pictures import overlay
 from steadyrl.report.write import page
 from steadyrl.rundir import RunDir, write_text
 from steadyrl.studies.measure import heldout_mean, measure
-from steadyrl.studies.plan import flat
+from steadyrl.studies.plan import Rule, flat
 
 MOST_RUNS = 26  # a letter each
-SHARE = 0.2  # of the steps, for "at the start" and "at the end"
+RULE = Rule()  # how many steps are the start and the end: as in a study that says nothing else
 _OF_THE_PLACE = ("run.folder",)
 
 
@@ -88,7 +88,7 @@ def _topics(runs: Sequence[RunDir]) -> list[dict[str, Any]]:
     found = [{"name": "Held-out problems", "rows": [row for row in held if any(v is not None for v in row["values"])]}]
     for topic, measures in TOPICS.items():
         rows = [
-            {"what": f"{metric}, {TAKES[take]}", "values": [measure(run, metric, take, SHARE) for run in runs]}
+            {"what": f"{metric}, {TAKES[take]}", "values": [measure(run, metric, take, RULE) for run in runs]}
             for metric, take in measures
         ]
         found.append({"name": topic, "rows": [row for row in rows if any(v is not None for v in row["values"])]})

@@ -16,9 +16,9 @@ from steadyrl.report.curves import Records, curves, script, style
 from steadyrl.report.study_pictures import overlay
 from steadyrl.report.write import page
 from steadyrl.rundir import write_json, write_text
-from steadyrl.studies.outcome import Judged, Made, Outcome, Verdict, middle, outcomes, values_of
+from steadyrl.studies.outcome import Claim, Judged, Made, Outcome, Verdict, claims, middle, outcomes, values_of
 from steadyrl.studies.plan import ABSOLUTE, Study, Take, jobs
-from steadyrl.studies.seeds import interval
+from steadyrl.studies.seeds import LEAST_SEEDS, interval
 from steadyrl.studies.study import DONE, require_runs
 
 # The topics of the founding documents: what each is told by.
@@ -54,6 +54,7 @@ TAKES: Mapping[Take, str] = {
     "below_zero": "share of steps below 0",
     "lowest_z": "lowest tenth of the run, in standard errors",
 }
+ENOUGH_SEEDS = 5  # of each arm: with so many, a difference of two standard deviations is found in 60 % of studies
 MOST_CAUSES = 3  # of the doctor's, in an experiment's section
 
 
@@ -96,15 +97,17 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     view = {
         "study": study.file,
         "file": study.path.name,
-        "command": f"steadyrl study run {study.path.name}{' --quick' if study.quick else ''}",
+        "command": _command(study),
         "quick": study.quick,
         "seeds": list(study.seeds),
         "sections": sections,
         "rows": rows,
-        "claims": [claim for section in sections for claim in section["claims"]],
+        "claims": [_claim(claim) for claim in claims(found)],
+        "weak": _weak(study, found),
         "open": _open(study, found),
         "confidence": round(100 * study.file.rule.confidence),
-        "share": round(100 * study.file.rule.share),
+        "share": f"{100 * study.file.rule.share:g}",
+        "start": f"{100 * study.file.rule.start:g}",
     }
     write_json(to / "summary.json", _summary(found, rows))
     write_text(to / "report.md", page("study.md.j2", view, markup.markdown))
@@ -145,16 +148,37 @@ def _section(
         "next": experiment.next or _next(outcome),
         "picture": f"{experiment.name}.svg",
         "svg": overlay(groups) if records[experiment.name] else None,
-        "claims": _claims(outcome, judged),
+        "done": f"{sum(made.state in DONE for made in outcome.runs)} of {len(study.seeds)}",
     }
 
 
-def _claims(outcome: Outcome, judged: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what an earlier study concluded beside what was measured."""
-    concluded = outcome.arm.experiment.concluded
-    if not concluded or not any(one.values for one in outcome.judged):
-        return []
-    return [{"name": outcome.arm.name, "concluded": concluded, "word": outcome.word, "judged": judged}]
+def _command(study: Study) -> str:
+    usual = study.file.quick.seeds if study.quick else study.file.seeds
+    seeds = "" if list(study.seeds) == usual else f" --seeds {len(study.seeds)}"
+    return f"steadyrl study run {study.path.name}{' --quick' if study.quick else ''}{seeds}"
+
+
+def _weak(study: Study, found: Sequence[Outcome]) -> str:
+    """Return what a reader must know of how little the runs say; "" where every experiment has its seeds."""
+    seeds = [sum(made.state in DONE for made in outcome.runs) for outcome in found]
+    text = "This is the quick version, with fewer steps or problems than the study asks for. " if study.quick else ""
+    if max(seeds) < LEAST_SEEDS:
+        return (
+            f"{text}Every experiment has one run at most, which is weak evidence. One run cannot tell an effect from "
+            "chance, so comparisons of two experiments are undecided. Where a number is compared with a bound, "
+            '"supported" and "refuted" mean only that this one run met it or missed it.'
+        )
+    if min(seeds) < len(study.seeds):
+        text += "Some experiments have fewer finished runs than others, and the verdicts rest on those that are there. "
+    if len(study.seeds) < ENOUGH_SEEDS:
+        text += f"{len(study.seeds)} seeds decide only large differences: many comparisons stay undecided."
+    return text.strip()
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    """Return an earlier conclusion beside what was measured."""
+    parts = [{"name": name, **_judged(judged)} for name, judged in claim.parts]
+    return {"text": claim.text, "word": claim.word, "parts": parts}
 
 
 def _judged(judged: Judged) -> dict[str, Any]:
@@ -195,7 +219,7 @@ def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]
     if judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
         deciding = next((one for one in judged if one["word"] == outcome.word), judged[0])
         return f"{deciding['says']} {deciding['numbers']}"
-    values = values_of(outcome.runs, study.file.metric, "last", study.file.rule.share)
+    values = values_of(outcome.runs, study.file.metric, "last", study.file.rule)
     level = middle(values)
     if level is None:
         return f"{study.file.metric} was not measured"
@@ -205,13 +229,12 @@ def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]
 
 
 def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[dict[str, Any]]:
-    share = study.file.rule.share
-    found = []
+    rule, found = study.file.rule, []
     for topic, measures in TOPICS.items():
         rows = []
         for metric, take in measures:
-            own = middle(values_of(outcome.runs, metric, take, share))
-            other = middle(values_of(base.runs, metric, take, share)) if base else None
+            own = middle(values_of(outcome.runs, metric, take, rule))
+            other = middle(values_of(base.runs, metric, take, rule)) if base else None
             if own is None and other is None:
                 continue
             known = describe(metric)

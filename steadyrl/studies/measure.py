@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.rundir import RunDir
-from steadyrl.studies.plan import Stop, Take
+from steadyrl.studies.plan import Rule, Stop, Take
 
 WINDOWS = 10  # a run is cut into so many windows, each pooled
 _HELDOUT = ("before/", "after/")
@@ -17,7 +17,7 @@ _MINUS = " - "
 _ERROR = "_se"  # the name of a metric's standard error
 
 
-def measure(run: RunDir, metric: str, take: Take, share: float) -> float | None:
+def measure(run: RunDir, metric: str, take: Take, rule: Rule) -> float | None:
     """Return the number of a run, or None where it has none.
 
     Args:
@@ -25,7 +25,7 @@ def measure(run: RunDir, metric: str, take: Take, share: float) -> float | None:
         metric: Of metrics.jsonl; or "after/PART" (or "before/PART"), the mean of the held-out evaluation, where
             "after/metric" is the task's own.
         take: What is made of the curve; of an evaluation only "last" and "gain" (after - before).
-        share: Of the steps that "last" and "first" average.
+        rule: Says how many steps "last" and "first" average.
     """
     if metric.startswith(_HELDOUT):
         when, _, part = metric.partition("/")
@@ -38,7 +38,7 @@ def measure(run: RunDir, metric: str, take: Take, share: float) -> float | None:
     values = curve(records, metric)
     if take == "lowest_z":
         return lowest_z(values, curve(records, metric + _ERROR))
-    return summary(values, take, share)
+    return summary(values, take, rule)
 
 
 def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
@@ -64,13 +64,13 @@ def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
     return np.array([v if isinstance(v, int | float) else math.nan for v in found], np.float64)
 
 
-def summary(values: np.ndarray, take: Take, share: float) -> float | None:
+def summary(values: np.ndarray, take: Take, rule: Rule) -> float | None:
     """Return one number of a curve [S]; steps that were not measured are left out."""
     known = values[np.isfinite(values)]
     if not known.size:
         return None
-    size = max(1, round(share * len(known)))
-    first, last = float(known[:size].mean()), float(known[-size:].mean())
+    opening, closing = (max(1, round(share * len(known))) for share in (rule.start, rule.share))
+    first, last = float(known[:opening].mean()), float(known[-closing:].mean())
     middle = float(np.median(known))
     found: dict[Take, float | None] = {
         "last": last,

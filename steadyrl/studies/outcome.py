@@ -15,7 +15,7 @@ from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
 from steadyrl.rundir import RunDir
 from steadyrl.studies.measure import ended_by, measure
-from steadyrl.studies.plan import ABSOLUTE, Arm, Expect, Study, Take, job_of
+from steadyrl.studies.plan import ABSOLUTE, Arm, Expect, Rule, Study, Take, job_of
 from steadyrl.studies.seeds import (
     Difference,
     Word,
@@ -104,13 +104,46 @@ class Outcome:
 
     @property
     def word(self) -> Verdict:
-        """Return the verdict: refuted if an expectation is, supported if all are."""
-        words = {judged.word for judged in self.judged}
-        if not words:
-            return "not asked"
-        if "refuted" in words:
-            return "refuted"
-        return "supported" if words == {"supported"} else "undecided"
+        """Return the verdict of its expectations."""
+        return together(self.judged)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An earlier conclusion, and the expectations that decide it.
+
+    Attributes:
+        text: The conclusion.
+        parts: The name of an experiment and its expectation, in the order of the file.
+    """
+
+    text: str
+    parts: tuple[tuple[str, Judged], ...]
+
+    @property
+    def word(self) -> Verdict:
+        """Return the verdict of its expectations."""
+        return together([judged for _, judged in self.parts])
+
+
+def together(judged: Sequence[Judged]) -> Verdict:
+    """Return the verdict of several expectations: refuted if one of them is, supported if all are."""
+    words = {one.word for one in judged}
+    if not words:
+        return "not asked"
+    if "refuted" in words:
+        return "refuted"
+    return "supported" if words == {"supported"} else "undecided"
+
+
+def claims(found: Sequence[Outcome]) -> list[Claim]:
+    """Return the earlier conclusions that expectations name, each once, in the order of the file."""
+    parts: dict[str, list[tuple[str, Judged]]] = {}
+    for outcome in found:
+        for judged in outcome.judged:
+            if judged.expect.claim:
+                parts.setdefault(judged.expect.claim, []).append((outcome.arm.name, judged))
+    return [Claim(text, tuple(some)) for text, some in parts.items()]
 
 
 def outcomes(study: Study, folder: Path) -> list[Outcome]:
@@ -127,9 +160,9 @@ def outcomes(study: Study, folder: Path) -> list[Outcome]:
     ]
 
 
-def values_of(runs: Sequence[Made], metric: str, take: Take, share: float) -> tuple[float, ...]:
+def values_of(runs: Sequence[Made], metric: str, take: Take, rule: Rule) -> tuple[float, ...]:
     """Return the number of each run that has one."""
-    found = (measure(made.run, metric, take, share) for made in runs)
+    found = (measure(made.run, metric, take, rule) for made in runs)
     return tuple(value for value in found if value is not None)
 
 
@@ -161,17 +194,17 @@ def _made(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
 
 def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[Made]]) -> Judged:
     """Judge an expectation on the runs that are done; one that is cut has no end yet."""
-    share, metric = study.file.rule.share, expect.metric or study.file.metric
+    rule, metric = study.file.rule, expect.metric or study.file.metric
     own = [made for made in runs[arm.name] if made.state in (*DONE, "failed")]
-    values = values_of(own, metric, expect.take, share)
+    values = values_of(own, metric, expect.take, rule)
     if expect.be in ABSOLUTE:
         assert expect.value is not None, "the file was checked"
         met = [v >= expect.value if expect.be == "at least" else v <= expect.value for v in values]
         word: Word = "undecided" if not met else "supported" if all(met) else "refuted"
         return Judged(expect, metric, "", word, values, (), None)
     than = expect.than or arm.experiment.base
-    others = values_of([made for made in runs[than] if made.state in (*DONE, "failed")], metric, expect.take, share)
-    change = difference(others, values, study.file.rule.confidence)
+    others = values_of([made for made in runs[than] if made.state in (*DONE, "failed")], metric, expect.take, rule)
+    change = difference(others, values, rule.confidence)
     judged = "undecided" if change is None else JUDGES[expect.be](change, expect.margin)
     return Judged(expect, metric, than, judged, values, others, change)
 

@@ -33,7 +33,13 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
 class Rule(Section):
     """How the experiments are judged."""
 
-    share: float = Field(0.2, gt=0, le=0.5, description="Share of the steps that 'last' and 'first' average.")
+    share: float = Field(0.2, gt=0, le=0.5, description="Share of the steps, at the end, that 'last' averages.")
+    start: float = Field(
+        0.02,
+        gt=0,
+        le=0.5,
+        description="Share of the steps that 'first' averages. It is small: a policy can change in a few steps.",
+    )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Confidence of the intervals over seeds.")
 
 
@@ -84,6 +90,7 @@ class Expect(Section):
     than: str = Field("", description="The experiment that it is compared with. Empty: the one that it changes.")
     value: float | None = Field(None, description="For 'at least' and 'at most': the number, for every seed.")
     margin: float = Field(0.0, ge=0, description="Differences smaller than this do not matter.")
+    claim: str = Field("", description="The earlier conclusion that it decides, alone or together with others.")
 
 
 class Experiment(Section):
@@ -227,19 +234,26 @@ class Job:
         return f"{self.arm}-s{self.config.run.seed}-{digest}"
 
 
-def read_study(path: Path | str, quick: bool = False) -> Study:
+def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) -> Study:
     """Read a study file and refuse what could not be answered.
 
     Args:
         path: A TOML file.
         quick: The quick version.
+        seeds: How many of the file's seeds; None for as many as the version has.
 
     Raises:
-        ConfigError: It cannot be read, or two arms differ in more or less than they name.
+        ConfigError: It cannot be read, has fewer seeds, or two arms differ in more or less than they name.
     """
     path = Path(path)
     file = configs.validate(StudyFile, _read(path), "")
-    seeds, more = (file.quick.seeds, file.quick.settings) if quick else (file.seeds, [])
+    if seeds is not None and seeds > len(file.seeds):
+        raise ConfigError(f"{path} names {len(file.seeds)} seeds, got --seeds {seeds}; add to 'seeds' in the file")
+    return _resolved(path, file, quick, file.seeds[:seeds] if seeds or not quick else file.quick.seeds)
+
+
+def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) -> Study:
+    more = file.quick.settings if quick else []
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise ConfigError(f"{path}: seeds are {seeds}; expected different numbers of 0 or more")
     arms: dict[str, Arm] = {}

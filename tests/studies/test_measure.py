@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steadyrl.studies.measure import ended_by, lowest_z, summary
-from steadyrl.studies.plan import Stop
+from steadyrl.studies.plan import Rule, Stop
 
 CURVE = np.array([1.0, 1.0, math.nan, 2.0, 2.0, 2.0, 2.0, 20.0, 3.0, 4.0, 6.0])
 
@@ -26,14 +26,22 @@ CURVE = np.array([1.0, 1.0, math.nan, 2.0, 2.0, 2.0, 2.0, 20.0, 3.0, 4.0, 6.0])
     ],
 )
 def test_a_number_of_a_curve(take, expected):
-    assert summary(CURVE, take, 0.2) == pytest.approx(expected)
+    assert summary(CURVE, take, Rule(share=0.2, start=0.2)) == pytest.approx(expected)
 
 
 def test_a_curve_that_was_never_measured_has_no_number():
-    assert summary(np.full(4, math.nan), "last", 0.2) is None
-    assert summary(np.array([0.0, 1.0]), "ratio", 0.5) is None
-    assert summary(np.array([-1.0, 0.0, 3.0]), "spike", 0.5) is None
-    assert summary(np.array([-1.0, 0.0, 3.0]), "below_zero", 0.5) == pytest.approx(1 / 3)
+    halves = Rule(share=0.5, start=0.5)
+    assert summary(np.full(4, math.nan), "last", halves) is None
+    assert summary(np.array([0.0, 1.0]), "ratio", halves) is None
+    assert summary(np.array([-1.0, 0.0, 3.0]), "spike", halves) is None
+    assert summary(np.array([-1.0, 0.0, 3.0]), "below_zero", halves) == pytest.approx(1 / 3)
+
+
+def test_a_collapse_in_the_first_steps_shows_against_the_start():
+    entropy = np.array([3.0, 3.0, 3.0, *[0.1] * 147])  # it collapses in step 3 of 150
+    assert summary(entropy, "first", Rule()) == pytest.approx(3.0)
+    assert summary(entropy, "ratio", Rule()) == pytest.approx(0.1 / 3.0)
+    assert summary(entropy, "gain", Rule()) == pytest.approx(-2.9)
 
 
 def test_a_bias_that_no_single_step_shows_shows_in_a_window():

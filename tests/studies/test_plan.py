@@ -25,10 +25,10 @@ def study(tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": letter}) + "\n" for letter in "abcdef"))
 
-    def read(body, quick=False):
+    def read(body, quick=False, seeds=None):
         path = tmp_path / "study.toml"
         path.write_text(HEAD.format(prompts=prompts) + body)
-        return read_study(path, quick)
+        return read_study(path, quick, seeds)
 
     return read
 
@@ -77,6 +77,12 @@ def test_the_quick_version_has_its_own_seeds_settings_and_changes(study):
     assert (quick.seeds, whole.seeds) == ((0,), (0, 1))
     assert [arm.config.run.steps for arm in quick.arms] == [3, 4]
     assert [arm.config.run.steps for arm in whole.arms] == [100, 9]
+
+
+def test_a_study_may_be_run_with_some_of_its_seeds(study):
+    assert (study(ONE, quick=True, seeds=2).seeds, study(ONE, seeds=1).seeds) == ((0, 1), (0,))
+    with pytest.raises(ConfigError, match=r"names 2 seeds, got --seeds 3; add to 'seeds'"):
+        study(ONE, seeds=3)
 
 
 @pytest.mark.parametrize(

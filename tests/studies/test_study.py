@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from steadyrl.cli.study import app
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.report.study import write_study
-from steadyrl.studies.outcome import outcomes
+from steadyrl.studies.outcome import claims, outcomes
 from steadyrl.studies.plan import jobs, read_study
 from steadyrl.studies.study import Follow, find_run, folder_of, run_study, state_of
 
@@ -143,6 +143,39 @@ def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tm
     assert "teaches \\| everything" in markdown
     assert "</script> rate" not in page.read_text()
     assert not re.findall(r"(?:src|href)=\W?http|fetch\(|@import", page.read_text())  # the page works offline
+
+
+def test_a_claim_is_refuted_by_any_expectation_that_names_it(file, tmp_path):
+    claim = 'claim = "Rates | teach."'
+    path = file()
+    path.write_text(
+        path.read_text().replace('be = "higher"}', f'be = "higher", {claim}}}')
+        + '[[experiments]]\nname = "twice"\ntitle = "t"\nfrom = "none"\nchange = "update.epochs=3"\n'
+        + f'expect = [{{says = "It learns too.", take = "gain", be = "at least", value = 2.0, {claim}}}]\n'
+    )
+    study = read_study(path)
+    run_study(study, tmp_path)
+    found = outcomes(study, folder_of(study, tmp_path))
+    assert [(one.arm.name, one.word) for one in found[1:]] == [("high", "supported"), ("twice", "refuted")]
+    (one,) = claims(found)
+    assert (one.text, one.word, [name for name, _ in one.parts]) == ("Rates | teach.", "refuted", ["high", "twice"])
+    assert (
+        "| Rates \\| teach. | **refuted** | [high](#high): It learns."
+        in write_study(study, tmp_path)[0].with_suffix(".md").read_text()
+    )
+
+
+def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
+    run_study(read_study(file(), quick=True), tmp_path)
+    page, _ = write_study(read_study(file(), quick=True), tmp_path)
+    for text in (page.read_text(), page.with_suffix(".md").read_text()):
+        assert "quick version" in text and "which is weak evidence" in text
+    study = read_study(file(), quick=True, seeds=2)
+    run_study(study, tmp_path)
+    text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
+    assert "weak evidence" not in text and "2 seeds decide only large differences" in text
+    assert "`steadyrl study run rates.toml --quick --seeds 2`" in text
+    assert "| [high](#high) | A high rate | 2 of 2 | supported |" in text
 
 
 def test_a_study_without_runs_says_how_to_make_them(file, tmp_path):
