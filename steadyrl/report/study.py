@@ -50,7 +50,7 @@ TAKES: Mapping[Take, str] = {
     "max": "highest step",
     "gain": "end minus start",
     "ratio": "end as a share of the start",
-    "spike": "highest step over the median",
+    "spike": "highest step over the level before it",
     "below_zero": "share of steps below 0",
     "lowest_z": "lowest tenth of the run, in standard errors",
 }

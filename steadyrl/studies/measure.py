@@ -12,6 +12,7 @@ from steadyrl.rundir import RunDir
 from steadyrl.studies.plan import Rule, Stop, Take
 
 WINDOWS = 10  # a run is cut into so many windows, each pooled
+LEAST_BEFORE, MOST_BEFORE = 5, 100  # steps that make the level before a spike; the doctor's check takes as many
 _HELDOUT = ("before/", "after/")
 _MINUS = " - "
 _ERROR = "_se"  # the name of a metric's standard error
@@ -71,7 +72,6 @@ def summary(values: np.ndarray, take: Take, rule: Rule) -> float | None:
         return None
     opening, closing = (max(1, round(share * len(known))) for share in (rule.start, rule.share))
     first, last = float(known[:opening].mean()), float(known[-closing:].mean())
-    middle = float(np.median(known))
     found: dict[Take, float | None] = {
         "last": last,
         "first": first,
@@ -80,10 +80,27 @@ def summary(values: np.ndarray, take: Take, rule: Rule) -> float | None:
         "max": float(known.max()),
         "gain": last - first,
         "ratio": last / first if first else None,
-        "spike": float(known.max()) / middle if middle > 0 else None,
+        "spike": highest_spike(known),
         "below_zero": float((known < 0).mean()),
     }
     return found[take]
+
+
+def highest_spike(values: np.ndarray) -> float | None:
+    """Return the highest step over the level before it, the median of up to 100 steps; None where there is no level.
+
+    The median of the whole run would call a smooth fall a spike: the loss of a fresh value head begins at the mean
+    squared return, and falls far below a tenth of that.
+
+    Args:
+        values: [S], all measured.
+    """
+    found = []
+    for step in range(LEAST_BEFORE, len(values)):
+        level = float(np.median(values[max(0, step - MOST_BEFORE) : step]))
+        if level > 0:
+            found.append(float(values[step]) / level)
+    return max(found, default=None)
 
 
 def lowest_z(values: np.ndarray, errors: np.ndarray) -> float | None:

@@ -33,8 +33,16 @@ def test_a_curve_that_was_never_measured_has_no_number():
     halves = Rule(share=0.5, start=0.5)
     assert summary(np.full(4, math.nan), "last", halves) is None
     assert summary(np.array([0.0, 1.0]), "ratio", halves) is None
-    assert summary(np.array([-1.0, 0.0, 3.0]), "spike", halves) is None
+    assert summary(np.array([*[-1.0] * 5, 0.0, 3.0]), "spike", halves) is None
     assert summary(np.array([-1.0, 0.0, 3.0]), "below_zero", halves) == pytest.approx(1 / 3)
+
+
+def test_a_loss_that_only_falls_has_no_spike_and_one_that_leaves_its_level_has():
+    falling = np.array([8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 4.0, *[0.1] * 50])  # 80 times the median, all of it at the start
+    assert summary(falling, "spike", Rule()) == pytest.approx(1.0)
+    late = np.array([1.0] * 120 + [2.0] * 120 + [30.0, 2.0])  # the 100 steps before the spike are all at 2
+    assert summary(late, "spike", Rule()) == pytest.approx(15.0)
+    assert summary(late[:5], "spike", Rule()) is None  # too short to have a level
 
 
 def test_a_collapse_in_the_first_steps_shows_against_the_start():
