@@ -76,9 +76,13 @@ def window(steps: int) -> int:
 
 
 def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the median of ``width`` values around each, [n]; fewer at the ends."""
+    """Return the median of ``width`` values around each, [n]; fewer at the ends.
+
+    At the start as many values count after a value as before it, so that the first is itself: a policy can collapse
+    within a few steps, and the median of half a window would hide where it came from.
+    """
     reach = width // 2
-    return np.array([np.median(values[max(0, i - reach) : i + reach + 1]) for i in range(len(values))])
+    return np.array([np.median(values[max(0, i - reach) : i + min(i, reach) + 1]) for i in range(len(values))])
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@
     const reach = Math.max(2, Math.floor(values.length / 30));
     return values.map((v, i) => {
       if (v === null) return null;
-      return median(values.slice(Math.max(0, i - reach), i + reach + 1).filter(x => x !== null));
+      // At the start as many values after it as before it: the first steps are where a collapse shows.
+      return median(values.slice(Math.max(0, i - reach), i + Math.min(i, reach) + 1).filter(x => x !== null));
     });
   }
   function draw() {

@@ -27,13 +27,14 @@
     return String(+value.toPrecision(4));
   }
 
-  // The same smoothing as in the report: a rolling median over a fifteenth of the steps.
+  // The same smoothing as in the report: a rolling median over a fifteenth of the steps, with as many values after the
+  // first ones as before them.
   function rollingMedian(values, width) {
     const reach = width >> 1;
     return values.map((value, i) => {
       if (value === null) return null;
       const near = [];
-      for (let j = Math.max(0, i - reach); j <= Math.min(values.length - 1, i + reach); j++) {
+      for (let j = Math.max(0, i - reach); j <= Math.min(values.length - 1, i + Math.min(i, reach)); j++) {
         if (values[j] !== null && values[j] !== undefined) near.push(values[j]);
       }
       near.sort((a, b) => a - b);
