@@ -1,0 +1,127 @@
+"""Does `steadyrl tune` find the rate of a full grid for a tenth of its samples? python bench/tune_grid.py TASK ...
+
+The tasks are toy, length and retrieval. The toy task's grid is made here, in a minute. Those of the base model are the
+runs without an autopilot of bench/any_rate.py, as they stand in bench/results/any_rate.jsonl. The search starts from a
+config whose rate is three decades below the grid's best, and may take a tenth of the grid's samples. Prints one row of
+a table for each task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import string
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl import config, launch
+from steadyrl.config import Config
+from steadyrl.rundir import read_lines, write_lines
+from steadyrl.studies.measure import heldout_mean
+from steadyrl.studies.tune import RATE, Follow, Options, tune
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # the reward below, and any_rate
+
+import any_rate  # noqa: E402 (it is found only after the line above)
+
+TOY_RATES = tuple(float(10.0**exponent) for exponent in np.arange(-4.0, 1.01, 0.25))
+TOY_SEEDS = (0, 1, 2, 3, 4)
+SHARE, OFF = 0.1, 1e-3  # of the grid's samples; the start, as a share of the grid's best rate
+HELDOUT = 64
+
+Grid = Mapping[float, list[float]]  # held-out scores of the seeds, by rate
+
+
+def share_of_a(problem: Any, rollout: Any) -> float:
+    """Return the share of the letter a in a completion."""
+    return rollout.text.count("a") / max(1, len(rollout.text))
+
+
+def toy(folder: Path) -> Config:
+    """Return the settings of the toy task, with GRPO."""
+    prompts = folder / "prompts.jsonl"
+    write_lines(prompts, [{"prompt": 3 * letter} for letter in string.ascii_lowercase])
+    return config.resolve(
+        {
+            "run": {"steps": 24, "doctor_every": 0, "preflight": "off", "folder": str(folder / "runs")},
+            "backend": {"name": "toy"},
+            "task": {"name": "prompts", "args": {"path": str(prompts)}},
+            "rewards": {"tune_grid:share_of_a": 1.0},
+            "sampling": {"max_new_tokens": 4},
+            "rollout": {"prompts_per_step": 8, "samples_per_prompt": 4},
+            "algorithm": {"name": "grpo"},
+            "update": {"warmup_steps": 0},
+        }
+    )
+
+
+def toy_grid(settings: Config) -> Grid:
+    """Run the toy task's whole grid."""
+    return {rate: [_score(settings, rate, seed) for seed in TOY_SEEDS] for rate in TOY_RATES}
+
+
+def _score(settings: Config, rate: float, seed: int) -> float:
+    run = launch.run(config.resolve(config.dump(settings), [f"{RATE}={rate}", f"run.seed={seed}"]))
+    found = heldout_mean(run, "after", "metric")
+    assert found is not None, "the toy task is always measured"
+    return found
+
+
+def recorded_grid(reward: str) -> Grid:
+    """Return the recorded grid of a task of the base model; a run that diverged scored nothing."""
+    found: dict[float, dict[int, float]] = {}
+    for line in read_lines(any_rate.RESULTS):
+        if line["reward"] == reward and line["arm"] in ("off", "tuned") and line["steps"] == any_rate.STEPS:
+            found.setdefault(line["rate"], {})[line["seed"]] = line["after"] or 0.0
+    return {rate: list(scores.values()) for rate, scores in sorted(found.items())}
+
+
+def row(name: str, folder: Path) -> str:
+    """Measure one task and return its row."""
+    if name == "toy":
+        settings = toy(folder)
+        grid = toy_grid(settings)
+    else:
+        grid = recorded_grid(name)
+        plan = any_rate.Plan(name, "off", next(iter(grid)), 0)
+        settings = config.resolve(
+            config.dump(any_rate.settings(plan, str(folder / "runs"))), [f"evaluate.problems={HELDOUT}"]
+        )
+    best = max(grid, key=lambda rate: float(np.mean(grid[rate])))
+    per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
+    runs = sum(map(len, grid.values()))
+    budget = int(SHARE * runs * per_run)
+    start = config.resolve(config.dump(settings), [f"{RATE}={OFF * best}"])
+    found = tune(start, folder / "tune", Options(budget, seeds=1), Follow(print))
+    assert found is not None, "nobody stops it"
+    rate = found["settings"][RATE]
+    cells = (
+        name,
+        settings.algorithm.name,
+        f"{runs} runs, {runs * per_run:,} samples",
+        f"{best:.1e}",
+        f"{OFF * best:.0e}",
+        f"{found['range']['centre']:.1e}",
+        f"{rate:.1e}",
+        f"{max(rate / best, best / rate):.1f}",
+        f"{found['samples']:,}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="+", choices=("toy", *any_rate.REWARDS))
+    for name in parser.parse_args().tasks:
+        with tempfile.TemporaryDirectory() as folder:
+            print(row(name, Path(folder)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
