@@ -317,7 +317,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
             raise ConfigError(f"'{key.strip():.120}': {'.'.join(parts[: i + 1])} is a value, not a section")
-    value = _value(text.strip())
+    value = parse_value(text.strip())
     if parts[0] == "rewards" and len(parts) == 2 and isinstance(data.get(parts[1]), dict):
         data, parts = data[parts[1]], ["weight"]
         if isinstance(value, dict):
@@ -335,7 +335,8 @@ def _parts(key: str) -> list[str]:
     return ["rewards", f"{before.removeprefix('rewards.')}:{function}", *rest]
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Return a value of TOML; what is none is a text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -68,6 +68,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "mlx": "steadyrl.backends.mlx.plugin",
         "fsdp": "steadyrl.backends.fsdp.plugin",
     },
+    "launcher": {
+        "processes": "steadyrl.launchers.processes",
+        "ray": "steadyrl.launchers.ray",
+        "slurm": "steadyrl.launchers.slurm",
+    },
     # By the name of the backend whose checkpoints it reads.
     "exporter": {
         "torch": "steadyrl.backends.torch.export:export_policy",
@@ -75,7 +80,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "mlx": "steadyrl.backends.mlx.export:export_policy",
     },
 }
-MODULES = ("algorithm", "curriculum", "sampler")  # kinds whose plug-ins are modules
+MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug-ins are modules
 # Which extra brings a package that a built-in needs.
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
@@ -84,6 +89,7 @@ _EXTRA_OF = {
     "playwright": "browse",
     "miniwob": "miniwob",
     "optuna": "tune",
+    "ray": "ray",
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
     **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
 }
@@ -93,7 +99,8 @@ def load(kind: str, name: str) -> Any:
     """Return the object behind a short name or an import path.
 
     Args:
-        kind: "algorithm", "curriculum", "task", "reward", "judge", "sampler", "backend" or "exporter".
+        kind: "algorithm", "curriculum", "task", "reward", "judge", "sampler", "backend", "launcher" or
+            "exporter".
         name: A built-in's short name, an entry point's name, or "package.module:name"; for an algorithm and a
             curriculum also "package.module".
 

@@ -37,7 +37,7 @@ FLOORS = (
         "sandbox",
         "browser",
     },
-    {"rewards", "backends", "doctor"},  # services
+    {"rewards", "backends", "doctor", "launchers"},  # services
     {"tasks", "algorithms", "rollout", "checkpoint", "autopilot", "trackers"},  # composition
     {"train", "evaluate", "record", "preflight"},  # the loop
     {"launch", "studies", "review"},  # the front door, science

@@ -1,5 +1,9 @@
 """Rewards that runs of the tests name by import path."""
 
+import os
+import signal
+from pathlib import Path
+
 
 def share_of_a(problem, rollout):
     """Which part of the completion is the letter a; what the toy backend has to learn."""
@@ -31,3 +35,13 @@ def nothing(problem, rollout):
 def first_is_target(problem, rollout):
     """Whether the first letter is the problem's target; never for a problem that is dead."""
     return float(rollout.text[:1] == problem.columns["target"])
+
+
+def dies_once(problem, rollout):
+    """Kill the process at its 100th call, unless a file says that it did so before."""
+    done = Path(os.environ["DIED"])
+    with done.open("a") as file:
+        file.write(".")
+    if done.stat().st_size == 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1.0

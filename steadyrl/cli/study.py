@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from steadyrl.cli.interrupts import interruptible
+from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import note, printable
 from steadyrl.studies.plan import Job, read_study
-from steadyrl.studies.study import Event, Follow, run_study
+from steadyrl.studies.study import Event, Follow, make_one, run_study
 
 app = typer.Typer(help="Run a study: experiments that change one thing each, and what they answer.")
 _FILE = typer.Argument(help="a study file; see studies/", metavar="STUDY.toml")
@@ -32,12 +33,15 @@ def run_command(
     quick: Annotated[bool, _QUICK] = False,
     seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
+    launcher: Annotated[str, LAUNCHER] = "",
+    launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
 ) -> None:
     """Make every run that is missing, go on with those that were cut, and write the report."""
     read = read_study(study, quick, seeds)
+    where = chosen(launcher, launcher_args or [], processes, read.file.launcher)
     with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
         follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.asked)
-        failed = run_study(read, folder, processes, follow)
+        failed = run_study(read, folder, where, follow)
     for key, error in failed.items():
         note(f"{key} failed: {error}")
     if interrupts.asked:
@@ -46,6 +50,20 @@ def run_command(
     report_command(study, quick, seeds, folder)
     if failed:
         raise typer.Exit(1)
+
+
+@app.command("make", hidden=True)
+def make_command(
+    study: Annotated[Path, _FILE],
+    key: Annotated[str, typer.Argument(help="the name of the run's folder")],
+    quick: Annotated[bool, _QUICK] = False,
+    folder: Annotated[Path, _FOLDER] = _RUNS,
+) -> None:
+    """Make one run of a study; a launcher starts this command."""
+    with interruptible() as interrupts, interrupts.within_steps():
+        make_one(read_study(study, quick), folder, key, lambda: interrupts.asked)
+    if interrupts.asked:
+        raise typer.Exit(130)
 
 
 @app.command("report")

@@ -68,6 +68,13 @@ class Quick(Section):
     settings: list[str] = Field([], description="Overrides for every run of the quick version.")
 
 
+class Launch(Section):
+    """Where the runs are made; `--launcher` says otherwise."""
+
+    name: str = Field("", description="'processes', 'ray', 'slurm' or an import path. Empty makes the runs here.")
+    args: dict[str, Any] = Field({}, description="The launcher's settings.")
+
+
 class Warm(Section):
     """A run before all others, whose policy all experiments start from."""
 
@@ -129,6 +136,7 @@ class StudyFile(Section):
     budget: Budget = Field(Budget(), description="What it may cost.")
     quick: Quick = Field(Quick(), description="The quick version.")
     stop: list[Stop] = Field([], description="Reasons to end a run early.")
+    launcher: Launch = Field(Launch(), description="Where the runs are made.")
     experiments: list[Experiment] = Field(min_length=1, description="The arms.")
     not_tested: list[str] = Field([], description="What the study leaves open.")
 

@@ -2,32 +2,37 @@
 
 FOLDER/plan.json               the rule by which the study is judged, as it was before the first run, and its titles
 FOLDER/runs/ARM-sSEED-DIGEST/  holds the run directory; the digest is of every setting
+FOLDER/logs/                   what the commands of a launcher printed
+
+A run that a launcher makes and that was cut while nobody asked for it (a preemption, a time limit, a lost machine) is
+started again if it has saved a checkpoint since it was started; without one it would only be cut again.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
+import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from queue import Empty
 from typing import Any, Literal
 
 from steadyrl import config as configs
 from steadyrl import launch
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError, SteadyError
+from steadyrl.launchers.command import Command, Ended, Launcher
+from steadyrl.launchers.wait import wait
 from steadyrl.rundir import RunDir, read_json, write_json
+from steadyrl.studies.followed import Followed
 from steadyrl.studies.measure import ended_by
 from steadyrl.studies.plan import Job, Stop, Study, jobs
 from steadyrl.train import Watch
 
 PLAN = "plan.json"
-_POLL_S = 0.5
 State = Literal["missing", "cut", "failed", "finished", "ended by a rule"]
 DONE: tuple[State, ...] = ("finished", "ended by a rule")
 # What a run says: its key, what happened ("begin", "step", "note", "end", "failed"), and a number or a text.
@@ -74,13 +79,15 @@ def state_of(run: RunDir | None, rules: Sequence[Stop]) -> State:
     return {"finished": "finished", "failed": "failed"}.get(run.status, "cut")  # type: ignore[return-value]
 
 
-def run_study(study: Study, root: Path, processes: int = 1, follow: Follow | None = None) -> dict[str, str]:
+def run_study(
+    study: Study, root: Path, launcher: Launcher | None = None, follow: Follow | None = None
+) -> dict[str, str]:
     """Make every run of a study that is not done.
 
     Args:
         study: See ``read_study``.
         root: Its folder is made here.
-        processes: Runs at the same time.
+        launcher: Makes the runs; None makes one after the other in this process.
         follow: Follows it, and may stop it.
 
     Returns:
@@ -88,6 +95,8 @@ def run_study(study: Study, root: Path, processes: int = 1, follow: Follow | Non
 
     Raises:
         RunError: The rule by which the study is judged is another one than before its first run.
+        ConfigError: The launcher cannot start the runs.
+        EngineError: The launcher's scheduler does not answer any more.
     """
     follow = follow or Follow()
     folder = folder_of(study, root)
@@ -96,13 +105,16 @@ def run_study(study: Study, root: Path, processes: int = 1, follow: Follow | Non
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
     follow.begin(every, [*([first] if first else []), *now])
-    if first is not None:
-        error = make_run(first, folder, (), follow.event, follow.stop)
-        if error is not None or follow.stop():
-            return {first.key: error} if error else {}
-    if processes == 1:
-        return _in_turn(study, folder, now, follow)
-    return _at_once(study, folder, now, processes, follow)
+    enough = _enough(study, follow)
+
+    def make(some: Sequence[Job]) -> dict[str, str]:
+        if launcher is None:
+            return _in_turn(study, folder, some, follow, enough)
+        return _spread(study, root, some, launcher, follow, enough) if some else {}
+
+    if first is not None and ((failed := make([first])) or enough()):
+        return failed
+    return make(now)
 
 
 def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
@@ -122,22 +134,29 @@ def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
     write_json(file, {"written": written, **wanted, **described})
 
 
-def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:
+def _in_turn(
+    study: Study, folder: Path, now: Sequence[Job], follow: Follow, enough: Callable[[], bool]
+) -> dict[str, str]:
     failed: dict[str, str] = {}
-    enough = _enough(study, follow)
     for job in now:
         if enough():
             break
-        error = make_run(job, folder, study.file.stop, follow.event, enough)
+        error = make_run(job, folder, _rules(study, job), follow.event, enough)
         if error is not None:
             failed[job.key] = error
     return failed
+
+
+def _rules(study: Study, job: Job) -> Sequence[Stop]:
+    return () if job is study.warm else study.file.stop
 
 
 def make_run(
     job: Job, folder: Path, rules: Sequence[Stop], tell: Tell, asked: Callable[[], bool] = lambda: False
 ) -> str | None:
     """Make a run, or go on with it; return the error that ended it, or None."""
+    place = RunDir(folder / "runs" / job.key)
+    place.path.mkdir(parents=True, exist_ok=True)
     before = find_run(folder, job)
     records: list[Mapping[str, Any]] = list(before.metrics()) if before else []
 
@@ -152,10 +171,11 @@ def make_run(
 
     watch = Watch(steps=steps, step=step, stop=lambda: asked() or ended_by(rules, records) is not None)
     try:
-        if before is not None:
-            run = launch.run(resume=before, watch=watch)
-        else:
-            run = launch.run(_placed(job, folder), watch=watch)
+        with place.writing():  # two processes that find no run must not begin one each
+            if before is not None:
+                run = launch.run(resume=before, watch=watch)
+            else:
+                run = launch.run(_placed(job, folder), watch=watch)
     except SteadyError as error:
         tell((job.key, "failed", str(error)))
         return str(error)
@@ -183,46 +203,99 @@ def _enough(study: Study, follow: Follow) -> Callable[[], bool]:
     return lambda: follow.stop() or time.monotonic() > until
 
 
-def _at_once(study: Study, folder: Path, now: Sequence[Job], processes: int, follow: Follow) -> dict[str, str]:
-    """Make several runs at a time, each in a process of its own."""
-    context = multiprocessing.get_context("spawn")
+def _spread(
+    study: Study, root: Path, now: Sequence[Job], launcher: Launcher, follow: Follow, enough: Callable[[], bool]
+) -> dict[str, str]:
+    """Make runs by a launcher: a command each, of which only the run directory is known here."""
+    folder = folder_of(study, root)
+    commands = {job.key: _command(study, root, job) for job in now}
+    followed = {job.key: Followed(partial(find_run, folder, job)) for job in now}
+    shown: set[str] = set()
     failed: dict[str, str] = {}
-    with context.Manager() as manager:
-        events, stop = manager.Queue(), manager.Event()
 
-        def drain() -> None:
-            while True:
-                try:
-                    follow.event(events.get_nowait())
-                except Empty:
-                    return
+    def look() -> None:
+        for job in now:
+            one = followed[job.key]
+            if job.key not in shown and one.begun:
+                follow.event((job.key, "begin", (one.steps, job.config.run.steps)))
+                shown.add(job.key)
+            for step in one.new_steps() if job.key in shown else ():
+                follow.event((job.key, "step", step))
 
-        enough = _enough(study, follow)
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=_ignore_interrupts) as pool:
-            pending = {pool.submit(_make_apart, job, folder, study.file.stop, events, stop): job for job in now}
-            while pending:
-                if enough():
-                    stop.set()
-                try:
-                    done = next(as_completed(pending, timeout=_POLL_S))
-                except TimeoutError:
-                    drain()
-                    continue
-                error = done.result()
-                if error is not None:
-                    failed[pending[done].key] = error
-                del pending[done]
-            drain()
+    def again(ended: Ended) -> bool:
+        job = next(job for job in now if job.key == ended.name)
+        run = find_run(folder, job)
+        state = state_of(run, _rules(study, job))
+        if run is not None and (state in DONE or (state == "cut" and enough())):
+            follow.event((job.key, "end", run.status))
+            return False
+        if enough():
+            return False
+        if state == "cut" and followed[job.key].has_saved:
+            follow.event((job.key, "cut", f"cut ({_reason(ended)}); it goes on from its last checkpoint"))
+            shown.discard(job.key)
+            followed[job.key] = Followed(partial(find_run, folder, job))
+            launcher.start([commands[job.key]])
+            return True
+        failed[job.key] = _why(ended, commands[job.key], run, state)
+        follow.event((job.key, "failed", failed[job.key]))
+        return False
+
+    launcher.start(list(commands.values()))
+    wait(launcher, commands, enough, look, again)
     return failed
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that the user sees; it asks the runs to stop after their step."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _command(study: Study, root: Path, job: Job) -> Command:
+    """Return the command that makes one run; it starts where this process was started."""
+    log = (folder_of(study, root) / "logs" / f"{job.key}.log").absolute()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = ("study", "make", str(study.path), job.key, "--folder", str(root), *(["--quick"] if study.quick else []))
+    return Command(job.key, (sys.executable, "-m", "steadyrl", *words), Path.cwd(), log)
 
 
-def _make_apart(job: Job, folder: Path, rules: Sequence[Stop], events: Any, stop: Any) -> str | None:
-    return None if stop.is_set() else make_run(job, folder, rules, events.put, stop.is_set)
+def _why(ended: Ended, command: Command, run: RunDir | None, state: State) -> str:
+    """Return why a command ended without a run that is done."""
+    if run is not None and state == "failed":
+        return str(run.info().get("error"))
+    if ended.code is None:
+        return f"it ended: {_reason(ended)}; start the study again to go on"
+    if run is None and not command.log.is_file():
+        return (
+            f"it ended ({_reason(ended)}) and left neither a run nor a log in '{command.log.parent.parent}'; give a "
+            "--folder on a file system that all machines see"
+        )
+    if ended.code < 0 or not (line := command.last_line()):
+        return f"it ended: {_reason(ended)}; start the study again to go on"
+    return line
+
+
+def _reason(ended: Ended) -> str:
+    return ended.why or f"code {ended.code}"
+
+
+def make_one(study: Study, root: Path, key: str, asked: Callable[[], bool]) -> None:
+    """Make one run of a study in this process, for a launcher that another process uses.
+
+    Raises:
+        ConfigError: The study has no such run, or it was not begun in this folder.
+        RunError: The run failed.
+    """
+    folder = folder_of(study, root)
+    job = next((job for job in [*jobs(study), *([study.warm] if study.warm else [])] if job.key == key), None)
+    if job is None:
+        raise ConfigError(f"{study.path} has no run '{key}'; it has changed since the run was queued. Start it again")
+    if not (folder / PLAN).is_file():
+        raise ConfigError(
+            f"there is no '{folder / PLAN}' on {platform.node()}, which `steadyrl study run` has written; give a "
+            "--folder on a file system that all machines see"
+        )
+    rules = _rules(study, job)
+    if state_of(find_run(folder, job), rules) in DONE:
+        return
+    error = make_run(job, folder, rules, lambda event: None, asked)
+    if error is not None:
+        raise RunError(error)
 
 
 def require_runs(study: Study, root: Path) -> Path:

@@ -1,6 +1,7 @@
 """A study runs what is missing, goes on with what was cut, and writes what the runs answer."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from steadyrl.cli.study import app
 from steadyrl.errors import ConfigError, RunError
+from steadyrl.launchers.command import choose
 from steadyrl.report.study import write_study
 from steadyrl.studies.outcome import claims, outcomes
 from steadyrl.studies.plan import jobs, read_study
@@ -43,7 +45,8 @@ expect = [{{says = "It learns.", be = "higher"}}]
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent.parent)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))  # of the processes of --jobs
+    path = (str(Path(__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))  # of the commands of a launcher
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijkl"))
 
@@ -72,10 +75,11 @@ def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(file, tmp_p
         event=lambda event: steps.append(event) if event[1] == "step" else None,
         stop=lambda: len(steps) >= 22,
     )
-    assert run_study(study, tmp_path / "a", 1, follow) == {}
+    assert run_study(study, tmp_path / "a", follow=follow) == {}
     assert states(study, tmp_path / "a") == ["finished", "cut", "missing", "missing"]
     assert (
-        run_study(study, tmp_path / "a", 1, Follow(begin=lambda every, now: begun.append((len(every), len(now))))) == {}
+        run_study(study, tmp_path / "a", follow=Follow(begin=lambda every, now: begun.append((len(every), len(now)))))
+        == {}
     )
     assert begun == [(4, 4), (4, 3)]
     run_study(study, tmp_path / "b")
@@ -92,7 +96,12 @@ def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
     study = read_study(file())
     run_study(study, tmp_path / "a")
     heard = set()
-    assert run_study(study, tmp_path / "b", 2, Follow(event=lambda event: heard.add(event[1]))) == {}
+    assert (
+        run_study(
+            study, tmp_path / "b", choose("processes", {}, (), 2), Follow(event=lambda event: heard.add(event[1]))
+        )
+        == {}
+    )
     assert heard == {"begin", "step", "end"}
     found = [[o.judged[0].values for o in outcomes(study, folder_of(study, tmp_path / x)) if o.judged] for x in "ab"]
     assert found[0] == found[1]

@@ -1,0 +1,36 @@
+"""The options that say where runs are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from steadyrl.errors import ConfigError
+from steadyrl.launchers.command import Launcher, choose
+from steadyrl.studies.plan import Launch
+
+LAUNCHER = typer.Option("--launcher", help="where runs are made: processes, ray, slurm, or an import path")
+LAUNCHER_ARGS = typer.Option("--launcher-args", help="a setting of the launcher, as gpus=1; as many as you like")
+
+
+def chosen(name: str, args: Sequence[str], at_once: int, file: Launch | None = None) -> Launcher | None:
+    """Return what starts the runs, None for this process.
+
+    Args:
+        name: As given by ``--launcher``, "" without it.
+        args: As given by ``--launcher-args``.
+        at_once: Runs at the same time.
+        file: What the study's file says; its settings count for the launcher that it names.
+
+    Raises:
+        ConfigError: There is no such launcher, or a setting is wrong.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    kept = file or Launch()
+    wanted = name or kept.name or ("processes" if at_once > 1 else "")
+    if not wanted:
+        if args:
+            raise ConfigError(f"--launcher-args {args[0]}: name the --launcher that it is for")
+        return None
+    return choose(wanted, kept.args if wanted == kept.name else {}, args, at_once)
