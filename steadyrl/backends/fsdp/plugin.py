@@ -24,10 +24,6 @@ def check(config: Config, settings: FsdpSettings) -> list[str]:
         found.append(f"backend.device: got '{config.backend.device}'; expected 'auto', 'cuda' or 'cpu' with fsdp")
     if ":" in config.backend.device:
         found.append(f"backend.device = '{config.backend.device}' is one GPU, and every rank has its own; set 'cuda'")
-    if config.sampler.engine != "own":
-        found.append(
-            f"backend.name = 'fsdp' samples by itself; got sampler.engine = '{config.sampler.engine}'; set 'own'"
-        )
     rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     rows, ranks = rollouts // config.update.minibatches, place().ranks
     if rows < ranks:

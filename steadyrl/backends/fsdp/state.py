@@ -16,10 +16,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 from steadyrl.backends.torch.backend import TorchBackend
-from steadyrl.backends.torch.state import POLICY, finish_policy, writing
+from steadyrl.backends.torch.state import POLICY, SHARES, finish_policy, writing
 from steadyrl.errors import CheckpointError
 
-SHARES = "shares"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -68,8 +67,8 @@ def load(folder: Path, whole: TorchBackend, group: dist.ProcessGroup) -> None:
     shares = folder / SHARES
     if not shares.is_dir():
         raise CheckpointError(
-            f"'{folder}' holds no '{SHARES}': another backend than fsdp wrote it; resume with that one, or start a new "
-            f"run with model.path = '{folder / POLICY}'"
+            f"another backend than fsdp wrote '{folder}'; resume with that one, or start a new run with model.path = "
+            f"'{folder / POLICY}'"
         )
     try:
         reader = HuggingFaceStorageReader(str(shares))

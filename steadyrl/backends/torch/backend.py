@@ -364,6 +364,7 @@ class TorchBackend:
 
     def load(self, folder: Path) -> None:
         """See Backend."""
+        state.require_one_process(folder)
         state.load_policy(folder / state.POLICY, self.model, self._lora)
         if self.value_head is not None:
             state.load_into(self.value_head, folder / state.VALUE_HEAD)

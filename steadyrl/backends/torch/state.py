@@ -19,6 +19,20 @@ from steadyrl.backends.torch import probe
 from steadyrl.errors import CheckpointError, ModelError
 
 POLICY, VALUE_HEAD, OPTIMIZER = portable.POLICY, "value_head.safetensors", "optimizer.safetensors"
+SHARES = "shares"  # the folder of the backend fsdp, instead of a file of the optimizer
+
+
+def require_one_process(folder: Path) -> None:
+    """Refuse a checkpoint that several ranks wrote.
+
+    Raises:
+        CheckpointError: They did.
+    """
+    if (folder / SHARES).is_dir():
+        raise CheckpointError(
+            f"the backend fsdp wrote '{folder}'; resume with backend.name=fsdp, or start a new run with model.path = "
+            f"'{folder / POLICY}'"
+        )
 
 
 @contextmanager

@@ -28,7 +28,8 @@ def check(config: Config, settings: VllmSettings) -> list[str]:
     ]
     if config.backend.name != "torch":
         found.append(
-            f"sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got '{config.backend.name}'"
+            f"sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got '{config.backend.name}'; set "
+            "sampler.engine = 'own'"
         )
     if sampling.top_p < 1 or sampling.top_k > 0:
         found.append(

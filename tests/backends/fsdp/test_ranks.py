@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from steadyrl import config
 from steadyrl.errors import CheckpointError, ModelError, RankError
+from steadyrl.train import open_session
 from tests import needs
 from tests.backends.fsdp import work
 from tests.backends.fsdp.forked import on_ranks
@@ -68,5 +70,14 @@ def test_an_update_without_memory_says_what_to_set(settings):
 
 def test_a_checkpoint_of_another_backend_is_refused(tmp_path):
     (tmp_path / "policy").mkdir()
-    with pytest.raises(CheckpointError, match="holds no 'shares': another backend than fsdp wrote it; resume with"):
+    with pytest.raises(CheckpointError, match=r"another backend than fsdp wrote '.*'; resume with that one, or start"):
         state.load(tmp_path, whole=None, group=None)
+
+
+def test_one_process_refuses_a_checkpoint_of_ranks(settings, tmp_path):
+    session = open_session(config.resolve(settings, ["backend.name=torch"]))
+    session.backend.save(tmp_path)
+    (tmp_path / "optimizer.safetensors").unlink()
+    (tmp_path / "shares").mkdir()
+    with pytest.raises(CheckpointError, match=r"the backend fsdp wrote '.*'; resume with backend\.name=fsdp, or start"):
+        session.backend.load(tmp_path)

@@ -94,7 +94,6 @@ def test_a_backend_for_one_process_is_refused_on_several_ranks(name, started):
         ("rollout.prompts_per_step=2", "an update has 2 rollouts for 4 ranks"),
         ("backend.device=mps", "got 'mps'; expected 'auto', 'cuda' or 'cpu'"),
         ("backend.device=cuda:1", "'cuda:1' is one GPU, and every rank has its own"),
-        ("sampler.engine=vllm", "backend.name = 'fsdp' samples by itself"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused(override, said, started):
@@ -102,3 +101,11 @@ def test_what_ranks_cannot_do_is_refused(override, said, started):
     config.resolve(SETTINGS)
     with pytest.raises(ConfigError, match=said):
         config.resolve(SETTINGS, [override])
+
+
+def test_a_server_as_the_sampler_is_refused_in_one_line(started):
+    started(0, 4)
+    with pytest.raises(ConfigError) as refused:
+        config.resolve(SETTINGS, ["sampler.engine=vllm"])
+    assert str(refused.value).count("sampler.engine") == 2, "what was got, and what to set"
+    assert "got 'fsdp'; set sampler.engine = 'own'" in str(refused.value)
