@@ -1,7 +1,7 @@
 """How long the doctor takes: for a million logged steps, for a short log, beside a live run.
 
-Writes bench/results/doctor_speed.json. Most of the first is Python's own JSON parser, which is timed beside it: on a
-machine that does other work both grow alike.
+Writes bench/results/doctor_speed.json. Python's own JSON parser, which large logs do not go through, is timed beside
+the first: on a machine that does other work both grow alike.
 """
 
 from __future__ import annotations

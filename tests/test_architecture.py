@@ -154,10 +154,11 @@ def test_only_backends_and_integrations_import_tensor_packages(module):
 
 
 @pytest.mark.parametrize("module", [m for m in INSIDE if room(m) == "doctor"])
-def test_the_doctor_needs_numpy_the_ground_and_stats_only(module):
+def test_the_doctor_needs_numpy_a_json_parser_the_ground_and_stats_only(module):
     assert {room(imported) for imported in own_imports(module)} <= {*FLOORS[0], "stats", "doctor"}
     packages = {name.partition(".")[0] for name in all_imports(module)} - {"steadyrl", "__future__"}
-    assert packages - sys.stdlib_module_names <= {"numpy"}
+    # pydantic_core is a compiled JSON parser here, imported for large logs alone.
+    assert packages - sys.stdlib_module_names <= {"numpy", "pydantic_core"}
 
 
 @pytest.mark.parametrize("module", INSIDE)
