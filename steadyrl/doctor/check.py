@@ -2,13 +2,16 @@
 
 Pages, the order of findings, their chains, texts and overrides, and the autopilot's moves are derived from these
 records. Knowledge is data, logic is code: ``find`` says which cause shows, since when and by which numbers; what that
-cause means and what to do about it stands in the record.
+cause means and what to do about it stands in ``checks/*.toml``, beside the module with the function.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from steadyrl.doctor.series import Run
 from steadyrl.types import Finding, Severity
@@ -22,12 +25,9 @@ class Times:
 
 
 Value = float | int | str | bool | Times
+Change = Callable[[Run], Mapping[str, Value]]  # of settings, by their names in docs/doctor/quantities.md
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
-
-
-def nothing(run: Run) -> Mapping[str, Value]:
-    """Change no setting."""
-    return {}
+WORDS = ("needs", "shows", "follows", "moves")  # in the files: words with spaces between
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Cause:
         name: As in ``Finding.cause``.
         sign: The measurement that tells it from the other causes.
         remedy: What to do about it.
-        change: The settings that the remedy changes, by their names in docs/doctor/quantities.md.
         follows: Checks whose findings bring this about, the nearest first.
         moves: What the autopilot may try, in this order (``autopilot.knobs.MOVES``).
         measured: The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only.
@@ -47,7 +46,6 @@ class Cause:
     name: str
     sign: str
     remedy: str
-    change: Callable[[Run], Mapping[str, Value]] = nothing
     follows: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     measured: str = ""
@@ -64,7 +62,7 @@ class Found:
         message: As in ``Finding``.
         evidence: As in ``Finding``.
         remedy: Instead of the cause's, where numbers of the run belong in it.
-        change: Instead of the cause's, likewise.
+        change: Instead of ``Check.changes``, likewise.
     """
 
     cause: str
@@ -94,7 +92,7 @@ def always(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
+    """One check. Its file holds everything but ``find``, ``applies`` and ``changes``, which are code.
 
     Attributes:
         name: As in ``Finding.check``.
@@ -108,6 +106,7 @@ class Check:
         needs: Quantities without which it cannot tell; of an alternative "a|b" one is enough.
         min_steps: Fewer steps of the first need cannot be judged; rows count for as many steps as they average.
         applies: False for runs that have nothing that the check could be about.
+        changes: The settings that a cause's remedy changes, by the cause.
         follows: Checks whose harmful findings bring this one about, whatever its cause.
         judges: Which of the four things that a verdict "healthy" rests on it looks at, if any.
         shows: The quantities that show it best, where the first need does not.
@@ -124,6 +123,7 @@ class Check:
     needs: tuple[str, ...] = ()
     min_steps: int = 1
     applies: Callable[[Run], bool] = always
+    changes: Mapping[str, Change] = field(default_factory=dict)
     follows: tuple[str, ...] = ()
     judges: str = ""
     shows: tuple[str, ...] = ()
@@ -164,7 +164,8 @@ class Check:
         if isinstance(result, Unknown):
             return self._unknown(result)
         cause = self.cause(result.cause)
-        change = cause.change(run) if result.change is None else result.change
+        usual = self.changes[cause.name](run) if cause.name in self.changes else {}
+        change = usual if result.change is None else result.change
         return Finding(
             check=self.name,
             severity=result.severity,
@@ -179,6 +180,34 @@ class Check:
 
     def _unknown(self, result: Unknown) -> Finding:
         return Finding(self.name, message=result.why, state="unknown", would_tell=result.would_tell)
+
+
+def _records() -> dict[str, dict[str, Any]]:
+    """Return what the files say of each check, as arguments of ``Check``.
+
+    A text may be broken over lines. One that stands above the checks of a file is shared: remedies hold it as {name}.
+    """
+    held: dict[str, Any] = {}
+    for path in sorted((Path(__file__).parent / "checks").glob("*.toml")):
+        held |= tomllib.loads(path.read_text(encoding="utf-8"))
+    shared = {name: " ".join(text.split()) for name, text in held.items() if isinstance(text, str)}
+    found = {}
+    for name, one in held.items():
+        if name not in shared:
+            causes = tuple(Cause(cause, **_plain(told, shared)) for cause, told in one.pop("causes").items())
+            found[name] = {"name": name, "causes": causes, **_plain(one, shared)}
+    return found
+
+
+def _plain(held: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
+    lines = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in held.items()}
+    return {
+        key: tuple(value.split()) if key in WORDS else value.format(**shared) if isinstance(value, str) else value
+        for key, value in lines.items()
+    }
+
+
+RECORDS = _records()
 
 
 def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Times, Value
+from steadyrl.doctor.check import Change, Times, Value
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, setting, update_size
 
 HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
-
-Change = Callable[[Run], Mapping[str, Value]]
 
 
 def learning_rate(run: Run) -> float | None:

@@ -1,11 +1,17 @@
 """Causes stand before what they bring about; what no link joins stands by how bad it is."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+
+import pytest
+from pydantic import TypeAdapter
 
 from steadyrl.autopilot.knobs import MOVES
 from steadyrl.doctor.causes import arrange, tree
+from steadyrl.doctor.check import RECORDS, Check
 from steadyrl.doctor.examine import BY_NAME, CHECKS
 from steadyrl.types import Finding
+
+WRITTEN = TypeAdapter(Check)
 
 
 def found(check, since=None, severity="warning", cause="unknown", follows="", evidence=()):
@@ -117,3 +123,16 @@ def test_every_move_of_a_cause_is_one_of_the_autopilot():
 def test_causes_of_one_check_have_names_of_their_own():
     for check in CHECKS:
         assert len({cause.name for cause in check.causes}) == len(check.causes), check.name
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_record_holds_what_a_check_is_made_of(check):
+    WRITTEN.validate_python(asdict(check))
+    texts = [check.title, check.symptom, check.healthy, check.source]
+    texts += [text for cause in check.causes for text in (cause.sign, cause.remedy)]
+    assert all(text and "{" not in text for text in texts)
+    assert check.changes.keys() <= {cause.name for cause in check.causes}
+
+
+def test_every_record_has_the_code_of_its_check():
+    assert set(RECORDS) == set(BY_NAME)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
@@ -82,30 +82,8 @@ def _more_room(run: Run) -> Mapping[str, Value]:
 
 
 truncated = Check(
-    name="truncated", topic="Length and text",
-    title="Completions are cut off by the length limit.",
-    symptom="Completions reach the length limit before they end by themselves: more than 15 % of them at the end of "
-    "the log. What is scored is then a fragment: an answer that would have come later earns nothing, and the policy "
-    "is never shown what ending is worth. From 5 % on it is told as information. So it is up to 30 %, unless the "
-    "reward is seen not to rise, and up to half, while the reward rises or the share falls. Where the log has no such "
-    "share, a mean length that is the same whole number in most rows, and never more, is taken for the limit.",
-    healthy="Fewer than 15 % of the completions are cut off by the length limit.",
-    causes=(
-        Cause("never_ends", "nearly all (90 %) are cut off from the first rows on",
-              "Sample some texts: the chat template or the end token is wrong, the model was never taught to stop, or "
-              "the limit is far below what an answer takes.", change=_more_room, measured="trl-grpo cut_off, lr_x100"),
-        Cause("limit_too_low", "many from the start, but not all: some answers fit",
-              "Raise the limit, ask for shorter answers in the prompt, or leave completions without an end out of the "
-              "loss.", change=_more_room, measured="published logs of TRL"),
-        Cause("grew", "few at first and many at the end: the policy learned to go on",
-              "Give no reward to texts without an end; see why length pays.",
-              follows=("length_explosion", "learning_rate_too_high", "entropy_explosion")),
-    ),
-    find=_truncated, needs=("truncated|length",), judges="length", shows=("truncated", "length"),
-    source="AReaL's notes on diagnosing RL (more than 5 % of answers without an end are bad); DAPO (arXiv "
-    "2503.14476), overlong filtering; TRL logs the share as completions/clipped_ratio, verl as "
-    "response_length/clip_ratio",
-)  # fmt: skip
+    **RECORDS["truncated"], find=_truncated, changes={"never_ends": _more_room, "limit_too_low": _more_room}
+)
 
 
 def _empty(run: Run) -> Result:
@@ -157,25 +135,4 @@ def _length_stayed(run: Run, share: Series) -> str:
     return ""
 
 
-empty_completions = Check(
-    name="empty_completions", topic="Length and text",
-    title="Completions without any text.",
-    symptom="In the last fifth of the run more than 1 % of the completions hold no visible text (critical above 10 %).",
-    healthy="Fewer than 1 % of the completions are empty.",
-    causes=(
-        Cause("parser", "texts have tokens and are empty all the same: the shortest of a step has more than one "
-              "token, or the share rises and the mean length stays where it was, which it cannot if texts became empty",
-              "Look at the raw tokens of an empty completion: its text is lost after sampling.",
-              measured="empty_parser"),
-        Cause("template_or_eos", "as many from the first steps: the prompt ends where the model believes the answer "
-              "to be over",
-              "Look at a prompt as the model gets it (template, end token), and at the first sampled token.",
-              measured="empty_template"),
-        Cause("learned", "few or none at first: saying nothing avoids the KL penalty or a negative reward",
-              "Give empty texts the least reward, and go on from a checkpoint before they began.",
-              follows=("length_collapse", "learning_rate_too_high", "reward_jump"), measured="length_exploited, "
-              "reward_offset"),
-    ),
-    find=_empty, needs=("empty",), min_steps=20,
-    source="microsoft/post-training-toolkit (limit of 10 %); the rest is steadyrl's own rule",
-)  # fmt: skip
+empty_completions = Check(**RECORDS["empty_completions"], find=_empty)

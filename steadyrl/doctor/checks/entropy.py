@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
-from steadyrl.doctor.checks.sampler import SAMPLING_REMEDY, sampling_gap
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.checks.sampler import sampling_gap
 from steadyrl.doctor.remedies import calmer, plain_sampling
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import (
@@ -20,7 +20,7 @@ from steadyrl.doctor.statistics.readings import (
     number,
     setting,
 )
-from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import TOKEN, find
 
 # Relative to the first healthy block: absolute limits contradict one another (1.0 in one tool, 0.2 a working target
@@ -81,38 +81,11 @@ def _more_entropy(run: Run) -> Mapping[str, Value]:
 
 
 entropy_collapse = Check(
-    name="entropy_collapse", topic="Entropy",
-    title="The policy lost its entropy without having learned anything for it.",
-    symptom="The entropy per token fell below 0.3 of the level that it started from. A policy without entropy tries "
-    "nothing new: what it has not found by then it will not find. Falling entropy alone is no fault: a reward that "
-    "rises has to be paid for with it, and such a run is told as information only.",
-    healthy="The entropy falls slowly, and only while held-out measurements rise.",
-    causes=(
-        Cause("learned", "the reward rose and kept its gain, held-out measurements rose too or are not there",
-              "None is needed while held-out measurements rise; watch them."),
-        Cause("exploitation", "the reward rose, held-out measurements did not: the policy found what the reward "
-              "overlooks",
-              "Read completions, fix the reward, and stop at the best held-out checkpoint.",
-              follows=("length_collapse",)),
-        Cause("learning_rate", "large updates (KL to the old policy, clip fraction) when the entropy fell",
-              "Lower the learning rate, make one epoch, and go back to a checkpoint before the fall.", change=calmer,
-              follows=("learning_rate_too_high",), moves=("learning_rate", "epochs"), measured="lr_x10, lr_x100"),
-        Cause("constant_reward", "rewards do not differ, so that only noise drives the policy",
-              "Use prompts and rewards that tell completions apart.",
-              follows=("no_signal_groups", "reward_constant", "kl_penalty_outweighs", "learning_rate_too_high"),
-              measured="constant_reward"),
-        Cause("unknown", "nothing of these; without an entropy bonus nothing holds the entropy up",
-              "Add an entropy bonus or widen the upper clip range to 0.28; sample at temperature 1; lower the "
-              "learning rate, make one epoch. Where texts repeat themselves, penalise that in the reward. More KL "
-              "penalty is no reliable cure.", change=_more_entropy,
-              follows=("kl_penalty_outweighs", "reward_jump", "length_collapse", "learning_rate_too_high"),
-              moves=("entropy_up", "clip", "learning_rate")),
-    ),
-    find=_collapse, needs=("entropy",), min_steps=MIN_STEPS, applies=lambda run: run.traits.trains_on != "given",
-    source="Entropy mechanism (arXiv 2505.22617, abstract: R = -a exp(H) + b); DAPO (arXiv 2503.14476: clip range 0.2 "
-    "/ 0.28); of Skywork-OR1 (arXiv 2505.22312) and arXiv 2606.18487 (KL to the reference did not rescue a collapsed "
-    "run) the abstracts",
-)  # fmt: skip
+    **RECORDS["entropy_collapse"],
+    find=_collapse,
+    applies=lambda run: run.traits.trains_on != "given",
+    changes={"learning_rate": calmer, "unknown": _more_entropy},
+)
 
 
 def _explosion(run: Run) -> Result:
@@ -156,32 +129,15 @@ def _less_bonus(run: Run) -> Mapping[str, Value]:
 
 
 entropy_explosion = Check(
-    name="entropy_explosion", topic="Entropy",
-    title="The policy forgets its language: the entropy rises towards that of random tokens.",
-    symptom="The entropy rose to more than 2.5 times its start (by half a nat at least), or to 0.8 of ln V, the "
-    "entropy of tokens drawn blindly. Some rise is healthy; this much ends in noise. Where the reward rises all the "
-    "same it is told as information only, unless tokens are drawn blindly or completions no longer end.",
-    healthy="The entropy stays below two and a half times its start.",
-    causes=(
-        Cause("warped_sampling", "tokens are drawn from a sharper distribution than the one that trains, which "
-              "flattens the policy",
-              SAMPLING_REMEDY, change=plain_sampling, follows=("warped_sampling",)),
-        Cause("learning_rate", "large updates (KL to the old policy, clip fraction) when the entropy rose",
-              "Lower the learning rate, make one epoch, and go back to a checkpoint before the rise.", change=calmer,
-              follows=("learning_rate_too_high",), moves=("learning_rate", "epochs")),
-        Cause("entropy_coef", "there is an entropy bonus, and it outweighs the reward",
-              "Lower the entropy bonus to a tenth, or take it away.", change=_less_bonus, moves=("entropy_down",),
-              measured="entropy_bonus"),
-        Cause("unknown", "none of these; where the reward does not rise, updates follow noise",
-              "Score the same completions twice: if rewards differ, average more verdicts; else lower the learning "
-              "rate and raise the KL penalty. Log reward, clip fraction and the KL of one step's updates.",
-              change=calmer, follows=("reward_constant", "no_signal_groups", "negative_kl", "learning_rate_too_high"),
-              moves=("learning_rate",)),
-    ),
-    find=_explosion, needs=("entropy",), min_steps=MIN_STEPS,
-    source="verl#781 (its default entropy bonus of 0.001 made the entropy explode); TRL issues on flattening under a "
-    "sampling mismatch (#235); a simulation of PPO on raw log-probs at temperature 0.7 (entropy 3.06 to 3.67)",
-)  # fmt: skip
+    **RECORDS["entropy_explosion"],
+    find=_explosion,
+    changes={
+        "warped_sampling": plain_sampling,
+        "learning_rate": calmer,
+        "entropy_coef": _less_bonus,
+        "unknown": calmer,
+    },
+)
 
 
 def _is_a_sum(run: Run) -> Result:
@@ -210,22 +166,4 @@ def _is_a_sum(run: Run) -> Result:
     )
 
 
-entropy_is_a_sum = Check(
-    name="entropy_is_a_sum", topic="Entropy",
-    title="What is logged as entropy per token cannot be one.",
-    symptom="An entropy per token is at most ln V, the logarithm of the vocabulary's size: 10.8 for GPT-2, 11.8 for "
-    "Llama 3, 11.9 for Qwen 2.5. Here it is above, or starts close to it, as if tokens were drawn blindly.",
-    healthy="The entropy per token lies well below the logarithm of the vocabulary.",
-    causes=(
-        Cause("sequence_sum", "it is above ln V, and divided by the mean length it is a usual entropy per token: a "
-              "sum over the completion, as TRL's objective/entropy is",
-              "Read it as nats per sequence, and log the mean over tokens beside it."),
-        Cause("unknown", "it is above ln V and the length does not explain it, or it lies between 0.8 and 1 of ln V "
-              "from the first step on: an untrained output head, wrong logits, a huge temperature. Models with fewer "
-              "than 1000 tokens may start so",
-              "Check that all weights were loaded, the output head among them, and the temperature. If completions "
-              "read well, find out what is summed there."),
-    ),
-    find=_is_a_sum, needs=("entropy",),
-    source="ln V is the largest entropy of V outcomes; TRL 0.11 ppo_trainer.py: objective/entropy is a sum",
-)  # fmt: skip
+entropy_is_a_sum = Check(**RECORDS["entropy_is_a_sum"], find=_is_a_sum)

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import to
 from steadyrl.doctor.series import Run, Written
 from steadyrl.doctor.statistics.readings import number
@@ -175,34 +175,4 @@ def _shown(text: str) -> str:
     return f"'{one[:80]}{'...' if len(one) > 80 else ''}'"
 
 
-READ = "Read some of the answers, and see what the reward pays for. "
-answers_alike = Check(
-    name="answers_alike", topic="Length and text",
-    title="The answers have all become alike.",
-    symptom="The answers of different prompts become copies of one pattern: one text for all, one form in which only "
-    "some words differ, or words that are said twice. The reward can rise all the while, because a form that pays is "
-    "cheaper to find than an answer, and no curve shows it. The doctor reads the completions themselves: the last 40 "
-    "to 400 of the log, against those of its start. What was so before training is the task's own form. Without "
-    "completions from the start it is told as information only, because a task can ask for one form.",
-    healthy="Answers differ between prompts, in their words and in their form.",
-    causes=(
-        Cause("ignores_prompt", "more than half of the answers, to ten prompts at least, are the very same",
-              READ + "Sample at temperature 1, and give the commonest answer no reward where it is wrong.",
-              change=to(temperature=1.0), follows=("entropy_collapse", "reward_constant")),
-        Cause("repeated_words", "more than 30 % of the answers hold one word twice in the places where words differ "
-              "between answers, 20 points more than at the start; from half of them on it is worth knowing in any case",
-              READ + "Give no reward for a word that stands there already."),
-        Cause("repeats_itself", "more than 30 % of the answers say one thing over and over: they have more than "
-              "twelve words, and more than half of their triples of words stood in them before; or they compress to a "
-              "fifth",
-              READ + "Pay less for repeated text, and go back to a checkpoint before it began.",
-              follows=("entropy_collapse", "repetition", "length_explosion")),
-        Cause("one_template", "more than half of the answers (a warning from 80 % on) are one form with other words "
-              "in it, or two forms of one length, such as 'w AND w' beside 'w OR w'; such forms are told from short "
-              "answers, of twelve words at most",
-              READ + "If good answers have several forms, reward what tells them apart, or raise the entropy bonus.",
-              follows=("entropy_collapse",)),
-    ),
-    find=_alike,
-    source="steadyrl's own rule; repetition is measured by compression with zlib",
-)  # fmt: skip
+answers_alike = Check(**RECORDS["answers_alike"], find=_alike, changes={"ignores_prompt": to(temperature=1.0)})

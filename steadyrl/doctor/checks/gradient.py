@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import slower, times
 from steadyrl.doctor.series import Run, Series
@@ -148,55 +148,14 @@ def _clipped(run: Run, norm: Series) -> Result:
     )
 
 
-HALVE = (
-    "Halve the learning rate, clip the norm at 1, and go on from a checkpoint some 100 steps before the first spike; "
-    "bound the reward if it has outliers."
-)
-_SAMPLER = ("warped_sampling", "sampler_mismatch")
 grad_norm = Check(
-    name="grad_norm", topic="Policy",
-    title="The gradient norm spikes, grows, is zero, or not logged.",
-    symptom="The gradient norm before clipping is often the earliest sign of an unstable run. Reported is a norm that "
-    "spikes (several steps with 5 times the norm of the steps before; a single one is not reported), that is far "
-    "beyond any limit (above 100 times the limit at which trainers clip and 20 times the median, which four rows can "
-    "show), that grows (tenfold from start to end), that is exactly 0 in more than half of the rows, or that is "
-    "always clipped. Where it is not logged, the answer says how to log it with the trainer at hand.",
-    healthy="The gradient norm is logged before clipping, above 0, and of one size.",
-    causes=(
-        Cause("reward_outlier", "the greatest or least reward spikes at those steps",
-              HALVE, change=times("learning_rate", 0.5), follows=("reward_jump", "reward_scale"),
-              moves=("reward_limit",)),
-        Cause("value_loss", "the value loss spikes at those steps",
-              HALVE, change=times("learning_rate", 0.5), follows=("value_loss_spikes", "reward_jump", "value_jump"),
-              measured="reward_outliers"),
-        Cause("large_updates", "the KL or the ratio jumps at those steps",
-              HALVE, change=times("learning_rate", 0.5), follows=("learning_rate_too_high",), moves=("learning_rate",)),
-        Cause("exploding", "its level grew, or lies far beyond every limit from the start",
-              "Halve the learning rate, clip the norm at 1, and go on from a checkpoint before the growth; see "
-              "whether entropy or the sampler's mismatch changed first.", change=slower,
-              follows=(*_SAMPLER, "reward_jump", "learning_rate_too_high"), moves=("learning_rate",),
-              measured="published log of tinker"),
-        Cause("no_signal", "it is 0 where the rewards of a prompt do not differ: all advantages are 0",
-              "Fix the reward or the choice of problems.", follows=("no_signal_groups", "reward_constant"),
-              measured="constant_reward; published logs of TRL"),
-        Cause("masked", "it is 0 in rows whose completions are nearly all cut off, and trainers can mask those out of "
-              "the loss",
-              "Raise the length limit, or let cut-off completions into the loss.", follows=("truncated",)),
-        Cause("detached", "it is 0 although rewards differ within groups: the loss does not reach the trained weights",
-              "See which weights require a gradient, that the adapter is switched on when the loss is computed, and "
-              "that every process gets its part of the batch; log the loss before and after one step by hand.",
-              measured="published log of ms-swift"),
-        Cause("always_clipped", "with plain SGD, the usual norm is more than 10 times the limit, which then sets the "
-              "size of every step. Adam divides by the usual size of the gradients, so that there a limit changes "
-              "little",
-              "Set the limit near the usual norm and lower the learning rate.", follows=("reward_scale",)),
-        Cause("unknown", "nothing else that is logged jumps with it; worth knowing only while no norm is above 10 "
-              "times the limit and the reward rises, or many steps have no signal and lower what is usual",
-              HALVE, change=times("learning_rate", 0.5),
-              follows=(*_SAMPLER, "reward_jump", "value_jump", "learning_rate_too_high")),
-    ),
-    find=_gradient, judges="gradient", shows=("grad_norm",),
-    source="PaLM, as quoted by others (restart some 100 steps before a spike, skip its batches); ZClip (arXiv "
-    "2504.02507, abstract); Adam (arXiv 1412.6980, section 2.1); OPT-175B chronicles (metaseq); TRL #3857 for a norm "
-    "of 0 without signal; Hugging Face's default of max_grad_norm 1",
-)  # fmt: skip
+    **RECORDS["grad_norm"],
+    find=_gradient,
+    changes={
+        "reward_outlier": times("learning_rate", 0.5),
+        "value_loss": times("learning_rate", 0.5),
+        "large_updates": times("learning_rate", 0.5),
+        "exploding": slower,
+        "unknown": times("learning_rate", 0.5),
+    },
+)

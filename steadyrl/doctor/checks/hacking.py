@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
@@ -106,35 +106,9 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     return Found("past_peak", "warning", since, f"{told} the training reward did not fall", (shown,), change=steps)
 
 
-HIGHEST = "Read the completions with the highest rewards and close the gap in the reward; keep the checkpoint with the "
 reward_hacking = Check(
-    name="reward_hacking", topic="Reward",
-    title="The trained reward rises while a held-out measurement, or another part of it, falls.",
-    symptom="The training reward ends clearly above its start and a measurement on held-out problems, or a part of "
-    "the reward, ends clearly below its own start. The policy got better at the reward and worse at the task. A part "
-    "for being right that falls to half from third to third of the log shows it in three rows. Without held-out "
-    "measurements and without parts this cannot be told: a reward curve alone never shows it.",
-    healthy="Held-out measurements rise with the reward.",
-    causes=(
-        Cause("held_out_falls", "the reward differs from the held-out measurement in something the policy has found: "
-              "a judge that likes a phrase, a rule with a gap, or problems known by heart. Critical: every further "
-              "step makes it worse",
-              HIGHEST + "best held-out measurement.", change=times("kl_coef", 2.0)),
-        Cause("rightness_falls", "a part whose name says that it pays for being right (accuracy, correct, answer, "
-              "exact) falls to half, while the whole rises by parts that pay for form or length",
-              HIGHEST + "best share of right answers, and pay for form only where the answer is right.",
-              measured="published log of open-r1"),
-        Cause("part_falls", "one part of the reward falls while the sum rises: parts compete. Told where the part "
-              "falls in training as well, or the held-out reward as a whole rises, or nothing is held out. Worth "
-              "knowing; which of the parts counts is yours to say",
-              "Give the part that falls more weight if it counts; hold out problems and measure what you want."),
-        Cause("past_peak", "a measurement on held-out problems rose, was best in the middle of the run, and lost at "
-              "least a quarter of that gain again, beyond its noise, while the training reward did not fall: the "
-              "policy fits the training problems or the reward's gaps more than the task",
-              "Use the checkpoint at the peak; plan so many steps, or more and other problems."),
-    ),
-    find=_hacking, needs=("reward",), applies=learning_reward, follows=("length_collapse", "length_explosion"),
-    shows=("heldout/", "reward"),
-    source="Secrets of RLHF I (arXiv 2307.04964, abstract): the reward curve misleads; noise of block means as in "
-    "docs/doctor/statistics.md",
-)  # fmt: skip
+    **RECORDS["reward_hacking"],
+    find=_hacking,
+    applies=learning_reward,
+    changes={"held_out_falls": times("kl_coef", 2.0)},
+)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result
+from steadyrl.doctor.check import RECORDS, Check, Found, Result
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
-from steadyrl.doctor.statistics.signals import MIN_STEPS, SPIKE_WINDOW
+from steadyrl.doctor.statistics.signals import SPIKE_WINDOW
 from steadyrl.doctor.statistics.units import find, together
 from steadyrl.stats import MAD_TO_STD
 
@@ -102,34 +102,7 @@ def _cause(run: Run, spread: Series | None, since: int, moved: list[_Moved]) -> 
     return "judge_or_engine", "what scores them gives other verdicts"
 
 
-reward_jump = Check(
-    name="reward_jump", topic="Reward",
-    title="Rewards change from one step to the next, and the policy does not.",
-    symptom="The mean reward, one of its parts or the spread of the rewards has another level from some step on, by "
-    "more than 7 standard errors of ten steps, and the whole change is there within three steps. Length, entropy and "
-    "KL to the reference go on as before, and so do the shares of empty, cut off and unscored completions. A policy "
-    "that learns by small updates changes its rewards gradually; what changes them at once is what scores them. Not "
-    "judged are a reward that became constant, jumps that go with one of the policy, and parts whose jump does not "
-    "show in the whole reward.",
-    healthy="Rewards change as gradually as the policy does.",
-    causes=(
-        Cause("judge_noise", "the spread of the rewards grew by half or more: verdicts became noisier",
-              "Score some completions twice: verdicts that differ have to be averaged, or the judge fixed.",
-              measured="reward_noise, judge_garbage"),
-        Cause("reward_shift", "the level moved by more than 3 spreads and the spread stayed: a constant was added or "
-              "taken away. Advantages of a group baseline do not notice; a value head does",
-              "Find what was added to the rewards and take it off again; go on from a checkpoint before.",
-              measured="reward_offset"),
-        Cause("judge_or_engine", "the level moved by less and the spread stayed: another scorer, prompt of the judge "
-              "or index",
-              "Score completions of the steps before with the scorer as it is now: the rewards have to be the same. "
-              "Log the spread of each part.", measured="judge_garbage"),
-        Cause("other_prompts", "the prompts' length jumped at the same step: the problems changed; worth knowing only",
-              "Nothing, if the change of problems was meant."),
-    ),
-    find=_reward_jump, needs=("reward",), min_steps=MIN_STEPS, applies=learning_reward, shows=("reward", "reward_std"),
-    source="steadyrl's own rule; rates of false alarms in docs/doctor/statistics.md",
-)  # fmt: skip
+reward_jump = Check(**RECORDS["reward_jump"], find=_reward_jump, applies=learning_reward)
 
 
 def _value_jump(run: Run) -> Result:
@@ -152,21 +125,4 @@ def _value_jump(run: Run) -> Result:
     return None
 
 
-value_jump = Check(
-    name="value_jump", topic="Value",
-    title="The value head predicts something else from one step to the next, and the rewards do not change.",
-    symptom="The mean prediction moves in one step by more than 8 of its usual steps and by more than one standard "
-    "deviation of the returns, after the first ten steps, while the mean reward moves as always. Not judged where the "
-    "reward or the policy itself changes as suddenly.",
-    healthy="The mean prediction of the value head moves by small steps.",
-    causes=(
-        Cause("value_reset", "the head lost its weights, as when a run is resumed without them or with a fresh "
-              "optimizer. Until it has learned again its advantages carry its own error, and the explained variance "
-              "is far below 0",
-              "Resume with the value head's weights and its optimizer state, from a checkpoint before the jump; or "
-              "hold the policy until the explained variance is back.", measured="value_head_reset"),
-    ),
-    find=_value_jump, needs=("value_mean", "reward"), min_steps=MIN_STEPS,
-    applies=lambda run: run.traits.critic is not False,
-    source="steadyrl's own rule",
-)  # fmt: skip
+value_jump = Check(**RECORDS["value_jump"], find=_value_jump, applies=lambda run: run.traits.critic is not False)

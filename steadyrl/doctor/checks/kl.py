@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.checks.kl_control import coefficient_moves, target_in
 from steadyrl.doctor.remedies import calmer, learning_rate, more_samples, times
 from steadyrl.doctor.series import Run, Series
@@ -166,56 +166,9 @@ def _shorter_horizon(run: Run) -> Mapping[str, Value]:
     return {"kl_horizon": 6} if run.settings.get("kl_horizon_unit") != "samples" else {}
 
 
-_ROOTS = ("kl_unit_clash", "kl_controller", "kl_penalty_off", "learning_rate_too_high", "entropy_explosion",
-          "negative_kl", "sampler_mismatch", "reward_jump")  # fmt: skip
 kl_runaway = Check(
-    name="kl_runaway", topic="KL",
-    title="The policy runs away from its reference.",
-    symptom="The KL to the reference is high and still rising, or high from the very first step. High is judged in a "
-    "known unit only: above 20 nats per sequence and 0.3 nats per token (short completions of small models have "
-    "healthily 2 per token, long ones healthily 50 per sequence), above 1 nat per token where lengths are not known, "
-    "or above 3 times the target of a controller that compares in the same unit. A KL that is high and no longer "
-    "rises is told as information, unless gradient norms above 100 go with it: in a penalty by k3 they grow with the "
-    "ratio of reference to policy.",
-    healthy="The KL to the reference rises while the policy learns, and levels off.",
-    causes=(
-        Cause("impossible_tokens", "it is above ln V per token: no drift makes that of the tokens that the policy "
-              "itself draws",
-              "Sample from the policy that trains: a grammar, a mask of tokens or a stop rule in sampling that the "
-              "trainer does not know draws what the policy would not; or the trainer's weights are not the sampler's.",
-              measured="published log of TRL"),
-        Cause("reference_mismatch", "it is large at the first step, before any update, and stays: the reference is "
-              "another model or has another tokenizer, template or adapter",
-              "Load policy and reference from the same weights, with the same tokenizer, chat template and adapter; "
-              "the KL of the first step has to be 0.", measured="reference_other, reference_dropout; published log "
-              "of TRL"),
-        Cause("teacher", "it is large at the first step and falls: the policy comes nearer to its reference, as to a "
-              "teacher; worth knowing only",
-              "Nothing, if the reference was meant to be another model.", measured="published log of verl"),
-        Cause("learning_rate", "one step's updates move the policy far too (KL to the old policy, clip fraction)",
-              "Lower the learning rate, make one or two epochs, stop them at a limit of KL to the old policy, and go "
-              "back to a checkpoint before the rise.", change=calmer, follows=("learning_rate_too_high",),
-              moves=("learning_rate", "epochs"), measured="lr_x100, epochs_8"),
-        Cause("weak_penalty", "the coefficient of the penalty is 0, or stays what it was",
-              "Raise the coefficient (from 0 to 0.05 in the reward or 0.01 in the loss), or let it adapt to a target "
-              "in the unit of the KL that it compares.", follows=_ROOTS, moves=("kl_coef", "learning_rate"),
-              measured="kl_coef_zero, lr_x10"),
-        Cause("controller_slow", "the coefficient rises, but needs more steps to double than the run has",
-              "Shorten the controller's horizon, so that the coefficient can double within 20 steps.",
-              change=_shorter_horizon,
-              follows=("kl_controller", "kl_unit_clash", "learning_rate_too_high", "entropy_explosion"),
-              moves=("kl_coef", "learning_rate"), measured="controller_slow"),
-        Cause("unknown", "none of these can be told",
-              "Log the KL of one step's updates, the clip fraction and the penalty's coefficient: they tell a "
-              "learning rate that is too high from a penalty that is too weak. Meanwhile lower the learning rate or "
-              "raise the coefficient.", follows=_ROOTS, moves=("kl_coef", "learning_rate"), measured="published log "
-              "of TRL"),
-    ),
-    find=_runaway, needs=("kl_ref",),
-    source="TRL's deleted training FAQ (0 to 10 nats per sequence); TRL 0.11 ppo_config.py (target 6); Ziegler et al. "
-    "(arXiv 1909.08593; controller); OpenRLHF ppo_trainer.py (fixed controller only); N Implementation Details of "
-    "RLHF (with equal policies the first KL is exactly 0)",
-)  # fmt: skip
+    **RECORDS["kl_runaway"], find=_runaway, changes={"learning_rate": calmer, "controller_slow": _shorter_horizon}
+)
 
 
 def _zero(run: Run) -> Result:
@@ -278,32 +231,7 @@ def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]
 
 
 kl_zero = Check(
-    name="kl_zero", topic="KL",
-    title="The KL to the reference is exactly 0 although training goes on.",
-    symptom="At the first step policy and reference are equal and a KL of 0 is right. Five or more later steps at "
-    "exactly 0 mean that the policy is not moving, or that it is compared with itself.",
-    healthy="The KL to the reference is 0 at the first step and above 0 afterwards.",
-    causes=(
-        Cause("no_update", "the learning rate is 0 in these steps, no optimizer step was made, the gradient is 0, or "
-              "its norm is not finite, so that the optimizer (a float16 scaler) skips its steps",
-              "Set a learning rate above 0, end the warm-up, and see that optimizer steps are made; instead of "
-              "float16 train in bfloat16 or float32.", follows=("grad_norm", "non_finite"), measured="no_update"),
-        Cause("no_advantage", "all rewards of a group are equal, advantages are 0 and so are the gradients",
-              "Use prompts whose completions differ in reward (easier or harder ones), larger groups, or a finer "
-              "reward.", change=more_samples, follows=("reward_constant", "no_signal_groups")),
-        Cause("not_compared", "the policy moves (KL to the old policy, clip fraction, entropy, or the reward), and "
-              "the number does not: the reference is the policy itself, an adapter is switched off in both passes, or "
-              "what is logged is a place-holder",
-              "Keep a frozen copy of the starting weights as reference, or switch the adapter off only for it; or "
-              "take the number out of the log."),
-        Cause("bf16_rounding", "gradients are there, nothing moves, the weights are bfloat16 and the learning rate is "
-              "so small that each update is rounded away",
-              "Keep the trained weights in float32 (or float32 masters in the optimizer), or raise the learning rate "
-              "to where updates survive rounding.", change=times("learning_rate", 10.0)),
-        Cause("unknown", "none of these can be told",
-              "Log gradient norm, learning rate and the share of groups with equal rewards."),
-    ),
-    find=_zero, needs=("kl_ref",),
-    source="trl#3857 (frac_reward_zero_std 1, grad_norm 0), trl#4040 (with beta 0 the KL is absent, not 0); that "
-    "bfloat16 rounds updates of 1e-6 away for weights above 2.6e-4 to 5.1e-4 is arithmetic",
-)  # fmt: skip
+    **RECORDS["kl_zero"],
+    find=_zero,
+    changes={"no_advantage": more_samples, "bf16_rounding": times("learning_rate", 10.0)},
+)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import number, setting, steps_of
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
@@ -135,28 +135,7 @@ def adaptive(run: Run) -> bool:
     return run.settings.get("kl_adaptive") is not False
 
 
-kl_unit_clash = Check(
-    name="kl_unit_clash", topic="KL",
-    title="The target of the KL controller was meant in another unit than the one it is compared in.",
-    symptom="The KL is many times off its target, above or below, while the same KL in the other unit (per token "
-    "instead of per sequence, or the reverse) is close to it. A per-token target of 0.1 held against a sum over 200 "
-    "tokens sees 200 times too much. Or: the target is below half a nat per sequence, and the coefficient is being "
-    "driven up although the KL is no runaway. A policy at K nats from where it began can have moved a roughly normal "
-    "reward by sqrt(2 K) of its standard deviations at most: such a target leaves less than one.",
-    healthy="The KL's target is in the unit of the KL that it is compared with.",
-    causes=(
-        Cause("target_per_token", "the controller compares sums over a sequence, and the target fits a mean per "
-              "token, or nothing that a policy that learns could keep",
-              "Give the target in the controller's unit: per token times the mean length is per sequence.",
-              measured="unit_clash"),
-        Cause("target_per_sequence", "the controller compares means per token, and the target fits a sum; a true "
-              "runaway is off in both units",
-              "Give the target in the controller's unit: per sequence divided by the mean length is per token."),
-    ),
-    find=_clash, needs=("kl_ref",), applies=adaptive,
-    source="TRL 0.11 (target 6 nats per sequence, sums), verl (target_kl 0.1, mean per token; horizon 10000); "
-    "TinyZero#16 (confusion of the two scales)",
-)  # fmt: skip
+kl_unit_clash = Check(**RECORDS["kl_unit_clash"], find=_clash, applies=adaptive)
 
 
 def _controller(run: Run) -> Result:
@@ -200,22 +179,4 @@ def _horizon(run: Run) -> Mapping[str, Value]:
     return {"kl_horizon": round(LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0))} if batch else {}
 
 
-kl_controller = Check(
-    name="kl_controller", topic="KL",
-    title="The controller of the KL penalty does not do its work.",
-    symptom="The KL stays above 3 times its target, and the coefficient of the penalty does not answer, or too slowly.",
-    healthy="The KL stays within three times its target, and its coefficient answers within some 20 steps.",
-    causes=(
-        Cause("absent", "the coefficient is constant to nine digits although there is a target",
-              "Switch the controller on, or set a larger fixed coefficient.", follows=("kl_unit_clash",)),
-        Cause("slow", "it rises, but at its pace it needs more steps to double than the run has. The published "
-              "controller moves by at most 0.2 n / H a step for a batch of n and a horizon H: with n = 64 and H = "
-              "10000 it needs 542 steps to double, whether the KL is 20 or 300",
-              "Shorten the horizon: H = 0.2 n K / ln 2 samples to double in K steps, which is 370 for n = 64 and K = "
-              "20; where the horizon counts steps, 6 for K = 20.", change=_horizon, follows=("kl_unit_clash",),
-              moves=("kl_coef",), measured="controller_slow, unit_clash"),
-    ),
-    find=_controller, needs=("kl_coef|kl_ref",), applies=adaptive, shows=("kl_ref", "kl_coef"),
-    source="Ziegler et al. (arXiv 1909.08593: the relative error is clipped to 0.2); TRL 0.11 utils.py, "
-    'AdaptiveKLController; OpenRLHF ppo_trainer.py: "AdaptiveKLController is incompatible here"',
-)  # fmt: skip
+kl_controller = Check(**RECORDS["kl_controller"], find=_controller, applies=adaptive, changes={"slow": _horizon})

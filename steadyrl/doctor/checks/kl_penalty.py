@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import fell, kl_coef, number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
@@ -71,28 +71,7 @@ def _gone(since: int, cause: str, coefficient: float, shown: str) -> Found:
     return Found(cause, "warning", since, told, (shown,), change={"kl_coef": float(f"{coefficient:.3g}")})
 
 
-PUT_BACK = (
-    "Set the coefficient back to what it was, and find what changed it at that step: a resume with other settings, a "
-    "schedule, a state that was lost. If it was meant, watch held-out rewards."
-)
-kl_penalty_off = Check(
-    name="kl_penalty_off", topic="KL",
-    title="The KL penalty stopped, or never was, although one is set.",
-    symptom="The coefficient in the log falls to 0 from one step to the next and stays there; or the loss holds no "
-    "penalty: it equals the policy's part, although the KL is not 0 and the coefficient is. Nothing holds the policy "
-    "near its reference from there on. It need not show in KL or reward for long. A coefficient that is 0 from the "
-    "start was chosen (it is TRL's default for GRPO); see kl_runaway for when that harms.",
-    healthy="The coefficient of the KL penalty is what was set, or what its controller made of it.",
-    causes=(
-        Cause("penalty_switched_off", "it was there before; a schedule that lowers the coefficient step by step "
-              "raises nothing",
-              PUT_BACK, measured="kl_coef_zero"),
-        Cause("not_applied", "a coefficient is set, and the loss never held a penalty: it is computed and not added",
-              "See where the penalty is added to the loss or the reward for this algorithm."),
-    ),
-    find=_off, needs=("kl_ref",), shows=("kl_coef", "loss", "kl_ref"),
-    source="arithmetic: a penalty in the loss is the coefficient times the KL",
-)  # fmt: skip
+kl_penalty_off = Check(**RECORDS["kl_penalty_off"], find=_off)
 
 
 def _penalty(run: Run) -> tuple[float, float, str] | None:
@@ -152,21 +131,5 @@ def _outweighs(run: Run) -> Result:
 
 
 kl_penalty_outweighs = Check(
-    name="kl_penalty_outweighs", topic="KL",
-    title="The KL penalty of a completion is larger than anything its reward can give.",
-    symptom="The penalty in the reward is the coefficient times the KL summed over the tokens of a completion. At the "
-    "start of the log it is larger than the whole range of the rewards. The policy then learns to pay less penalty, "
-    "and the surest way is to end at once.",
-    healthy="The KL penalty of a whole completion is a fraction of what its reward can vary by.",
-    causes=(
-        Cause("ends_early", "the completions shrank to less than half",
-              "Lower the coefficient of the KL penalty until a whole completion costs a tenth of the reward's range, "
-              "and start again from the beginning.", measured="published log of verl"),
-        Cause("reward_drowned", "the completions kept their length: the penalty is what the policy optimises, not the "
-              "reward; worth knowing only, unless the reward fell",
-              "Lower the coefficient of the KL penalty, or start from the reference."),
-    ),
-    find=_outweighs, needs=("kl_ref", "reward"), applies=lambda run: run.traits.kl_place != "loss",
-    shows=("length", "kl_ref"),
-    source="arithmetic: the penalty of a completion is the coefficient times the sum of its tokens' KL",
-)  # fmt: skip
+    **RECORDS["kl_penalty_outweighs"], find=_outweighs, applies=lambda run: run.traits.kl_place != "loss"
+)

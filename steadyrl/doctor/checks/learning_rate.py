@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result
+from steadyrl.doctor.check import RECORDS, Check, Found, Result
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower, times
 from steadyrl.doctor.series import Run, Series
@@ -21,7 +21,7 @@ from steadyrl.doctor.statistics.readings import (
     updates_per_step,
     within,
 )
-from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find
 
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
@@ -124,27 +124,8 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
 
 
 learning_rate_too_high = Check(
-    name="learning_rate_too_high", topic="Policy",
-    title="Single steps move the policy too far.",
-    symptom="At least two of these from one step on: the KL of one step's updates above 0.1 nats per token (healthy: "
-    "0.001 to 0.05), a single step that takes the policy from its reference to 1 nat per token from it, a clip "
-    "fraction above 0.3, an entropy that doubles or halves at once, a KL to the reference that grows tenfold at once, "
-    "a falling reward. One of the first three has to be among them, in five steps in a row; a single step counts "
-    "where its KL is above 1 nat per token, which leaves nothing of the policy before.",
-    healthy="One step's updates move the policy by 0.001 to 0.05 nats per token.",
-    causes=(
-        Cause("epochs", "more than two passes over each batch, each of which adds to the step",
-              "Make one or two passes over a batch and stop them when the KL exceeds 1.5 times its target.",
-              change=calmer, moves=("epochs", "learning_rate"), measured="epochs_8"),
-        Cause("learning_rate", "two passes or fewer, or an unknown number",
-              "The KL of a step grows with the square of the learning rate: divide it by the root of (KL / 0.02), and "
-              "go back to a checkpoint before the onset.", change=slower, moves=("learning_rate",),
-              measured="lr_x10, lr_x100"),
-    ),
-    find=_too_high, needs=("kl_old|clip_fraction|kl_ref",),
-    source="TRL 0.11 ppo_trainer.py (early stop at 1.5 target_kl, batches with a mean ratio above 10 are skipped) and "
-    "logging page; OPT-175B's chronicles (a lower rate cured spikes)",
-)  # fmt: skip
+    **RECORDS["learning_rate_too_high"], find=_too_high, changes={"epochs": calmer, "learning_rate": slower}
+)
 
 
 def _too_low(run: Run) -> Result:
@@ -208,25 +189,5 @@ def _low_cause(run: Run) -> tuple[str, list[str]]:
 
 
 learning_rate_too_low = Check(
-    name="learning_rate_too_low", topic="Policy",
-    title="The policy hardly moves.",
-    symptom="The reward is flat, the KL to the reference stays below 0.001 nats per token, and at least one more of: "
-    "the KL of one step's updates below 5e-5 (a twentieth of the least that is usual), no clipping although there are "
-    "several updates per batch, an entropy that does not change. Where such updates and the missing clipping show it "
-    "directly, the KL to the reference may reach 0.3, which many small steps add up to. A KL that is exactly 0 is "
-    "another fault (see kl_zero), as are rewards that never differ.",
-    healthy="The policy moves: the KL to the reference passes 0.001 nats per token.",
-    causes=(
-        Cause("warm_up", "the learning rate is still rising when the log ends",
-              "Wait for the warm-up to end, or shorten it."),
-        Cause("learning_rate", "it is not. An adapter needs 10 times the rate of full weights or more, and bfloat16 "
-              "weights round small updates away",
-              "Raise the learning rate 10 times, and again until one step moves 0.001 to 0.02 nats/token: adapters "
-              "need 1e-5 to 1e-4. Keep the trained weights in float32.", change=times("learning_rate", 10.0),
-              measured="lr_div100, no_update"),
-    ),
-    find=_too_low, needs=("reward", "kl_ref|kl_old"), min_steps=MIN_STEPS, follows=("kl_zero",),
-    shows=("kl_ref", "kl_old"),
-    source="TRL's LoRA guide (1e-5 for adapters, 1e-6 for full weights); that bfloat16 rounds updates of 1e-6 away "
-    "for weights above 2.6e-4 to 5.1e-4 is arithmetic",
-)  # fmt: skip
+    **RECORDS["learning_rate_too_low"], find=_too_low, changes={"learning_rate": times("learning_rate", 10.0)}
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result
+from steadyrl.doctor.check import RECORDS, Check, Found, Result
 from steadyrl.doctor.checks.ending import cut_off
 from steadyrl.doctor.checks.kl_penalty import penalty_pays
 from steadyrl.doctor.series import Run
@@ -92,38 +92,7 @@ def correlation(run: Run, changes: bool) -> float:
     return float(a @ b) / power if power > 0 else 0.0
 
 
-length_collapse = Check(
-    name="length_collapse", topic="Length and text",
-    title="Completions shrink to a small part of their length.",
-    symptom="The mean length ends below 40 % of where it began, by a slow fall or at once. With a reward that rises "
-    "it looks like success: the curve everybody watches goes up, while the policy answers ever less. Critical where "
-    "almost nothing is left (a tenth of the length, or fewer than 1.5 tokens, so that most answers hold their end "
-    "token alone) and something else fell.",
-    healthy="Completions keep the length that good answers need.",
-    causes=(
-        Cause("kl_penalty", "the KL penalty in the reward, summed over a completion, was larger than what the reward "
-              "has to give: the fewer tokens, the less penalty",
-              "Lower the coefficient of the KL penalty until a whole completion costs a fraction of the reward's "
-              "range, or put the penalty into the loss as a mean per token.", follows=("kl_penalty_outweighs",),
-              measured="published log of verl"),
-        Cause("length_reward", "a reward part of that name rose, or where completions are shorter the reward is "
-              "higher (correlation below -0.7, of the changes from step to step, or through the fall itself where "
-              "nothing is left); or the reward rose while a held-out measurement or another part fell",
-              "Take the length out of the reward, or pay for it only within a range and above a bar on quality; keep "
-              "a checkpoint from before the collapse.", measured="length_exploited"),
-        Cause("learned_to_stop", "many completions were cut off at first and few at the end: the policy learned to "
-              "finish; healthy",
-              "Nothing has to be done; read some completions all the same."),
-        Cause("lost", "the reward fell as well: the policy broke",
-              "Go back to a checkpoint before the fall, with a third of the learning rate, and see what broke first.",
-              follows=("kl_penalty_outweighs", "learning_rate_too_high", "grad_norm", "kl_runaway")),
-        Cause("unknown", "nothing in the log says what pays for it",
-              "Read some completions from before and after.", measured="length_exploited, reward_offset"),
-    ),
-    find=_collapse, needs=("length",), min_steps=4, judges="length",
-    source="Secrets of RLHF I (arXiv 2307.04964, abstract): watch the length besides the reward; the rest is "
-    "steadyrl's own rule",
-)  # fmt: skip
+length_collapse = Check(**RECORDS["length_collapse"], find=_collapse)
 
 
 def _explosion(run: Run) -> Result:
@@ -154,25 +123,7 @@ def _explosion(run: Run) -> Result:
     )
 
 
-length_explosion = Check(
-    name="length_explosion", topic="Length and text",
-    title="Completions grow to several times their length.",
-    symptom="The mean length ends above three times its start. Longer texts are no fault where reasoning gets better "
-    "by them; they are one where the reward does not rise with them, where the texts repeat themselves more (the "
-    "share of repeated word triples grew by 0.2), or where more than half are cut off at the end. Where the reward "
-    "follows the length from step to step (correlation above 0.7) it is worth knowing. Growth together with a rising "
-    "reward and none of these is not reported.",
-    healthy="Completions grow no more than the reward does.",
-    causes=(
-        Cause("grew", "what goes with it is named: repetition, texts without an end, a reward that follows the "
-              "length, or a reward that does not rise",
-              "Bound the length near what good answers need, and see whether the reward prefers long texts.",
-              follows=("repetition", "entropy_explosion"), measured="entropy_bonus"),
-    ),
-    find=_explosion, needs=("length", "reward"), min_steps=MIN_STEPS,
-    source="Secrets of RLHF I (arXiv 2307.04964, abstract): length up and perplexity down while the reward rises is a "
-    "collapse into a pattern",
-)  # fmt: skip
+length_explosion = Check(**RECORDS["length_explosion"], find=_explosion)
 
 
 def _repetition(run: Run) -> Result:
@@ -186,18 +137,4 @@ def _repetition(run: Run) -> Result:
     return Found("grew", "warning", since, told, (levels("the share", share),))
 
 
-repetition = Check(
-    name="repetition", topic="Length and text",
-    title="Texts repeat themselves.",
-    symptom="The share of word triples that occurred earlier in the same text ends 0.2 above where it began. A share "
-    "that is high from the start is no fault: code and tables repeat by nature.",
-    healthy="Texts do not repeat themselves more than at the start.",
-    causes=(
-        Cause("grew", "there were fewer at the start: where the reward rose meanwhile, loops are rewarded, and a "
-              "held-out judge would tell; else the policy is breaking, and entropy and KL show where it began",
-              "Pay less for repeated text, and go on from a checkpoint before it began.",
-              follows=("entropy_collapse", "learning_rate_too_high")),
-    ),
-    find=_repetition, needs=("repetition",), min_steps=MIN_STEPS,
-    source="microsoft/post-training-toolkit (limit of 0.2); the split by the reward is steadyrl's own",
-)  # fmt: skip
+repetition = Check(**RECORDS["repetition"], find=_repetition)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
-from steadyrl.doctor.checks.sampler import SAMPLING_REMEDY, sampling_gap, warps_by_settings
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
+from steadyrl.doctor.checks.sampler import sampling_gap, warps_by_settings
 from steadyrl.doctor.remedies import go_back, plain_sampling
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, within
@@ -149,36 +149,4 @@ def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
     return three - one, three / max(abs(one), 1e-12)
 
 
-negative_kl = Check(
-    name="negative_kl", topic="KL",
-    title="The sampled KL to the reference stays below 0, which shows that it is not a KL.",
-    symptom="A KL divergence is never negative. Its usual estimate, the mean of log p - log ref over sampled tokens "
-    "(k1), can fall below 0 by chance for a step, but not by 5 standard errors over ten steps. The estimators k2, k3, "
-    "abs and the exact sum cannot show this fault. As a reward, -beta times a negative KL pays the policy for "
-    "drifting, so the run gets worse by itself.",
-    healthy="The sampled KL to the reference is below 0 in single steps at most, within its error.",
-    causes=(
-        Cause("warped_sampling", "tokens come from a tempered or truncated distribution and log-probs from the plain "
-              "one: the mean sampled -log p differs from the exact entropy, or the settings say it outright. It "
-              "cannot show at the very first step, where policy and reference are equal",
-              SAMPLING_REMEDY, change=plain_sampling, follows=("warped_sampling",), measured="warped_temperature, "
-              "warped_top_p"),
-        Cause("pad_leak", "padding or text after the end is summed: k3 is far above |k1|, so that the mean of ref/p "
-              "is far above 1; sampling itself is in order, and an exact KL stays at or above 0",
-              "Mask every position after the first end token, padding included, in both log-probs and in the sum.",
-              measured="pad_leak"),
-        Cause("policy_noise", "dropout, precision or kernels differ between the two passes: there before any update "
-              "has been made, and k1 is about -k3",
-              "Put policy and reference in evaluation mode (dropout off) when they are scored, in one precision, with "
-              "the same batch shape, padding side and adapter; score a batch twice to see which differs.",
-              measured="policy_dropout"),
-        Cause("unknown", "the log holds nothing that tells",
-              "Log the exact entropy and the mean -log p of the sampled tokens: a gap between them means warped "
-              "sampling. Without one, look at the positions: mass after the end token means padding.",
-              follows=("warped_sampling", "sampler_mismatch")),
-    ),
-    find=_negative, needs=("kl_ref",),
-    source="TRL issues #235 (generation settings; almost always a precursor of failed training) and #925 (noise must "
-    "not stay); TRL's deleted training FAQ; TRL 0.11.0 ppo_trainer.py (warns below -1.0); the numbers that tell "
-    "causes apart are from a simulation with 1000 tokens and 6000 contexts",
-)  # fmt: skip
+negative_kl = Check(**RECORDS["negative_kl"], find=_negative, changes={"warped_sampling": plain_sampling})

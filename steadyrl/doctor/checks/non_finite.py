@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result
+from steadyrl.doctor.check import RECORDS, Check, Found, Result
 from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.signals import first_lasting
@@ -65,42 +65,4 @@ def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:
     return first_lasting(loss, same, LASTING - 1) is not None
 
 
-BACK = "Go on from the last checkpoint before the first such step"
-non_finite = Check(
-    name="non_finite", topic="Sampling and numbers",
-    title="NaN or infinity among the logged numbers.",
-    symptom="A metric that training depends on is NaN or infinite. If its last three values are, or all that are "
-    "logged, the weights are lost: everything after the first such step is worth nothing (critical). Numbers that may "
-    "be undefined, such as the explained variance of equal returns, are mentioned only. The metric that broke first "
-    "names the cause, and of several in one step the one that the others are computed from.",
-    healthy="No metric is NaN or infinite.",
-    causes=(
-        Cause("reward", "the reward first: the scorer returned NaN",
-              "Find the rollouts around the first such step whose reward is not a number. Let the reward function "
-              "return None (unscored) for what it cannot score, and guard its divisions, logarithms and empty "
-              "averages. Then go on from the last checkpoint before; the learning rate is not at fault."),
-        Cause("log_probs", "KL, ratio or entropy first",
-              BACK + ", with a third of the learning rate, and compute log-probabilities in bfloat16 or float32.",
-              change=times("learning_rate", 1 / 3), measured="overflow_logprobs; published logs of verl and TRL"),
-        Cause("values", "the value head or the returns first",
-              BACK + ", with a smaller learning rate or clipping for the value head; bound the rewards that make its "
-              "returns. If it is so from the first step, see that the value model was loaded and its precision is "
-              "right.", measured="published log of verl"),
-        Cause("gradient", "the gradient norm only, while the loss was finite: an overflow in the backward pass",
-              BACK + ", with the backward pass in bfloat16 or float32, or a loss scaler that skips such steps.",
-              measured="overflow_gradient"),
-        Cause("loss", "the loss first",
-              BACK + ", and log the parts of the loss: the one that is not a number first says whether a division by "
-              "an empty mask, the KL or the value head is at fault.", measured="published log of "
-              "ChatGLM-Efficient-Tuning"),
-        Cause("hidden", "the loss stands still at one number while the gradient norm is NaN: Hugging Face trainers "
-              "replace a NaN loss in the log by the mean of the losses before (logging_nan_inf_filter, on by default)",
-              BACK + ", with logging_nan_inf_filter off, so that the log shows the loss as it is."),
-        Cause("skipped_steps", "single infinite gradient norms with float16, finite ones after: the loss scaler skips "
-              "such steps",
-              "Nothing, if the loss scaler of float16 skipped these steps; bfloat16 needs no scaler."),
-    ),
-    find=_non_finite,
-    follows=("value_loss_spikes", "policy_loss_spikes", "grad_norm", "ratio_off", "learning_rate_too_high"),
-    source="transformers 5.23.0 training_args.py and trainer.py (logging_nan_inf_filter); TRL #6702",
-)  # fmt: skip
+non_finite = Check(**RECORDS["non_finite"], find=_non_finite, changes={"log_probs": times("learning_rate", 1 / 3)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import calmer, learning_rate, times, to
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
@@ -18,7 +18,7 @@ from steadyrl.doctor.statistics.readings import (
     updates_per_step,
     within,
 )
-from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, strays, tail
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, strays, tail
 
 RATIO_MEAN = (0.9, 1.1)  # its expectation is 1, exactly so in the first minibatch
 RATIO_SKIP = 10.0  # TRL 0.11 skips a batch whose mean ratio is above it
@@ -171,74 +171,11 @@ def _policy_spikes(run: Run) -> Result:
     )
 
 
-SCORE_OLD = (
-    "Compute the old log-probs with the trainer itself, in its precision and at the sampling temperature, before the "
-    "first update; the first minibatch has to give a ratio of exactly 1, and nothing may be clipped there."
-)
-ratio_off = Check(
-    name="ratio_off", topic="Policy",
-    title="The new policy's probabilities are not near the old one's.",
-    symptom="The mean of the ratio new to old probability is 1 in expectation, and exactly 1 in the first minibatch "
-    "of a step. Here it stays outside 0.9 to 1.1, or exceeds 10 in a step, or single tokens stay above 100.",
-    healthy="The mean ratio of new to old probabilities is 1, and no ratio is far above 10.",
-    causes=(
-        Cause("old_logprobs", "it is off from the first step, though the policy hardly moves there: the old log-probs "
-              "come from another model, precision, temperature or mask than the new ones",
-              SCORE_OLD, follows=("sampler_mismatch",), measured="policy_dropout"),
-        Cause("learning_rate", "it went off later: updates are too large (KL to the old policy, clip fraction)",
-              "Lower the learning rate, make one epoch, skip batches with a mean ratio above 10. Log the ratio of the "
-              "first minibatch, which has to be 1.", change=calmer,
-              follows=("learning_rate_too_high", "sampler_mismatch"), moves=("learning_rate",)),
-    ),
-    find=_ratio, needs=("ratio_mean|ratio_max",),
-    source="TRL 0.11 ppo_trainer.py (ratio_threshold 10) and its logging page (2.0, 1000 or 0.1 is too drastic); N "
-    "Implementation Details of RLHF (ratio exactly 1 in the first minibatch)",
-)  # fmt: skip
+ratio_off = Check(**RECORDS["ratio_off"], find=_ratio, changes={"learning_rate": calmer})
 clip_fraction_high = Check(
-    name="clip_fraction_high", topic="Policy",
-    title="Much of the policy's update is clipped away.",
-    symptom="The share of tokens whose ratio is clipped stays above 0.2 (above 0.1 without a critic and with one or "
-    "two updates per batch). Clipped tokens give no gradient: the batch is used up before its passes end. Algorithms "
-    "that clip most by design (GSPO, CISPO) are not judged. Where it has fallen to half of that by the end it is told "
-    "as information.",
-    healthy="Fewer than a fifth of the tokens are clipped.",
-    causes=(
-        Cause("old_logprobs", "it clips although there is one update per batch, or already at the first steps of a "
-              "warm-up that hardly move the policy: before any update the ratio has to be 1",
-              SCORE_OLD, follows=("ratio_off", "sampler_mismatch"), measured="policy_dropout"),
-        Cause("epochs", "more than two passes over each batch, and a KL to the old policy that shows it",
-              "Make one or two passes over a batch.", change=to(epochs=1), follows=("learning_rate_too_high",),
-              moves=("epochs", "learning_rate"), measured="epochs_8"),
-        Cause("learning_rate", "few passes, and a large KL to the old policy",
-              "Halve the learning rate, or make minibatches larger.", change=times("learning_rate", 0.5),
-              follows=("learning_rate_too_high",), moves=("learning_rate",)),
-        Cause("unknown", "the KL to the old policy is not logged, or small",
-              "Log the KL of one step's updates per epoch: if it grows with the epochs make fewer, else lower the "
-              "learning rate. A wider clip range comes last.", follows=("learning_rate_too_high", "sampler_mismatch")),
-    ),
-    find=_clips, needs=("clip_fraction",), applies=lambda run: not clips_by_design(run) and learning_moves(run),
-    source="Stable-Baselines3's logger page (0.243 in a working run); GSPO (arXiv 2507.18071: a range of 3e-4, a "
-    "thousandth of the usual one)",
-)  # fmt: skip
-policy_loss_spikes = Check(
-    name="policy_loss_spikes", topic="Policy",
-    title="The policy loss jumps, and the ratios say that the updates did it.",
-    symptom="Steps whose policy loss lies 6 or more usual deviations from the 100 steps before, and whose ratio or KL "
-    "to the old policy is out of bounds too. The loss alone says little: it is near 0 by construction and its sign "
-    "and size carry no meaning. Three such steps make a warning.",
-    healthy="The policy loss stays near 0, without repeated spikes.",
-    causes=(
-        Cause("advantages", "the greatest advantage or the spread of the advantages jumps at the same steps",
-              "Clip rewards and put a floor under the standard deviation that advantages are divided by.",
-              follows=("reward_jump", "reward_scale", "value_loss_spikes"), moves=("reward_limit", "learning_rate")),
-        Cause("learning_rate", "a ratio or the KL to the old policy is out of bounds at these steps, and no advantage "
-              "jumps. The clip bounds the loss from one side only: tokens with a negative advantage and a large ratio "
-              "are not bounded at all",
-              "Lower the learning rate, stop the epochs at a limit of KL to the old policy, and skip batches whose "
-              "mean ratio is above 10, or bound the loss of negative advantages as well (dual clip, 3.0).",
-              change=calmer, follows=("ratio_off", "learning_rate_too_high"), moves=("learning_rate",),
-              measured="lr_x100"),
-    ),
-    find=_policy_spikes, needs=("loss_policy",), min_steps=MIN_STEPS,
-    source="TRL 0.11 ppo_trainer.py (ratio_threshold 10, PR #488); verl core_algos.py (dual clip 3.0)",
-)  # fmt: skip
+    **RECORDS["clip_fraction_high"],
+    find=_clips,
+    applies=lambda run: not clips_by_design(run) and learning_moves(run),
+    changes={"epochs": to(epochs=1), "learning_rate": times("learning_rate", 0.5)},
+)
+policy_loss_spikes = Check(**RECORDS["policy_loss_spikes"], find=_policy_spikes, changes={"learning_rate": calmer})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import learning_rate, more_samples, slower, times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import drop, measure
@@ -101,44 +101,12 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
 
-_BEHIND_FLAT = (
-    "reward_jump", "no_signal_groups", "kl_zero", "learning_rate_too_low", "learning_rate_too_high", "sampler_mismatch",
-)  # fmt: skip
 reward_flat = Check(
-    name="reward_flat", topic="Reward",
-    title="The reward does not rise, although a rise worth having would have shown.",
-    symptom="The trend over ten blocks of steps includes 0, the second half is not above the start, and the run is "
-    "long and quiet enough that a gain worth having (a quarter of the standard deviation between completions, or a "
-    'tenth of the level where that is not logged) would have been seen four times in five. "Flat" and "too noisy to '
-    'see" are different things: the second is said to be unknown. A run that rose first and then stays is fine.',
-    healthy="The reward rises by more than its noise.",
-    causes=(
-        Cause("no_signal", "in most groups all rewards are equal, or rewards hardly differ at all: there is nothing "
-              "to follow",
-              "Take problems that the policy solves sometimes, and draw more completions of each.", change=more_samples,
-              follows=("no_signal_groups",)),
-        Cause("not_moving", "the policy is where it began: a KL to the reference near 0, or steps that change "
-              "nothing. The learning rate is too small (an adapter needs ten times that of full training), a schedule "
-              "holds it at 0, or the weights are bfloat16, where an update of 1e-6 is rounded away for weights above "
-              "0.0003 or so",
-              "Raise the learning rate three- to tenfold, keep trained weights in float32, and see that the schedule "
-              "does not hold it at 0.", change=times("learning_rate", 5.0),
-              follows=("kl_zero", "learning_rate_too_low"), measured="lr_div100, no_update"),
-        Cause("moving_without_gain", "the KL grows and the reward does not: the reward is noisy, or pays for what the "
-              "policy does not learn, or the coefficient of the KL penalty outweighs it",
-              "Read completions with high and with low rewards and score the same text twice: the reward is noisy, "
-              "wrong, or outweighed by the KL penalty.",
-              follows=("reward_jump", "learning_rate_too_high", "negative_kl", "sampler_mismatch"),
-              measured="reward_noise"),
-        Cause("unknown", "neither KL nor groups are logged",
-              "Log the KL to the reference and the share of groups with equal rewards; then ask again.",
-              follows=_BEHIND_FLAT),
-    ),
-    find=_flat, needs=("reward",), min_steps=MIN_STEPS, applies=learning_reward,
-    follows=("reward_constant", "truncated", "advantage_baseline"), judges="reward",
-    source="two-sided trend test (2.8 standard errors: 5 %, power 80 %); TRL's guide on LoRA for its learning rate; "
-    "the bfloat16 limit is arithmetic",
-)  # fmt: skip
+    **RECORDS["reward_flat"],
+    find=_flat,
+    applies=learning_reward,
+    changes={"no_signal": more_samples, "not_moving": times("learning_rate", 5.0)},
+)
 
 
 def _constant(run: Run) -> Result:
@@ -190,42 +158,7 @@ def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.
     return "broke", "critical", "after it varied: an engine died, or the policy writes one text only"
 
 
-SCORE_BY_HAND = (
-    "Score a good and a bad answer by hand, outside training; train only when they differ. Read some completions: they "
-    "may all fail for the same reason, such as a form that the reward does not accept."
-)
-reward_constant = Check(
-    name="reward_constant", topic="Reward",
-    title="Every completion gets the same reward.",
-    symptom="The mean reward is exactly the same at every step, or from some step to the end, and the completions of "
-    "a step do not differ either: two rows tell where their spread is logged and 0, ten where it is not. Nothing can "
-    "be learned from it.",
-    healthy="Completions differ in their rewards.",
-    causes=(
-        Cause("broken", "constant from the first step: the judge, the parser or the tests give every text the same "
-              "answer, or no completion comes as far as an answer",
-              SCORE_BY_HAND, follows=("truncated", "empty_completions"), measured="published logs of TRL, mlx and "
-              "others"),
-        Cause("broke", "it varied, and since a step it does not, at a level that is not the best, or further from the "
-              "one before than the completions' own spread: an engine died, or the policy writes the same text always",
-              "Read the completions of that step; if they differ, the scorer is broken; go on from a checkpoint "
-              "before.",
-              follows=("learning_rate_too_high", "length_collapse", "entropy_explosion", "kl_penalty_outweighs"),
-              measured="constant_reward"),
-        Cause("frozen", "the mean stays within 1 % over batches of other prompts: nearly all completions get the same "
-              "score",
-              "Score a good and a bad answer by hand, and see that the reward model was loaded with its own head.",
-              measured="published log of DeepSpeed-Chat"),
-        Cause("solved", "it became constant at its best level, and had come near it before",
-              "Stop here, or take harder problems.", follows=("length_collapse",)),
-        Cause("normalised", "the mean is constant while the spread is not 0: what is logged was centred before, and "
-              "says nothing",
-              "Log the reward before centring it."),
-    ),
-    find=_constant, needs=("reward",), applies=learning_reward,
-    source="equal rewards give advantages of exactly 0 under every group baseline; that means of batches scatter by "
-    "the completions' spread over the root of their number is arithmetic",
-)  # fmt: skip
+reward_constant = Check(**RECORDS["reward_constant"], find=_constant, applies=learning_reward)
 
 
 def _falling(run: Run) -> Result:
@@ -282,32 +215,12 @@ def _fall_cause(run: Run) -> tuple[str, str]:
     return "unknown", ""
 
 
-BACK = "Go on from a checkpoint before the fall, with a third of the learning rate"
-_BEHIND_FALL = (
-    "reward_jump", "kl_penalty_outweighs", "length_collapse", "non_finite", "learning_rate_too_high", "grad_norm",
-    "kl_runaway", "negative_kl", "sampler_mismatch", "entropy_explosion",
-)  # fmt: skip
 reward_falling = Check(
-    name="reward_falling", topic="Reward",
-    title="The reward ends clearly below where it was.",
-    symptom="The last block of steps lies below the best one by more than noise explains and by more than a change "
-    "worth having; or the reward lost half of its level at once and stayed there, which four rows can show. Training "
-    "made the policy worse at what it is paid for, which no setting of a working trainer does on purpose.",
-    healthy="The reward does not end below where it was.",
-    causes=(
-        Cause("large_update", "it was lost at once, right after a gradient norm above 100 and 10 times the usual one",
-              BACK + ", and clip the gradient norm at 1.", change=lambda run: {**slower(run), "max_grad_norm": 1.0},
-              follows=("grad_norm", "learning_rate_too_high"), moves=("learning_rate",), measured="published log of "
-              "SkyRL"),
-        Cause("bad_texts", "the share of cut off, empty or unscored completions grew by a tenth or more: they lower "
-              "the mean, not the others",
-              "See the check truncated, empty_completions or reward_unscored.",
-              follows=("truncated", "empty_completions", "reward_unscored"), measured="entropy_bonus, pad_leak"),
-        Cause("unknown", "none of these; updates that are too large, a KL that ran away or a sampler that differs "
-              "from the trainer show in their own checks",
-              BACK + ", unless another finding names the cause.", change=times("learning_rate", 1 / 3),
-              follows=_BEHIND_FALL, moves=("learning_rate",)),
-    ),
-    find=_falling, needs=("reward",), min_steps=4, applies=learning_reward,
-    source="noise of block means as in docs/doctor/statistics.md",
-)  # fmt: skip
+    **RECORDS["reward_falling"],
+    find=_falling,
+    applies=learning_reward,
+    changes={
+        "large_update": lambda run: {**slower(run), "max_grad_norm": 1.0},
+        "unknown": times("learning_rate", 1 / 3),
+    },
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import levels, number, reward_spread
@@ -18,7 +18,6 @@ OFFSET = 10.0  # standard deviations between the rewards' mean and 0
 OUTLIER = 10.0  # standard deviations above the usual greatest reward
 OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
 USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
-SECRETS = "Secrets of RLHF I, arXiv 2307.04964 (abstract)"
 
 
 def _unscored(run: Run) -> Result:
@@ -36,22 +35,7 @@ def _unscored(run: Run) -> Result:
     )
 
 
-reward_unscored = Check(
-    name="reward_unscored", topic="Reward",
-    title="Many completions get no reward at all.",
-    symptom="At the end more than a tenth of the completions are without a score (critical above a half). They leave "
-    "the batch; what remains may be the easy ones.",
-    healthy="Fewer than a tenth of the completions have no reward.",
-    causes=(
-        Cause("scorer_fails", "from the first steps: the judge is not reachable, answers in a form that is not "
-              "understood, or the tests cannot run here; later: a limit on requests, a time-out, a full disk, a dead "
-              "service",
-              "Read the reasons recorded with the rollouts and fix what scores them: the judge, its time-out, the "
-              "engine, the tests. Run `steadyrl task check`.", measured="judge_silent"),
-    ),
-    find=_unscored, needs=("reward_unscored",), min_steps=5,
-    source="steadyrl's own rule",
-)  # fmt: skip
+reward_unscored = Check(**RECORDS["reward_unscored"], find=_unscored)
 
 
 def _scale(run: Run) -> Result | list[Result]:
@@ -110,25 +94,4 @@ def _outlying(series: Series, far: np.ndarray, top: int) -> Found:
     return Found("outliers", "warning", int(series.steps[far[0]]), told, (shown,))
 
 
-reward_scale = Check(
-    name="reward_scale", topic="Reward",
-    title="Rewards lie far from 0 for a value head, or have outliers.",
-    symptom="The mean of the first rewards is large against their spread, or single rewards against all others. "
-    "Rewards that are rarely won are no outliers: their greatest value is the usual one. Multiplying all rewards by a "
-    "number does little: whitening, GRPO's division by the group's spread and Adam undo it; only the balance with the "
-    "KL penalty and the value loss changes.",
-    healthy="Rewards lie within a few standard deviations of 0, without outliers.",
-    causes=(
-        Cause("offset", "with a value head, the first rewards' mean is more than 10 of their standard deviations from "
-              "0. The head starts near 0 and has to learn a large constant before its predictions tell anything. A "
-              "warning where the values are seen to be off by so much after 20 steps still, else worth knowing",
-              "Take the usual level off the reward."),
-        Cause("outliers", "the greatest (or least) reward of several steps is more than 10 standard deviations beyond "
-              "its usual value; where neither is logged: the spread of single steps is more than 10 times the usual "
-              "one. One such completion outweighs its whole batch",
-              "Log the greatest and the least reward, read these completions, and clip the reward to a few usual "
-              "standard deviations.", moves=("reward_limit",), measured="reward_outliers"),
-    ),
-    find=_scale, needs=("reward",), applies=learning_reward,
-    source=f"{SECRETS} on normalising and clipping scores; the rest is arithmetic",
-)  # fmt: skip
+reward_scale = Check(**RECORDS["reward_scale"], find=_scale, applies=learning_reward)

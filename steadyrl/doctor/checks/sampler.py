@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import plain_sampling
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, setting
@@ -132,12 +132,6 @@ def warps_by_settings(run: Run) -> str:
     return f"log-probs are of raw logits, while sampling has {' and '.join(warping)}" if warping else ""
 
 
-SAMPLING_REMEDY = (
-    "Sample from the policy itself (temperature 1, top_p 1, top_k 0, min_length -1), or divide the trainer's and the "
-    "reference's logits by the same temperature and cut them to the same kept tokens. A KL by abs or k3 only hides it."
-)
-
-
 def _warped(run: Run) -> Result:
     gap, stated, temperature = sampling_gap(run), warps_by_settings(run), setting(run, "temperature")
     if gap is None and not stated:
@@ -162,41 +156,12 @@ def _warped(run: Run) -> Result:
     )
 
 
-LOAD = (
-    "Load the trainer's weights into the sampler after every update, and compare log-probs of one batch after each "
-    "load, also after the engine wakes up; or correct by truncated importance weights."
-)
 warped_sampling = Check(
-    name="warped_sampling", topic="Sampling and numbers",
-    title="Tokens are not drawn from the distribution whose log-probs train.",
-    symptom="Every ratio and every KL estimate takes for granted that the tokens were drawn from the very "
-    "distribution whose log-probs are logged. If they were, the mean of -log p over the sampled tokens is an estimate "
-    "of that distribution's entropy. Here the two differ by more than noise (5 standard errors and 3 % of the "
-    "entropy). The test works from the first step on: it shows the fault even while policy and reference are equal "
-    "and every KL estimate reads exactly 0. It is not made where the trainer's own pass is noisy, as with dropout "
-    "left on: see sampler_mismatch.",
-    healthy="The mean -log p of sampled tokens equals the exact entropy, but for noise.",
-    causes=(
-        Cause("temperature_or_truncation", "-log p lies below the entropy, so likely tokens were drawn too often: a "
-              "temperature below 1, a top-k or a top-p with the plain softmax in training. The settings name it where "
-              "the log holds them",
-              SAMPLING_REMEDY, change=plain_sampling, measured="warped_temperature, warped_top_p, trl-ppo"),
-        Cause("high_temperature_or_stale_weights", "-log p lies above the entropy, and the temperature is above 1 or "
-              "not in the log",
-              SAMPLING_REMEDY, change=plain_sampling, measured="warped_hot"),
-        Cause("stale_weights", "-log p lies above the entropy and the temperature is not above 1, so the sampler has "
-              "other weights",
-              LOAD, measured="stale_sampler"),
-        Cause("pad_leak", "-log p lies above the entropy by more than the entropy itself: tokens count that were "
-              "never drawn, such as padding after the end",
-              "Count only tokens that the policy chose: mask what comes after the first end-of-sequence token, and "
-              "the padding.", measured="pad_leak"),
-    ),
-    find=_warped, applies=lambda run: run.traits.trains_on == "sampled", shows=("entropy", "sampler_gap"),
-    source="TRL 0.11.0, ppo_trainer.py, batched_forward_pass (log-probs of raw logits); TRL's deleted training FAQ "
-    "(top-k, top-p, min_length); simulated with 1000 tokens and an entropy of 4.2 nats: the gap is -29 % of the "
-    "entropy at temperature 0.7, -11 % at top_p 0.9, +27 % at temperature 1.3",
-)  # fmt: skip
+    **RECORDS["warped_sampling"],
+    find=_warped,
+    applies=lambda run: run.traits.trains_on == "sampled",
+    changes={"temperature_or_truncation": plain_sampling, "high_temperature_or_stale_weights": plain_sampling},
+)
 
 
 def _differs(run: Run) -> Result:
@@ -252,30 +217,8 @@ def _mismatch_cause(run: Run, apart: Series, lost: bool) -> tuple[str, tuple[str
 
 
 sampler_mismatch = Check(
-    name="sampler_mismatch", topic="Sampling and numbers",
-    title="The sampler and the trainer give different probabilities to the same tokens.",
-    symptom="The mean difference of their log-probs lies above rounding (1e-3 nats in steadyrl, where both share "
-    "weights; 0.05 elsewhere, and where the loss corrects for it), or their KL above 0.1 nats per token, or the mean "
-    "importance weight outside 0.5 to 2, which alone is judged with rollout.ahead. What is called on-policy is then "
-    "off-policy, and gradients are wrong in a way that no other metric shows at first.",
-    healthy="Sampler and trainer give the same tokens the same log-probs, but for rounding.",
-    causes=(
-        Cause("warped_sampling", "the sampled -log p also differs from the exact entropy (see that check)",
-              SAMPLING_REMEDY, change=plain_sampling, follows=("warped_sampling",)),
-        Cause("stale_weights", "the difference starts at rounding and grows with the updates, or the mean importance "
-              "weight is below 0.1: other weights altogether",
-              LOAD, measured="stale_sampler"),
-        Cause("policy_noise", "it is there at the first step, and so is a KL to the reference, before any update: the "
-              "trainer's own pass over the policy is noisy, as with dropout left on",
-              "Switch dropout off in every pass over the policy (model.eval()), and score one batch twice: both have "
-              "to give the same log-probs.", measured="policy_dropout"),
-        Cause("precision", "none of these; mostly the difference is there at the first step and stays as it is: other "
-              "kernels, other precision, another batch shape",
-              "Sample and train in the same precision, with the output head in float32, and compare one batch token "
-              "by token under the same weights; or correct by truncated importance weights.",
-              follows=("warped_sampling",)),
-    ),
-    find=_differs, needs=("sampler_gap|kl_sampler|importance",), applies=lambda run: run.traits.trains_on != "given",
-    source="verl, docs/algo/rollout_corr.md (its warnings); NeMo RL, grpo.py (token_mult_prob_error above 1.05); "
-    "trl#5312 (weights reloaded: mean weight 0.029), trl#6789 (bfloat16: 8 % of the ratios outside 0.9 to 1.1)",
-)  # fmt: skip
+    **RECORDS["sampler_mismatch"],
+    find=_differs,
+    applies=lambda run: run.traits.trains_on != "given",
+    changes={"warped_sampling": plain_sampling},
+)

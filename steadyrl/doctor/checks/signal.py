@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.checks.reward import learning_reward, shows_no_gain
 from steadyrl.doctor.remedies import both, more_samples, to
 from steadyrl.doctor.series import Run, Series
@@ -97,39 +97,15 @@ def _equal_cause(run: Run) -> tuple[str, str]:
 
 
 no_signal_groups = Check(
-    name="no_signal_groups", topic="Reward",
-    title="Most groups have equal rewards and teach nothing.",
-    symptom="A group is the completions of one prompt. With a group baseline, as in GRPO, a completion is judged "
-    "against the others of its group; where all of them earn the same reward, every advantage is exactly 0, and the "
-    "group costs time without giving any gradient. Reported are runs in whose last fifth more than 70 % of the groups "
-    "are so, or more than half from the first to the last of at least 200 steps in which the reward did not rise. "
-    "Some such groups are normal: by chance alone they are 43 % where nine of ten answers are right and a group has "
-    "eight. Where the log has no such share, advantages that are all 0 or a spread of 0 within groups show it, in a "
-    "single row. If the reward rose while the share grew, the policy became sure of its answers by learning, and the "
-    "finding is for information.",
-    healthy="In most groups the rewards differ.",
-    causes=(
-        Cause("too_easy", "the mean reward is near the greatest that occurs: nearly all completions are right",
-              "Take harder problems, or stop: these are learned. Drawing groups anew until they differ keeps the "
-              "batch full.", measured="trl-grpo cut_off; published logs"),
-        Cause("too_hard", "the mean reward is near the least that occurs: nearly all completions are wrong",
-              "Begin with easier problems, draw more completions of each, or pay for partial success.",
-              change=more_samples, follows=("truncated", "empty_completions", "reward_part_idle"),
-              measured="empty_template; published logs of TRL"),
-        Cause("same_answers", "the mean reward lies between: the policy gives one answer to a prompt every time, "
-              "right for some prompts and wrong for others",
-              "Sample at temperature 1 so that completions differ, and draw more of each prompt.",
-              change=both(to(temperature=1.0), more_samples), follows=("entropy_collapse",), moves=("temperature",),
-              measured="constant_reward; published logs of TRL"),
-        Cause("unknown", "the mean, least and greatest reward are not logged, or no two rewards differ",
-              "Score a good and a bad answer by hand; log the mean, least and greatest reward, which tell too easy "
-              "from too hard.", change=more_samples, follows=("truncated",)),
-    ),
-    find=_no_signal, needs=("no_signal|advantage_max|advantage_std|reward_std_within|reward_std|reward",),
-    applies=lambda run: run.traits.trains_on == "sampled", follows=("reward_constant",), judges="signal",
-    shows=("no_signal", "advantage_max", "reward_std_within", "reward"),
-    source="DAPO (arXiv 2503.14476) on dynamic sampling; TRL logs the share as frac_reward_zero_std; TRL #3857",
-)  # fmt: skip
+    **RECORDS["no_signal_groups"],
+    find=_no_signal,
+    applies=lambda run: run.traits.trains_on == "sampled",
+    changes={
+        "too_hard": more_samples,
+        "same_answers": both(to(temperature=1.0), more_samples),
+        "unknown": more_samples,
+    },
+)
 
 
 def _baseline(run: Run) -> Result:
@@ -176,25 +152,11 @@ def _equals_reward(run: Run) -> str | None:
 
 
 advantage_baseline = Check(
-    name="advantage_baseline", topic="Reward",
-    title="Advantages are the rewards themselves: there is no baseline.",
-    symptom="The least and the greatest advantage of a step are those of its rewards, or the mean advantage follows "
-    "the mean reward. With rewards of one sign every sampled token becomes likelier, or every one less likely, "
-    "whatever was good about it; and the noise of the gradient is many times what it has to be. One row shows it.",
-    healthy="Advantages are measured against a baseline: other completions of the prompt, or a value head.",
-    causes=(
-        Cause("single_sample", "a method that compares the completions of a prompt draws one of each: its mean is "
-              "taken for 0 and its spread for 1, as verl does with GRPO at n = 1",
-              "Draw several completions of each prompt, or choose an estimator that needs one only (a value head, "
-              "REINFORCE with the batch's mean).", change=to(samples_per_prompt=8), measured="published log of verl"),
-        Cause("no_baseline", "the algorithm is known to have none: worth knowing only",
-              "Take off the batch's mean reward, or draw several completions of each prompt."),
-    ),
-    find=_baseline, needs=("advantage_mean|advantage_max|reward",),
-    applies=lambda run: not run.traits.critic and run.traits.trains_on == "sampled", shows=("advantage_mean", "reward"),
-    source="verl, core_algos.py, compute_grpo_outcome_advantage (a group of one: mean 0, standard deviation 1); "
-    "Williams 1992 on baselines",
-)  # fmt: skip
+    **RECORDS["advantage_baseline"],
+    find=_baseline,
+    applies=lambda run: not run.traits.critic and run.traits.trains_on == "sampled",
+    changes={"single_sample": to(samples_per_prompt=8)},
+)
 
 
 def _idle(run: Run) -> Result | list[Result]:
@@ -224,21 +186,4 @@ def _never_moves(run: Run, name: str, part: Series) -> bool:
     return long and not np.ptp(part.values) and (spread is None or not spread.values.any())
 
 
-reward_part_idle = Check(
-    name="reward_part_idle", topic="Reward",
-    title="A part of the reward never pays, or never differs.",
-    symptom="One of several reward parts is 0 in every row (five rows and ten steps at least), or has one other value "
-    "in all of them. A part that is always the same teaches nothing, whatever its weight. Worth knowing only while "
-    "the reward rises by its other parts, and of parts that take away.",
-    healthy="Every part of the reward is earned by some completions and missed by others.",
-    causes=(
-        Cause("never_pays", "it is 0 throughout: the answers never have the form that it looks for, or its rule "
-              "cannot be met",
-              "Give the rule a text that should earn it and see that it does; then show the form in the prompt, or "
-              "teach it by some supervised steps first.", measured="published logs of TRL"),
-        Cause("never_differs", "it has one other value throughout: every completion earns it, or it is a constant",
-              "Leave the part out, or ask for more."),
-    ),
-    find=_idle, needs=("reward",), applies=learning_reward, shows=("reward_part/", "reward"),
-    source="arithmetic: a constant in the reward drops out of every advantage",
-)  # fmt: skip
+reward_part_idle = Check(**RECORDS["reward_part_idle"], find=_idle, applies=learning_reward)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.doctor.check import Cause, Check, Found, Result, Unknown
+from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
 from steadyrl.doctor.remedies import both, times, to
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
@@ -55,40 +55,11 @@ def _value_spikes(run: Run) -> Result:
 
 _THIRD = times("learning_rate", 1 / 3)
 value_loss_spikes = Check(
-    name="value_loss_spikes", topic="Value",
-    title="The value loss jumps to many times its usual level.",
-    symptom="Several steps have a value loss more than 5 times the median of the 100 steps before and more than 6 "
-    "robust standard deviations away on a logarithmic scale. One single step is not reported: one odd batch is no "
-    "illness. The value head has to predict the return; a jump says that the returns changed faster than it could "
-    "follow.",
-    healthy="The value loss falls, and stays within five times its level.",
-    causes=(
-        Cause("kl", "returns contain -kl_coef times the KL summed over the completion: the KL spikes at or just "
-              "before the value loss, which is then about its square. With a coefficient of 0.2 and a KL of 300 that "
-              "is 60 squared: 3600",
-              "Fix the KL, the value loss follows: a third of the learning rate, one pass over a batch, an adaptive "
-              "coefficient; go on from a checkpoint before the first spike.", change=both(_THIRD, to(epochs=1)),
-              follows=("kl_runaway", "negative_kl", "learning_rate_too_high"), moves=("learning_rate", "epochs")),
-        Cause("reward_outlier", "the greatest or least reward, or the spread of the rewards, jumps at the same steps",
-              "Bound the reward (clip it to a few standard deviations) or divide it by its running standard "
-              "deviation; look at the completions of these steps.", follows=("reward_jump", "reward_scale"),
-              moves=("reward_limit",), measured="reward_outliers, reward_offset"),
-        Cause("length_jump", "completions became longer at once, and the sum of the penalty with them",
-              "Find out why completions grew (see length_explosion and truncated) and bound them.",
-              follows=("length_explosion",)),
-        Cause("value_reset", "the mean prediction jumped, rewards and KL did not: the value head lost its weights",
-              "Resume with the value head's weights and its optimizer state, from a checkpoint before the jump.",
-              follows=("reward_jump",)),
-        Cause("unknown", "neither length, KL, reward nor the mean prediction jump with it as far as they are logged",
-              "Log the KL per sequence, the greatest and least reward, the mean value and the explained variance; "
-              "then ask again. A smaller learning rate is the safest first attempt; where the head never explained "
-              "the returns, clip the change of the values (0.2) and let the head train before the policy does.",
-              change=_THIRD, follows=("reward_jump", "learning_rate_too_high")),
-    ),
-    find=_value_spikes, needs=("loss_value",), applies=has_critic, follows=("value_jump",),
-    source="Ziegler et al. (arXiv 1909.08593) for the penalty in the reward; TRL 0.11 docs/source/logging.mdx: the "
-    "value loss spikes or becomes NaN when a run is not going well; the arithmetic of the size is steadyrl's own",
-)  # fmt: skip
+    **RECORDS["value_loss_spikes"],
+    find=_value_spikes,
+    applies=has_critic,
+    changes={"kl": both(_THIRD, to(epochs=1)), "unknown": _THIRD},
+)
 
 
 def _explains_little(run: Run) -> Result:
@@ -131,32 +102,7 @@ def _low_cause(run: Run, low: float) -> tuple[str, str]:
     return "untrained_head", "the error is wider than the returns themselves, not merely shifted"
 
 
-explained_variance_low = Check(
-    name="explained_variance_low", topic="Value",
-    title="The value head predicts returns worse than a constant would.",
-    symptom="After the first fifth of the run (20 steps at least) the explained variance is still below 0, in three "
-    "blocks of steps one after the other, the last ones among them. 1 is a perfect prediction, 0 is as good as always "
-    "predicting the mean return, -6 means errors 2.6 times as wide as the returns themselves.",
-    healthy="The explained variance is above 0 after the first fifth of the run.",
-    causes=(
-        Cause("constant_returns", "returns hardly vary (return_std near 0), so there is nothing to explain and the "
-              "number means nothing",
-              "Nothing is wrong with the value head: fix the reward, which does not vary.",
-              follows=("reward_constant",)),
-        Cause("offset", "the predictions are all off by the same amount. 1 - MSE / Var counts a constant offset as "
-              "error (TRL 0.11), 1 - Var(error) / Var does not (verl, steadyrl): the first very negative and the "
-              "second fine, or a mean prediction far from the mean return, is an offset",
-              "Centre the reward by taking its usual level off, or start the value head at that level.",
-              follows=("value_jump", "reward_jump", "reward_scale"), measured="reward_offset"),
-        Cause("untrained_head", "both formulas are negative: the head does not follow the returns",
-              "Raise the weight of the value loss or its learning rate, let the value head train some steps before "
-              "the policy, or use an algorithm without a critic.",
-              follows=("value_jump", "reward_jump", "value_loss_spikes")),
-    ),
-    find=_explains_little, needs=("explained_variance",), applies=has_critic,
-    source="TRL v0.11.4 ppo_trainer.py (1 - val/error / returns/var); Stable-Baselines3's logger page: 1 is perfect, "
-    "below 0 is worse than predicting nothing; that the two formulas differ by the offset is arithmetic",
-)  # fmt: skip
+explained_variance_low = Check(**RECORDS["explained_variance_low"], find=_explains_little, applies=has_critic)
 
 
 def _advantage(run: Run) -> Result:
@@ -188,25 +134,8 @@ def _advantage(run: Run) -> Result:
 
 
 advantage_off = Check(
-    name="advantage_off", topic="Value",
-    title="The mean of the advantages stays away from 0.",
-    symptom="Over three blocks of steps or more the mean advantage keeps one sign and is beyond 3 standard errors. An "
-    "advantage with a positive mean makes every sampled token likelier, one with a negative mean makes every token "
-    "less likely, whatever was good or bad about them. Advantages that steadyrl logs before whitening may well have a "
-    "mean and are not judged; without a critic it is worth knowing only.",
-    healthy="The mean advantage is 0, within its error.",
-    causes=(
-        Cause("not_whitened", "the algorithm does not centre its advantages and the values lag behind the returns; or "
-              "they are whitened over other tokens than those that train (padding counted in, or one part of the "
-              "machines only)",
-              "Whiten the advantages of each batch over its completion tokens.", change=to(whitened=True),
-              follows=("advantage_baseline",)),
-        Cause("length_correlation", "with a group baseline the mean over completions is 0 by construction; the mean "
-              "over tokens is not if long completions score differently from short ones. No fault, but a pull on the "
-              "length",
-              "No fault by itself: watch the length, and divide the loss by all tokens of the batch."),
-    ),
-    find=_advantage, needs=("advantage_mean",), min_steps=MIN_STEPS,
+    **RECORDS["advantage_off"],
+    find=_advantage,
     applies=lambda run: run.traits.trains_on == "sampled",
-    source="N Implementation Details of RLHF (advantages are whitened, the mean taken out); Dr. GRPO for the length",
-)  # fmt: skip
+    changes={"not_whitened": to(whitened=True)},
+)
