@@ -13,21 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from steadyrl.doctor.remedies import CHANGES, Times, Value, multiple
 from steadyrl.doctor.series import Run
 from steadyrl.types import Finding, Severity
 
-
-@dataclass(frozen=True)
-class Times:
-    """A change of a setting whose value is not known, as a factor."""
-
-    factor: float
-
-
-Value = float | int | str | bool | Times
-Change = Callable[[Run], Mapping[str, Value]]  # of settings, by their names in docs/doctor/quantities.md
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
-WORDS = ("needs", "shows", "follows", "moves")  # in the files: words with spaces between
+WORDS = ("needs", "shows", "follows", "moves", "change")  # in the files: words with spaces between
 
 
 @dataclass(frozen=True)
@@ -38,6 +29,9 @@ class Cause:
         name: As in ``Finding.cause``.
         sign: The measurement that tells it from the other causes.
         remedy: What to do about it.
+        change: What it changes as the run tells, by names of ``remedies.CHANGES``.
+        times: The settings that it multiplies, by their names in docs/doctor/quantities.md, with the factors.
+        set: The settings that it sets to a fixed value.
         follows: Checks whose findings bring this about, the nearest first.
         moves: What the autopilot may try, in this order (``autopilot.knobs.MOVES``).
         measured: The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only.
@@ -46,9 +40,18 @@ class Cause:
     name: str
     sign: str
     remedy: str
+    change: tuple[str, ...] = ()
+    times: Mapping[str, float] = field(default_factory=dict)
+    set: Mapping[str, Value] = field(default_factory=dict)
     follows: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     measured: str = ""
+
+    def changes(self, run: Run) -> dict[str, Value]:
+        """Return the settings that the remedy changes in a run."""
+        computed = [CHANGES[name](run) for name in self.change]
+        multiplied = [multiple(run, name, factor) for name, factor in self.times.items()]
+        return {name: value for one in (*computed, *multiplied, self.set) for name, value in one.items()}
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Found:
         message: As in ``Finding``.
         evidence: As in ``Finding``.
         remedy: Instead of the cause's, where numbers of the run belong in it.
-        change: Instead of ``Check.changes``, likewise.
+        change: Instead of ``Cause.changes``, likewise.
     """
 
     cause: str
@@ -83,6 +86,7 @@ class Unknown:
 
 
 Result = Found | Unknown | None
+Find = Callable[[Run], Result | Sequence[Result]]
 
 
 def always(run: Run) -> bool:
@@ -92,7 +96,7 @@ def always(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class Check:
-    """One check. Its file holds everything but ``find``, ``applies`` and ``changes``, which are code.
+    """One check. Its file holds everything but ``find`` and ``when``, which are code.
 
     Attributes:
         name: As in ``Finding.check``.
@@ -105,8 +109,8 @@ class Check:
         source: Where the rule comes from.
         needs: Quantities without which it cannot tell; of an alternative "a|b" one is enough.
         min_steps: Fewer steps of the first need cannot be judged; rows count for as many steps as they average.
-        applies: False for runs that have nothing that the check could be about.
-        changes: The settings that a cause's remedy changes, by the cause.
+        not_for: Values of ``Traits`` with which a run has nothing that the check could be about.
+        when: False for other runs that have nothing of it.
         follows: Checks whose harmful findings bring this one about, whatever its cause.
         judges: Which of the four things that a verdict "healthy" rests on it looks at, if any.
         shows: The quantities that show it best, where the first need does not.
@@ -118,12 +122,12 @@ class Check:
     symptom: str
     healthy: str
     causes: tuple[Cause, ...]
-    find: Callable[[Run], Result | Sequence[Result]]
+    find: Find
     source: str
     needs: tuple[str, ...] = ()
     min_steps: int = 1
-    applies: Callable[[Run], bool] = always
-    changes: Mapping[str, Change] = field(default_factory=dict)
+    when: Callable[[Run], bool] = always
+    not_for: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     follows: tuple[str, ...] = ()
     judges: str = ""
     shows: tuple[str, ...] = ()
@@ -145,6 +149,11 @@ class Check:
         said = [self._finding(run, result) for result in several if result is not None]
         return said or [Finding(self.name, state="ok", message=self.healthy)]
 
+    def applies(self, run: Run) -> bool:
+        """Return whether a run has anything that the check could be about."""
+        other = any(getattr(run.traits, name) in values for name, values in self.not_for.items())
+        return not other and self.when(run)
+
     def cause(self, name: str) -> Cause:
         """Return the cause of a name."""
         return next(cause for cause in self.causes if cause.name == name)
@@ -164,8 +173,7 @@ class Check:
         if isinstance(result, Unknown):
             return self._unknown(result)
         cause = self.cause(result.cause)
-        usual = self.changes[cause.name](run) if cause.name in self.changes else {}
-        change = usual if result.change is None else result.change
+        change = cause.changes(run) if result.change is None else result.change
         return Finding(
             check=self.name,
             severity=result.severity,
@@ -208,6 +216,15 @@ def _plain(held: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]
 
 
 RECORDS = _records()
+
+
+def check(when: Callable[[Run], bool] = always) -> Callable[[Find], Check]:
+    """Return what makes a check of a function that has the name of the check's record.
+
+    Args:
+        when: As of ``Check``.
+    """
+    return lambda find: Check(**RECORDS[find.__name__], find=find, when=when)
 
 
 def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import Change, Times, Value
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, setting, update_size
 
 HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
+LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
+DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
+
+
+@dataclass(frozen=True)
+class Times:
+    """A change of a setting whose value is not known, as a factor."""
+
+    factor: float
+
+
+Value = float | int | str | bool | Times
 
 
 def learning_rate(run: Run) -> float | None:
@@ -22,27 +34,13 @@ def learning_rate(run: Run) -> float | None:
     return setting(run, "learning_rate") or reached or None
 
 
-def times(name: str, factor: float) -> Change:
+def multiple(run: Run, name: str, factor: float) -> Mapping[str, Value]:
     """Return the change of a setting to ``factor`` times what it is; none where that is 0."""
-
-    def change(run: Run) -> Mapping[str, Value]:
-        now = learning_rate(run) if name == "learning_rate" else setting(run, name)
-        if not now:
-            known = setting(run, name) is not None or run.get(name) is not None  # as 0, which has no multiple
-            return {} if known else {name: Times(factor)}
-        return {name: float(f"{now * factor:.1g}") if name in ("learning_rate", "kl_coef") else round(now * factor)}
-
-    return change
-
-
-def to(**values: Value) -> Change:
-    """Return the change of settings to fixed values."""
-    return lambda run: values
-
-
-def both(*changes: Change) -> Change:
-    """Return several changes as one."""
-    return lambda run: {name: value for change in changes for name, value in change(run).items()}
+    now = learning_rate(run) if name == "learning_rate" else setting(run, name)
+    if not now:
+        known = setting(run, name) is not None or run.get(name) is not None  # as 0, which has no multiple
+        return {} if known else {name: Times(factor)}
+    return {name: float(f"{now * factor:.1g}") if name in ("learning_rate", "kl_coef") else round(now * factor)}
 
 
 def more_samples(run: Run) -> Mapping[str, Value]:
@@ -66,7 +64,7 @@ def learning_rate_cut(run: Run) -> float:
 
 def slower(run: Run) -> Mapping[str, Value]:
     """Lower a learning rate that is too high."""
-    return times("learning_rate", 1.0 / learning_rate_cut(run))(run)
+    return multiple(run, "learning_rate", 1.0 / learning_rate_cut(run))
 
 
 def calmer(run: Run) -> Mapping[str, Value]:
@@ -80,6 +78,44 @@ def plain_sampling(run: Run) -> Mapping[str, Value]:
     if run.settings.get("logprobs") == "raw" and "logprobs" in run.keys:
         return {"logprobs": "sampled"}
     return {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+
+
+def more_room(run: Run) -> Mapping[str, Value]:
+    """Double the limit on the length, or what was seen to reach it where no limit is known."""
+    longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
+    if limit is None and longest is not None:
+        return {"max_new_tokens": round(2.0 * float(longest.values.max()))}
+    return multiple(run, "max_new_tokens", 2.0)
+
+
+def more_entropy(run: Run) -> Mapping[str, Value]:
+    """Hold the entropy up: by a wider upper clip range, and by a bonus where there is a critic."""
+    return {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
+
+
+def less_bonus(run: Run) -> Mapping[str, Value]:
+    """Lower the entropy bonus to a tenth."""
+    coefficient = setting(run, "entropy_coef")
+    return {"entropy_coef": float(f"{coefficient / 10:.1g}")} if coefficient else {}
+
+
+def shorter_horizon(run: Run) -> Mapping[str, Value]:
+    """Set the horizon with which the coefficient of a controller that counts steps can double in 20 of them."""
+    return {"kl_horizon": 6} if run.settings.get("kl_horizon_unit") != "samples" else {}
+
+
+def horizon(run: Run) -> Mapping[str, Value]:
+    """Set the horizon with which the coefficient can double in 20 steps."""
+    batch = 1.0 if run.settings.get("kl_horizon_unit") == "updates" else setting(run, "batch_size")
+    return {"kl_horizon": round(LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0))} if batch else {}
+
+
+CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
+    change.__name__: change
+    for change in (
+        *(slower, calmer, more_samples, plain_sampling, more_room, more_entropy, less_bonus, shorter_horizon, horizon),
+    )
+}
 
 
 def go_back(since: int | None) -> str:

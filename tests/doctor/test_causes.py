@@ -9,6 +9,8 @@ from steadyrl.autopilot.knobs import MOVES
 from steadyrl.doctor.causes import arrange, tree
 from steadyrl.doctor.check import RECORDS, Check
 from steadyrl.doctor.examine import BY_NAME, CHECKS
+from steadyrl.doctor.remedies import CHANGES
+from steadyrl.doctor.series import Traits
 from steadyrl.types import Finding
 
 WRITTEN = TypeAdapter(Check)
@@ -131,7 +133,8 @@ def test_a_record_holds_what_a_check_is_made_of(check):
     texts = [check.title, check.symptom, check.healthy, check.source]
     texts += [text for cause in check.causes for text in (cause.sign, cause.remedy)]
     assert all(text and "{" not in text for text in texts)
-    assert check.changes.keys() <= {cause.name for cause in check.causes}
+    assert {name for cause in check.causes for name in cause.change} <= CHANGES.keys()
+    assert check.not_for.keys() <= vars(Traits()).keys()
 
 
 def test_every_record_has_the_code_of_its_check():

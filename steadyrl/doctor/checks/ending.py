@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
-from steadyrl.doctor.remedies import times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
 from steadyrl.doctor.statistics.readings import fell, learns, number, setting
@@ -46,7 +43,8 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     return Series("truncated", "share", "", length.source, length.steps, length.values / most), told
 
 
-def _truncated(run: Run) -> Result:
+@check()
+def truncated(run: Run) -> Result:
     found = cut_off(run)
     if found is None:
         return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
@@ -74,19 +72,8 @@ def _truncated(run: Run) -> Result:
     )
 
 
-def _more_room(run: Run) -> Mapping[str, Value]:
-    longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
-    if limit is None and longest is not None:
-        return {"max_new_tokens": round(2.0 * float(longest.values.max()))}
-    return times("max_new_tokens", 2.0)(run)
-
-
-truncated = Check(
-    **RECORDS["truncated"], find=_truncated, changes={"never_ends": _more_room, "limit_too_low": _more_room}
-)
-
-
-def _empty(run: Run) -> Result:
+@check()
+def empty_completions(run: Run) -> Result:
     share = run.needed("empty")
     # Means, not medians: a small share is 0 in most steps of a small batch.
     level, early = float(share.values[-max(10, len(share) // 5) :].mean()), float(share.values[:AT_FIRST].mean())
@@ -133,6 +120,3 @@ def _length_stayed(run: Run, share: Series) -> str:
                 f"{grew}, and the mean length stayed ({number(was)} and {number(now)}): texts are lost after sampling"
             )
     return ""
-
-
-empty_completions = Check(**RECORDS["empty_completions"], find=_empty)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.sampler import sampling_gap
-from steadyrl.doctor.remedies import calmer, plain_sampling
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
@@ -34,7 +31,8 @@ SMALL_VOCABULARY = 1000  # a toy that starts uniform is in order, a language mod
 PER_TOKEN = (0.01, 6.0)  # nats: what a language model's entropy per token may be
 
 
-def _collapse(run: Run) -> Result:
+@check()
+def entropy_collapse(run: Run) -> Result:
     entropy = find(run, "entropy")
     if entropy is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
@@ -76,19 +74,8 @@ def _bonus(run: Run) -> tuple[str, ...]:
     return () if coefficient is None else (f"the entropy bonus is {coefficient:g}",)
 
 
-def _more_entropy(run: Run) -> Mapping[str, Value]:
-    return {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
-
-
-entropy_collapse = Check(
-    **RECORDS["entropy_collapse"],
-    find=_collapse,
-    applies=lambda run: run.traits.trains_on != "given",
-    changes={"learning_rate": calmer, "unknown": _more_entropy},
-)
-
-
-def _explosion(run: Run) -> Result:
+@check()
+def entropy_explosion(run: Run) -> Result:
     entropy = find(run, "entropy")
     if entropy is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
@@ -123,24 +110,8 @@ def _explosion_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]
     return "unknown", () if reward is None else (levels("the reward", reward),)
 
 
-def _less_bonus(run: Run) -> Mapping[str, Value]:
-    coefficient = setting(run, "entropy_coef")
-    return {"entropy_coef": float(f"{coefficient / 10:.1g}")} if coefficient else {}
-
-
-entropy_explosion = Check(
-    **RECORDS["entropy_explosion"],
-    find=_explosion,
-    changes={
-        "warped_sampling": plain_sampling,
-        "learning_rate": calmer,
-        "entropy_coef": _less_bonus,
-        "unknown": calmer,
-    },
-)
-
-
-def _is_a_sum(run: Run) -> Result:
+@check()
+def entropy_is_a_sum(run: Run) -> Result:
     logged = (s.finite() for s in run.series["entropy"] if s.unit in (TOKEN, ""))
     entropy = next((series for series in logged if len(series) >= OPENING), None)
     if entropy is None:
@@ -164,6 +135,3 @@ def _is_a_sum(run: Run) -> Result:
             f"divided by the mean length it is {number(per_token)}" if per_token else "",
         ),
     )
-
-
-entropy_is_a_sum = Check(**RECORDS["entropy_is_a_sum"], find=_is_a_sum)

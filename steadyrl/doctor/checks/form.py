@@ -8,8 +8,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.remedies import to
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Written
 from steadyrl.doctor.statistics.readings import number
 
@@ -110,7 +109,8 @@ def _ends(run: Run) -> tuple[list[Written], list[Written]]:
     )
 
 
-def _alike(run: Run) -> Result | list[Result]:
+@check()
+def answers_alike(run: Run) -> Result | list[Result]:
     first, last = _ends(run)
     now = form_of(last)
     if now is None:
@@ -173,6 +173,3 @@ def _against(was: float, now: Form) -> tuple[str, ...]:
 def _shown(text: str) -> str:
     one = " ".join(text.split())
     return f"'{one[:80]}{'...' if len(one) > 80 else ''}'"
-
-
-answers_alike = Check(**RECORDS["answers_alike"], find=_alike, changes={"ignores_prompt": to(temperature=1.0)})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.signal import signal_lost
-from steadyrl.doctor.remedies import slower, times
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import goes_with, learns, levels, number, setting
@@ -39,7 +38,8 @@ HOW_TO_LOG = {
 }
 
 
-def _gradient(run: Run) -> Result | list[Result]:
+@check()
+def grad_norm(run: Run) -> Result | list[Result]:
     norm = run.get("grad_norm")
     if norm is None:
         usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
@@ -146,16 +146,3 @@ def _clipped(run: Run, norm: Series) -> Result:
     return Found(
         "always_clipped", "warning", None, f"{told} sets the size of the steps, not the learning rate", change=change
     )
-
-
-grad_norm = Check(
-    **RECORDS["grad_norm"],
-    find=_gradient,
-    changes={
-        "reward_outlier": times("learning_rate", 0.5),
-        "value_loss": times("learning_rate", 0.5),
-        "large_updates": times("learning_rate", 0.5),
-        "exploding": slower,
-        "unknown": times("learning_rate", 0.5),
-    },
-)

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.checks.reward import learning_reward
-from steadyrl.doctor.remedies import times
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import number, within
@@ -24,7 +22,8 @@ HALVED = 0.5  # of the first third of the log
 RIGHTNESS = ("accura", "correct", "answer", "exact", "solve")
 
 
-def _hacking(run: Run) -> Result | list[Result]:
+@check()
+def reward_hacking(run: Run) -> Result | list[Result]:
     reward, heldout, parts = run.needed("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
     if not heldout and len(parts) < 2:
         why = "only the trained reward is logged, which rises in a hacked run as well"
@@ -104,11 +103,3 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     shown = f"heldout/{name}: {number(levels.first)} at first; noise explains {number(levels.least)}"
     steps = {"steps": max(since, 1)}
     return Found("past_peak", "warning", since, f"{told} the training reward did not fall", (shown,), change=steps)
-
-
-reward_hacking = Check(
-    **RECORDS["reward_hacking"],
-    find=_hacking,
-    applies=learning_reward,
-    changes={"held_out_falls": times("kl_coef", 2.0)},
-)

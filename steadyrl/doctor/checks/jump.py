@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result
-from steadyrl.doctor.checks.reward import learning_reward
+from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
@@ -37,7 +36,8 @@ class _Moved:
     spread: bool
 
 
-def _reward_jump(run: Run) -> Result:
+@check()
+def reward_jump(run: Run) -> Result:
     reward, spread = run.needed("reward"), reward_spread(run)
     moved = sorted(_moved(run, reward, spread), key=lambda m: m.jump.step)
     for since in (m.jump.step for m in moved):
@@ -102,10 +102,8 @@ def _cause(run: Run, spread: Series | None, since: int, moved: list[_Moved]) -> 
     return "judge_or_engine", "what scores them gives other verdicts"
 
 
-reward_jump = Check(**RECORDS["reward_jump"], find=_reward_jump, applies=learning_reward)
-
-
-def _value_jump(run: Run) -> Result:
+@check()
+def value_jump(run: Run) -> Result:
     value, reward = together(run.needed("value_mean"), run.needed("reward"))
     spread = run.get("return_std") or reward_spread(run)
     width = 0.0 if spread is None else float(np.median(spread.values))
@@ -123,6 +121,3 @@ def _value_jump(run: Run) -> Result:
         shown = f"{jump} {since}; returns have a standard deviation of {number(width)}"
         return Found("value_reset", "warning", since, told, (shown,))
     return None
-
-
-value_jump = Check(**RECORDS["value_jump"], find=_value_jump, applies=lambda run: run.traits.critic is not False)

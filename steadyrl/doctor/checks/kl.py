@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import coefficient_moves, target_in
-from steadyrl.doctor.remedies import calmer, learning_rate, more_samples, times
+from steadyrl.doctor.remedies import Value, learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
@@ -45,7 +45,8 @@ LOSS_COEF, REWARD_COEF = 0.01, 0.05  # usual coefficients of a penalty in the lo
 UNMOVED = 1e-8  # nats per token: a KL between successive policies that is rounding
 
 
-def _runaway(run: Run) -> Result:
+@check()
+def kl_runaway(run: Run) -> Result:
     if all(series.unit == "" for series in run.series["kl_ref"]):
         return Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
     if found := _impossible(run) or _at_start(run):
@@ -162,16 +163,8 @@ def _more_penalty(run: Run) -> Mapping[str, Value]:
     return {} if value is None else {"kl_coef": LOSS_COEF if run.traits.grouped else REWARD_COEF}
 
 
-def _shorter_horizon(run: Run) -> Mapping[str, Value]:
-    return {"kl_horizon": 6} if run.settings.get("kl_horizon_unit") != "samples" else {}
-
-
-kl_runaway = Check(
-    **RECORDS["kl_runaway"], find=_runaway, changes={"learning_rate": calmer, "controller_slow": _shorter_horizon}
-)
-
-
-def _zero(run: Run) -> Result:
+@check()
+def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
     zero = np.abs(kl.values) <= ZERO
     zero[:1] = False
@@ -228,10 +221,3 @@ def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]
         text = f"weights are bfloat16, the learning rate is {small:g}, and the gradient norm {number(head(gradient))}"
         return "bf16_rounding", (text, "neither KL to the old policy nor entropy moves")
     return "unknown", ()
-
-
-kl_zero = Check(
-    **RECORDS["kl_zero"],
-    find=_zero,
-    changes={"no_advantage": more_samples, "bf16_rounding": times("learning_rate", 10.0)},
-)

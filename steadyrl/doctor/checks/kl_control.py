@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.remedies import LARGEST_ERROR
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import number, setting, steps_of
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
@@ -21,9 +21,7 @@ CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near
 LEAST_TARGET = 0.5  # nats per sequence: sqrt(2 x 0.5) = one standard deviation of the reward
 HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer
 DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
-LARGEST_ERROR = 0.2  # Ziegler et al.: the relative error is clipped to it
 SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
-DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,13 @@ def target_in(run: Run) -> tuple[float, str] | None:
     return target, str(unit)
 
 
-def _clash(run: Run) -> Result:
+def adaptive(run: Run) -> bool:
+    """Return False where the coefficient of the penalty is known to be fixed."""
+    return run.settings.get("kl_adaptive") is not False
+
+
+@check(when=adaptive)
+def kl_unit_clash(run: Run) -> Result:
     target, unit = setting(run, "kl_target"), run.settings.get("kl_target_unit")
     if not target:
         return Unknown("the log has no target for the KL", ("kl_target",))
@@ -130,15 +134,8 @@ def _logged_unit(run: Run) -> str:
     return next((s.unit for s in run.series["kl_ref"] if s.unit in (TOKEN, SEQUENCE)), TOKEN)
 
 
-def adaptive(run: Run) -> bool:
-    """Return False where the coefficient of the penalty is known to be fixed."""
-    return run.settings.get("kl_adaptive") is not False
-
-
-kl_unit_clash = Check(**RECORDS["kl_unit_clash"], find=_clash, applies=adaptive)
-
-
-def _controller(run: Run) -> Result:
+@check(when=adaptive)
+def kl_controller(run: Run) -> Result:
     target, moves = target_in(run), coefficient_moves(run)
     if target is None:
         return Unknown("the controller's target or its unit is not known", ("kl_target",))
@@ -171,12 +168,3 @@ def _doubling_by_settings(run: Run) -> float | None:
     if run.settings.get("kl_horizon_unit") == "updates":
         batch = 1.0
     return None if not batch else float(np.log(2.0)) / (LARGEST_ERROR * batch / horizon)
-
-
-def _horizon(run: Run) -> Mapping[str, Value]:
-    """Return the horizon with which the coefficient can double in 20 steps."""
-    batch = 1.0 if run.settings.get("kl_horizon_unit") == "updates" else setting(run, "batch_size")
-    return {"kl_horizon": round(LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0))} if batch else {}
-
-
-kl_controller = Check(**RECORDS["kl_controller"], find=_controller, applies=adaptive, changes={"slow": _horizon})

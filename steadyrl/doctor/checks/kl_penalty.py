@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown, Value
+from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import fell, kl_coef, number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
@@ -22,7 +23,8 @@ SHRANK = 0.5  # of the first length
 FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
 
 
-def _off(run: Run) -> Result:
+@check()
+def kl_penalty_off(run: Run) -> Result:
     coef, held, fixed = run.get("kl_coef"), _held_in_loss(run), setting(run, "kl_coef")
     if coef is not None and (since := _dropped(coef)) is not None:
         before = float(coef.values[np.searchsorted(coef.steps, since) - 1])
@@ -71,9 +73,6 @@ def _gone(since: int, cause: str, coefficient: float, shown: str) -> Found:
     return Found(cause, "warning", since, told, (shown,), change={"kl_coef": float(f"{coefficient:.3g}")})
 
 
-kl_penalty_off = Check(**RECORDS["kl_penalty_off"], find=_off)
-
-
 def _penalty(run: Run) -> tuple[float, float, str] | None:
     """Return (penalty of a first completion, what its reward can vary by, how that is known), or None."""
     if run.traits.kl_place == "loss":
@@ -107,7 +106,8 @@ def penalty_pays(run: Run) -> str:
     return f"at the start the KL penalty took {number(found[0])} from the reward of a completion, and {found[2]}"
 
 
-def _outweighs(run: Run) -> Result:
+@check()
+def kl_penalty_outweighs(run: Run) -> Result:
     found = _penalty(run)
     if found is None:
         return Unknown("it takes a KL in the reward, its coefficient, the lengths and the range of the rewards")
@@ -128,8 +128,3 @@ def _outweighs(run: Run) -> Result:
         (f"coefficient {number(float(coefficient[0]))}, KL {number(float(kl.values[0]))} nats per completion",),
         change=better,
     )
-
-
-kl_penalty_outweighs = Check(
-    **RECORDS["kl_penalty_outweighs"], find=_outweighs, applies=lambda run: run.traits.kl_place != "loss"
-)

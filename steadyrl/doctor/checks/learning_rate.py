@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result
+from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
-from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower, times
+from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
@@ -38,7 +38,8 @@ LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, whic
 SHOWN = 2  # signs that have to agree
 
 
-def _too_high(run: Run) -> Result:
+@check()
+def learning_rate_too_high(run: Run) -> Result:
     direct, size = large_signs(run), update_size(run)
     alone = None if size is None else first_lasting(size, size.values > LOST_UPDATE, 1)
     if alone is not None:
@@ -123,12 +124,8 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
     return float(old), float(np.median(after.values[-LASTING:]))
 
 
-learning_rate_too_high = Check(
-    **RECORDS["learning_rate_too_high"], find=_too_high, changes={"epochs": calmer, "learning_rate": slower}
-)
-
-
-def _too_low(run: Run) -> Result:
+@check()
+def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
     if nothing_to_learn(run) or direction(reward) != 0:
         return None
@@ -186,8 +183,3 @@ def _low_cause(run: Run) -> tuple[str, list[str]]:
         run.settings.get("dtype") == "bfloat16", BF16_RATE, "the weights are bfloat16")  # fmt: skip
     known = [told for applies, limit, told in low if applies and rate is not None and rate <= limit]
     return "learning_rate", [*known, *_rate(run)]
-
-
-learning_rate_too_low = Check(
-    **RECORDS["learning_rate_too_low"], find=_too_low, changes={"learning_rate": times("learning_rate", 10.0)}
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result
+from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.ending import cut_off
 from steadyrl.doctor.checks.kl_penalty import penalty_pays
 from steadyrl.doctor.series import Run
@@ -25,7 +25,8 @@ REPEATS_MORE = 0.2  # growth of the share of repeated 3-grams
 OPENING = 3  # rows: what breaks within seven steps is over in the first tenth of a run
 
 
-def _collapse(run: Run) -> Result:
+@check()
+def length_collapse(run: Run) -> Result:
     length = run.needed("length")
     start, end = max(head(length, 0.0, OPENING), head(length)), tail(length, least=OPENING)
     if not fell(run, "length") or end >= COLLAPSED * start:
@@ -92,10 +93,8 @@ def correlation(run: Run, changes: bool) -> float:
     return float(a @ b) / power if power > 0 else 0.0
 
 
-length_collapse = Check(**RECORDS["length_collapse"], find=_collapse)
-
-
-def _explosion(run: Run) -> Result:
+@check()
+def length_explosion(run: Run) -> Result:
     length, reward = run.needed("length"), run.needed("reward")
     lengths, repeats, cut = measure(length), run.get("repetition"), cut_off(run)
     start, end = head(length), tail(length)
@@ -123,10 +122,8 @@ def _explosion(run: Run) -> Result:
     )
 
 
-length_explosion = Check(**RECORDS["length_explosion"], find=_explosion)
-
-
-def _repetition(run: Run) -> Result:
+@check()
+def repetition(run: Run) -> Result:
     share = run.needed("repetition")
     found = measure(share)
     if found is None or not found.rose or found.end <= found.first + REPEATS_MORE:
@@ -135,6 +132,3 @@ def _repetition(run: Run) -> Result:
     pays = ", and the reward rose meanwhile: loops are rewarded" if learns(run) else ""
     told = f"{found.end:.0%} of the word triples are repetitions, {found.first:.0%} at the start{pays}"
     return Found("grew", "warning", since, told, (levels("the share", share),))
-
-
-repetition = Check(**RECORDS["repetition"], find=_repetition)

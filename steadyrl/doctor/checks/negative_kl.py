@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.sampler import sampling_gap, warps_by_settings
-from steadyrl.doctor.remedies import go_back, plain_sampling
+from steadyrl.doctor.remedies import go_back
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, within
 from steadyrl.doctor.statistics.signals import long_run_error, tail
@@ -47,7 +47,8 @@ class _Below:
     at_start: bool
 
 
-def _negative(run: Run) -> Result:
+@check()
+def negative_kl(run: Run) -> Result:
     kl = _signed(run)
     if kl is None:
         why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
@@ -147,6 +148,3 @@ def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
         return None
     one, three = float(np.median(k1.values)), float(np.median(k3.values))
     return three - one, three / max(abs(one), 1e-12)
-
-
-negative_kl = Check(**RECORDS["negative_kl"], find=_negative, changes={"warped_sampling": plain_sampling})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result
-from steadyrl.doctor.remedies import times
+from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.signals import first_lasting
 
@@ -27,7 +26,8 @@ LOG_PROBS = ("log_probs", "log-probabilities or their ratio overflowed first: a 
 LASTING = 3  # points in a row: a single one can be a skipped step
 
 
-def _non_finite(run: Run) -> Result:
+@check()
+def non_finite(run: Run) -> Result:
     broken = {name: bad for name in ORDER for several in run.series.get(name, ()) if len(bad := _bad_steps(several))}
     if not broken:
         return None
@@ -63,6 +63,3 @@ def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:
         return False
     same = np.append(False, np.diff(loss.values) == 0) & np.isin(loss.steps, broken["grad_norm"])
     return first_lasting(loss, same, LASTING - 1) is not None
-
-
-non_finite = Check(**RECORDS["non_finite"], find=_non_finite, changes={"log_probs": times("learning_rate", 1 / 3)})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.remedies import calmer, learning_rate, times, to
+from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
@@ -35,7 +35,8 @@ SPIKES_THAT_COUNT = 3
 ADVANTAGE_SPIKE = 3.0  # times the median
 
 
-def _ratio(run: Run) -> Result:
+@check()
+def ratio_off(run: Run) -> Result:
     found = _ratio_out(run)
     if found is None:
         return None
@@ -78,7 +79,8 @@ def _warming(run: Run) -> bool:
     return logged is not None and most is not None and float(logged.values[0]) < WARMING * most
 
 
-def _clips(run: Run) -> Result:
+@check(when=lambda run: not clips_by_design(run) and learning_moves(run))
+def clip_fraction_high(run: Run) -> Result:
     clipped = run.needed("clip_fraction")
     updates = updates_per_step(run)
     grouped = run.traits.critic is False and (updates is None or updates <= FEW_UPDATES)
@@ -131,7 +133,8 @@ def _epochs(run: Run) -> float | None:
     return setting(run, "epochs") if logged is None else float(np.median(logged.values))
 
 
-def _policy_spikes(run: Run) -> Result:
+@check()
+def policy_loss_spikes(run: Run) -> Result:
     loss, ratio, greatest, size = (
         run.needed("loss_policy"),
         run.get("ratio_mean"),
@@ -169,13 +172,3 @@ def _policy_spikes(run: Run) -> Result:
         f"the policy loss jumps at {len(steps)} steps together with the ratios",
         (f"steps {', '.join(str(step) for step in steps[:5])}{' ...' if len(steps) > 5 else ''}", because),
     )
-
-
-ratio_off = Check(**RECORDS["ratio_off"], find=_ratio, changes={"learning_rate": calmer})
-clip_fraction_high = Check(
-    **RECORDS["clip_fraction_high"],
-    find=_clips,
-    applies=lambda run: not clips_by_design(run) and learning_moves(run),
-    changes={"epochs": to(epochs=1), "learning_rate": times("learning_rate", 0.5)},
-)
-policy_loss_spikes = Check(**RECORDS["policy_loss_spikes"], find=_policy_spikes, changes={"learning_rate": calmer})

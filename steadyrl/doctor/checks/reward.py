@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.remedies import learning_rate, more_samples, slower, times
+from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import drop, measure
 from steadyrl.doctor.statistics.readings import (
@@ -36,12 +36,8 @@ STEEP = 10.0  # times the median gradient norm, around the step at which the rew
 HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 
 
-def learning_reward(run: Run) -> bool:
-    """Return False for supervised training, whose rewards are those of given texts."""
-    return run.traits.trains_on != "given"
-
-
-def _flat(run: Run) -> Result:
+@check()
+def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
     slope, detectable = trend(reward), smallest_detectable(reward)
     if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or _rose(reward):
@@ -101,15 +97,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
 
-reward_flat = Check(
-    **RECORDS["reward_flat"],
-    find=_flat,
-    applies=learning_reward,
-    changes={"no_signal": more_samples, "not_moving": times("learning_rate", 5.0)},
-)
-
-
-def _constant(run: Run) -> Result:
+@check()
+def reward_constant(run: Run) -> Result:
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     last = float(reward.values[-1])
     other = np.flatnonzero(np.abs(reward.values - last) > SAME * max(abs(last), 1e-3))
@@ -158,10 +147,8 @@ def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.
     return "broke", "critical", "after it varied: an engine died, or the policy writes one text only"
 
 
-reward_constant = Check(**RECORDS["reward_constant"], find=_constant, applies=learning_reward)
-
-
-def _falling(run: Run) -> Result:
+@check()
+def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
     wanted = worth_having(run, float(np.median(reward.values)))
     lost, blocks = drop(reward), measure(reward)
@@ -213,14 +200,3 @@ def _fall_cause(run: Run) -> tuple[str, str]:
         if blocks is not None and blocks.rose and blocks.end - blocks.first > RISEN_SHARE:
             return "bad_texts", f", while the share of {quantity} completions grew to {blocks.end:.0%}"
     return "unknown", ""
-
-
-reward_falling = Check(
-    **RECORDS["reward_falling"],
-    find=_falling,
-    applies=learning_reward,
-    changes={
-        "large_update": lambda run: {**slower(run), "max_grad_norm": 1.0},
-        "unknown": times("learning_rate", 1 / 3),
-    },
-)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.checks.reward import learning_reward
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import levels, number, reward_spread
 from steadyrl.doctor.statistics.signals import MIN_STEPS, bursts, first_lasting, head, tail
@@ -20,7 +19,8 @@ OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
 USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
 
 
-def _unscored(run: Run) -> Result:
+@check()
+def reward_unscored(run: Run) -> Result:
     share = run.needed("reward_unscored")
     start, level = head(share), tail(share, LATE)
     if level <= UNSCORED_WARN:
@@ -35,10 +35,8 @@ def _unscored(run: Run) -> Result:
     )
 
 
-reward_unscored = Check(**RECORDS["reward_unscored"], find=_unscored)
-
-
-def _scale(run: Run) -> Result | list[Result]:
+@check()
+def reward_scale(run: Run) -> Result | list[Result]:
     spread = reward_spread(run)
     if spread is None:
         return Unknown("the log has no spread of the rewards", ("reward_std",))
@@ -92,6 +90,3 @@ def _outlying(series: Series, far: np.ndarray, top: int) -> Found:
     told = f"single rewards lie far beyond the others at {len(far)} steps: {name} is up to {most}"
     shown = f"{name} is {usual} usually, {most} at step {series.steps[top]}"
     return Found("outliers", "warning", int(series.steps[far[0]]), told, (shown,))
-
-
-reward_scale = Check(**RECORDS["reward_scale"], find=_scale, applies=learning_reward)

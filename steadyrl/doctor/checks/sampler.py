@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.remedies import plain_sampling
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, long_run_error, tail
@@ -132,7 +131,8 @@ def warps_by_settings(run: Run) -> str:
     return f"log-probs are of raw logits, while sampling has {' and '.join(warping)}" if warping else ""
 
 
-def _warped(run: Run) -> Result:
+@check()
+def warped_sampling(run: Run) -> Result:
     gap, stated, temperature = sampling_gap(run), warps_by_settings(run), setting(run, "temperature")
     if gap is None and not stated:
         why = "it needs the exact entropy and the mean -log p of the sampled tokens, over the same tokens, of 8 steps"
@@ -156,15 +156,8 @@ def _warped(run: Run) -> Result:
     )
 
 
-warped_sampling = Check(
-    **RECORDS["warped_sampling"],
-    find=_warped,
-    applies=lambda run: run.traits.trains_on == "sampled",
-    changes={"temperature_or_truncation": plain_sampling, "high_temperature_or_stale_weights": plain_sampling},
-)
-
-
-def _differs(run: Run) -> Result:
+@check()
+def sampler_mismatch(run: Run) -> Result:
     found = _mismatch(run)
     if found is None:
         return None
@@ -214,11 +207,3 @@ def _mismatch_cause(run: Run, apart: Series, lost: bool) -> tuple[str, tuple[str
     if first < GROWN * last:
         return "stale_weights", (f"it was {number(first)} at the first step and grew to {number(last)}",)
     return "precision", (f"it is there from the first step ({number(first)})",)
-
-
-sampler_mismatch = Check(
-    **RECORDS["sampler_mismatch"],
-    find=_differs,
-    applies=lambda run: run.traits.trains_on != "given",
-    changes={"warped_sampling": plain_sampling},
-)

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.checks.reward import learning_reward, shows_no_gain
-from steadyrl.doctor.remedies import both, more_samples, to
+from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, tail
@@ -49,7 +48,8 @@ def signal_lost(run: Run) -> tuple[Series, str] | None:
     return None
 
 
-def _no_signal(run: Run) -> Result:
+@check()
+def no_signal_groups(run: Run) -> Result:
     reward = run.get("reward")
     if run.traits.critic:  # its baseline is the value head: equal rewards of a prompt still teach
         return None if reward is not None and np.ptp(reward.values) else Unknown("the reward never changes")
@@ -96,19 +96,8 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     return "same_answers", f"the completions of a prompt agree, some right, some wrong ({shown})"
 
 
-no_signal_groups = Check(
-    **RECORDS["no_signal_groups"],
-    find=_no_signal,
-    applies=lambda run: run.traits.trains_on == "sampled",
-    changes={
-        "too_hard": more_samples,
-        "same_answers": both(to(temperature=1.0), more_samples),
-        "unknown": more_samples,
-    },
-)
-
-
-def _baseline(run: Run) -> Result:
+@check()
+def advantage_baseline(run: Run) -> Result:
     told = _equals_reward(run)
     severity: Severity = "warning"
     if run.traits.grouped and setting(run, "samples_per_prompt") == 1:
@@ -151,15 +140,8 @@ def _equals_reward(run: Run) -> str | None:
     return f"the mean advantage follows the mean reward (correlation {number(along)}, slope {number(slope)})"
 
 
-advantage_baseline = Check(
-    **RECORDS["advantage_baseline"],
-    find=_baseline,
-    applies=lambda run: not run.traits.critic and run.traits.trains_on == "sampled",
-    changes={"single_sample": to(samples_per_prompt=8)},
-)
-
-
-def _idle(run: Run) -> Result | list[Result]:
+@check()
+def reward_part_idle(run: Run) -> Result | list[Result]:
     parts = run.parts("reward_part/")
     idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
     if not idle or len(idle) == len(parts):
@@ -184,6 +166,3 @@ def _never_moves(run: Run, name: str, part: Series) -> bool:
     spread = run.get(f"reward_part_std/{name}")
     long = len(part) >= IDLE_ROWS and len(part) * run.averaged_over >= IDLE_STEPS
     return long and not np.ptp(part.values) and (spread is None or not spread.values.any())
-
-
-reward_part_idle = Check(**RECORDS["reward_part_idle"], find=_idle, applies=learning_reward)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.doctor.check import RECORDS, Check, Found, Result, Unknown
-from steadyrl.doctor.remedies import both, times, to
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts
@@ -29,12 +28,8 @@ ADVANTAGE_FLOOR = 0.05  # standard deviations; a mean below it shifts no update 
 ADVANTAGE_SE = 3.0
 
 
-def has_critic(run: Run) -> bool:
-    """Return False for training without a value head."""
-    return run.traits.critic is not False
-
-
-def _value_spikes(run: Run) -> Result:
+@check()
+def value_loss_spikes(run: Run) -> Result:
     series = run.needed("loss_value")
     if len(series) <= BURSTS_FROM:
         return Unknown(f"{len(series)} steps are too few to tell what is usual")
@@ -53,16 +48,8 @@ def _value_spikes(run: Run) -> Result:
     return Found(cause, "warning", since, f"the value loss spikes from step {since} on: {told}", (shown,))
 
 
-_THIRD = times("learning_rate", 1 / 3)
-value_loss_spikes = Check(
-    **RECORDS["value_loss_spikes"],
-    find=_value_spikes,
-    applies=has_critic,
-    changes={"kl": both(_THIRD, to(epochs=1)), "unknown": _THIRD},
-)
-
-
-def _explains_little(run: Run) -> Result:
+@check()
+def explained_variance_low(run: Run) -> Result:
     series = run.needed("explained_variance")
     warm = max(MIN_STEPS, int(WARM_SHARE * len(series)))
     if len(series) < warm + MIN_STEPS:
@@ -102,10 +89,8 @@ def _low_cause(run: Run, low: float) -> tuple[str, str]:
     return "untrained_head", "the error is wider than the returns themselves, not merely shifted"
 
 
-explained_variance_low = Check(**RECORDS["explained_variance_low"], find=_explains_little, applies=has_critic)
-
-
-def _advantage(run: Run) -> Result:
+@check()
+def advantage_off(run: Run) -> Result:
     series, spread, completions = run.needed("advantage_mean"), run.get("advantage_std"), setting(run, "batch_size")
     grouped = run.traits.grouped is True
     if run.trainer == "steadyrl" and not grouped:
@@ -131,11 +116,3 @@ def _advantage(run: Run) -> Result:
         + (longer if grouped else "they are not centred over the tokens that train"),
         (f"block medians beyond {number(limit)} with one sign, their median {number(level)}",),
     )
-
-
-advantage_off = Check(
-    **RECORDS["advantage_off"],
-    find=_advantage,
-    applies=lambda run: run.traits.trains_on == "sampled",
-    changes={"not_whitened": to(whitened=True)},
-)
