@@ -57,11 +57,12 @@ def make_command(
     study: Annotated[Path, _FILE],
     key: Annotated[str, typer.Argument(help="the name of the run's folder")],
     quick: Annotated[bool, _QUICK] = False,
+    seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
 ) -> None:
     """Make one run of a study; a launcher starts this command."""
     with interruptible() as interrupts, interrupts.within_steps():
-        make_one(read_study(study, quick), folder, key, lambda: interrupts.asked)
+        make_one(read_study(study, quick, seeds), folder, key, lambda: interrupts.asked)
     if interrupts.asked:
         raise typer.Exit(130)
 

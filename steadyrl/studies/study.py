@@ -250,7 +250,10 @@ def _command(study: Study, root: Path, job: Job) -> Command:
     """Return the command that makes one run; it starts where this process was started."""
     log = (folder_of(study, root) / "logs" / f"{job.key}.log").absolute()
     log.parent.mkdir(parents=True, exist_ok=True)
-    words = ("study", "make", str(study.path), job.key, "--folder", str(root), *(["--quick"] if study.quick else []))
+    version = ["--quick"] if study.quick else []
+    if study.seeds == tuple(study.file.seeds[: len(study.seeds)]):
+        version += ["--seeds", str(len(study.seeds))]
+    words = ("study", "make", str(study.path), job.key, "--folder", str(root), *version)
     return Command(job.key, (sys.executable, "-m", "steadyrl", *words), Path.cwd(), log)
 
 

@@ -95,6 +95,18 @@ def test_a_machine_that_does_not_see_the_folder_makes_no_run(study, tmp_path):
     assert not (tmp_path / "one").exists()
 
 
+def test_a_machine_makes_the_runs_of_further_seeds_of_the_quick_version(study, tmp_path):
+    study.path.write_text(
+        study.path.read_text().replace("seeds = [0]", "seeds = [0, 1]").replace("dies_once", "share_of_a")
+    )
+    quick = read_study(study.path, quick=True, seeds=2)
+    machine = Elsewhere()
+    run_study(quick, tmp_path, machine)
+    for command in machine.started:
+        assert CliRunner().invoke(app, command.argv[4:]).exception is None
+    assert [find_run(folder_of(quick, tmp_path), job) is not None for job in jobs(quick)] == [True, True]
+
+
 def test_a_run_of_a_study_that_has_changed_is_refused(study, tmp_path):
     with pytest.raises(ConfigError, match=r"has no run 'one-s0-0'; it has changed since the run was queued"):
         make_one(study, tmp_path, "one-s0-0", lambda: False)
