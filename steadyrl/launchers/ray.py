@@ -75,7 +75,8 @@ class Ray:
             if info.status in _ENDED:
                 del self._jobs[job]
                 code = 0 if info.status == "SUCCEEDED" else info.driver_exit_code
-                found.append(Ended(name, code, _line(info.message or info.status.value)))
+                # The message repeats the log of a command that failed, and says why another one could not be begun.
+                found.append(Ended(name, code, info.status.value if code is not None else _line(info.message or "")))
         self._fill()
         found, self._not_begun = [*found, *self._not_begun], []
         return found

@@ -31,7 +31,7 @@ _ENDED = (
     "PREEMPTED",
     "TIMEOUT",
 )
-_FORGOTTEN = "Invalid job id"  # what squeue says of a job some minutes after its end
+_FORGOTTEN = "Invalid job id"  # what scancel says of a job that ended, and squeue some minutes after its end
 
 
 _IN_QUEUE = ("--noheader", "--array", "--states=all", "--Format=JobArrayID:40,State:30,exit_code:20")
@@ -105,11 +105,10 @@ class Slurm:
 
     def stop(self) -> None:
         """Cancel what waits, and send SIGTERM to what runs."""
-        if not self._tasks:
-            return
         self._asked = 0.0
-        _ask(["scancel", "--quiet", "--state=PENDING", *self._arrays()])
-        _ask(["scancel", "--quiet", "--batch", "--signal=TERM", *self._arrays()])
+        for array in self._arrays():
+            _known(["scancel", "--state=PENDING", array])
+            _known(["scancel", "--batch", "--signal=TERM", array])
 
     def _arrays(self) -> list[str]:
         return sorted({task.partition("_")[0] for task in self._tasks})
@@ -124,13 +123,7 @@ def _script(commands: Sequence[Command]) -> str:
 def _queue(arrays: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str]]]:
     """Yield the tasks that SLURM still holds, those that ended some minutes ago included: exit status and state."""
     for array in arrays:
-        try:
-            said = _ask(["squeue", f"--jobs={array}", *_IN_QUEUE])
-        except EngineError as error:
-            if _FORGOTTEN in str(error):
-                continue
-            raise
-        for line in said.splitlines():
+        for line in _known(["squeue", f"--jobs={array}", *_IN_QUEUE]).splitlines():
             task, state, status = line.split()
             yield task, _end(state, os.waitstatus_to_exitcode(int(status)))
 
@@ -151,6 +144,16 @@ def _accounts(tasks: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str
 def _end(state: str, code: int) -> tuple[int | None, str]:
     """Return how a task ended; one that was cancelled before it began has a code of 0 that says nothing."""
     return (None if state == "CANCELLED" and not code else code), state
+
+
+def _known(argv: list[str]) -> str:
+    """Return what a command of SLURM prints of an array; nothing where SLURM holds none of its tasks any more."""
+    try:
+        return _ask(argv)
+    except EngineError as error:
+        if _FORGOTTEN in str(error):
+            return ""
+        raise
 
 
 def _ask(argv: list[str], script: str = "") -> str:

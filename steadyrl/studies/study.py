@@ -227,7 +227,7 @@ def _spread(
         run = find_run(folder, job)
         state = state_of(run, _rules(study, job))
         if run is not None and (state in DONE or (state == "cut" and enough())):
-            follow.event((job.key, "end", run.status))
+            follow.event((job.key, "end", run.status if state in DONE else "interrupted"))
             return False
         if enough():
             return False

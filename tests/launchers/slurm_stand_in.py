@@ -109,7 +109,8 @@ def sacct(tasks, argv):
 
 def scancel(tasks, argv):
     assert argv[-1] == "1"
-    assert "--quiet" in argv
+    if not any(map(is_live, tasks.values())):
+        sys.exit("scancel: error: Kill job error on job id 1: Invalid job id specified")
     for task in tasks.values():
         if "--state=PENDING" in argv and task["state"] == "PENDING":
             task["state"] = "CANCELLED"

@@ -95,6 +95,17 @@ def test_stopping_cancels_what_waits_and_asks_what_runs_to_end(cluster, tmp_path
     assert until_ended(launcher, 2) == [Ended("a", 130, "FAILED"), Ended("b", None, "CANCELLED")]
 
 
+def test_stopping_when_the_last_task_has_just_ended_is_no_error(cluster, tmp_path):
+    launcher = choose("slurm", {}, (), 1)
+    launcher.start([command(tmp_path, "a", "true")])
+    until = time.monotonic() + 30
+    while not (cluster / "1_0.status").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    launcher.stop()
+    assert until_ended(launcher, 1) == [Ended("a", 0, "COMPLETED")]
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["accounting", "no accounting"])
 def test_a_task_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(cluster, tmp_path, kept):
     launcher = choose("slurm", {}, (), 1)
