@@ -9,9 +9,12 @@ import typer
 
 from steadyrl import config as configs
 from steadyrl.cli.interrupts import interruptible
+from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import note
 from steadyrl.errors import ConfigError
-from steadyrl.studies.tune import Follow, Options, Space, tune
+from steadyrl.studies.claim import awaited
+from steadyrl.studies.tune import CLAIMS, Follow, Options, Space, tune
+from steadyrl.studies.tune_together import tune_together
 
 
 def tune_command(
@@ -23,20 +26,32 @@ def tune_command(
         list[str] | None, typer.Option(help="another setting: algorithm.args.kl_coef=0.001:0.1, or update.epochs=1:4")
     ] = None,
     folder: Annotated[Path, typer.Option(help="where the search is; one that was cut goes on")] = Path("runs/tune"),
+    processes: Annotated[int, typer.Option("--jobs", min=1, help="processes that share the search")] = 1,
+    launcher: Annotated[str, LAUNCHER] = "",
+    launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
 ) -> None:
     """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
     settings = configs.load(config, overrides or [])
     per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
     options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
+    where = chosen(launcher, launcher_args or [], processes)
     with interruptible() as interrupts, interrupts.within_steps():
-        result = tune(settings, folder, options, Follow(note, lambda: interrupts.asked))
+        follow = Follow(note, lambda: interrupts.asked)
+        if where is None:
+            result = tune(settings, folder, options, follow)
+        else:
+            words = ["tune", str(config), *(overrides or []), "--folder", str(folder)]
+            words += ["--samples", str(options.samples), "--seeds", str(seeds)]
+            words += [word for bounds in also or [] for word in ("--also", bounds)]
+            result = tune_together(where, processes, words, folder, follow)
     if result is None:
         note("stopped; go on with the same command")
         raise typer.Exit(130)
     _show(result)
     from steadyrl.report.tune import write_tune  # matplotlib takes a second to load
 
-    print(f"report: {write_tune(folder)}")
+    with awaited(folder / CLAIMS / "result"):
+        print(f"report: {write_tune(folder)}")
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float, bool]]:

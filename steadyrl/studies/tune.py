@@ -1,41 +1,48 @@
 """Finds a learning rate (and a KL coefficient, ...) within a budget of samples: a range test, then Optuna, then seeds.
 
     FOLDER/range.json       the range test
-    FOLDER/search.log       Optuna's own storage: several processes can work on one search
+    FOLDER/search.log       Optuna's own storage
     FOLDER/trials/          the runs, one folder each
+    FOLDER/claims/          which process makes what, as locks
     FOLDER/result.json      the config to use, every trial, and how sure it is
 
 The sampler is TPE. The doctor's critical findings are constraints: a trial that has one is not feasible, whatever it
 scores. Successive halving ends trials early by their held-out score, which is measured on the same problems with the
 same seeds for all. The best few are repeated with other seeds.
+
+Several processes may work on one search, also on several machines that share the folder. One makes the range test. Then
+each makes trials of its own, and repeats of the best ones, until there is nothing left to do. What a process had begun
+when it was lost is free for the others.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from steadyrl import config as configs
-from steadyrl import launch, plugins
+from steadyrl import plugins
 from steadyrl.config import Config
-from steadyrl.doctor.examine import diagnose
-from steadyrl.errors import ConfigError, SteadyError
+from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir, read_json, write_json
-from steadyrl.studies.measure import heldout_mean
+from steadyrl.studies.claim import awaited, claimed
 from steadyrl.studies.rate_range import Point, Range, range_test
 from steadyrl.studies.seeds import difference, interquartile_mean
+from steadyrl.studies.trial import RUNGS, Trial, best_first, make_trial
 from steadyrl.train import Watch
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
-RUNGS = 4  # held-out evaluations of a trial; the pruner halves at them
 FINALISTS = 3
 RATE = "update.learning_rate"
 RESULT = "result.json"
+CLAIMS = "claims"
+_POLL_S = 0.5  # between looks at what other processes have done
 
 
 @dataclass(frozen=True)
@@ -64,31 +71,6 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One run of the search.
-
-    Attributes:
-        settings: What was tried, by dotted name.
-        seed: Its seed.
-        score: Held-out score at its end; None where there is none.
-        critical: The doctor's critical findings.
-        steps: Made.
-        state: "finished", "pruned" or "failed".
-    """
-
-    settings: Mapping[str, float]
-    seed: int
-    score: float | None
-    critical: tuple[str, ...]
-    steps: int
-    state: str
-
-    def record(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**self.__dict__, "settings": dict(self.settings), "critical": list(self.critical)}
-
-
-@dataclass(frozen=True)
 class Follow:
     """How a user interface follows a search: ``note`` is called with lines, ``stop`` asked after every step."""
 
@@ -109,35 +91,48 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     follow = follow or Follow()
     optuna = plugins.require("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    per_run = config.run.steps * config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    per_run = config.run.steps * _samples(config)
     found = _range(config, folder, follow)
+    if found is None:
+        return None
     if options.samples < found.samples + per_run:
         raise ConfigError(
             f"the budget is {options.samples} samples; the range test took {found.samples} and one run takes "
             f"{per_run}. Give at least {found.samples + (options.seeds + 1) * per_run}, or lower run.steps"
         )
-    search = _search(optuna, config, folder)
-    reserved = per_run * (options.seeds - 1) * FINALISTS
-    if not search.trials:
-        search.enqueue_trial({RATE: found.centre})
-    while _used(search, config) + per_run + reserved <= options.samples - found.samples or not _done(search):
-        if not _one_trial(optuna, search, config, folder, (found, options.space), follow):
-            return None
-    trials = [_read(trial) for trial in search.trials if "trial" in trial.user_attrs]
+    with awaited(folder / CLAIMS / "trials"):
+        study = _study(optuna, config, folder)
+        if not study.trials:
+            study.enqueue_trial({RATE: found.centre})
+    budget = options.samples - found.samples - per_run * (options.seeds - 1) * FINALISTS
+    if not _all_trials(_Search(optuna, study, config, folder, found, options.space, follow), budget):
+        return None
+    trials = [_read(trial) for trial in study.trials if "trial" in trial.user_attrs]
     finals = _finals(config, folder, trials, options, follow)
     if finals is None:
         return None
     result = _result(config, found, trials, finals)
-    write_json(folder / RESULT, result)
+    with awaited(folder / CLAIMS / "result"):
+        write_json(folder / RESULT, result)
     return result
 
 
-def _range(config: Config, folder: Path, follow: Follow) -> Range:
-    """Return the range test, made now or before."""
+def _range(config: Config, folder: Path, follow: Follow) -> Range | None:
+    """Return the range test, made now, before, or by another process; None where the user stopped the wait for it."""
     file = folder / "range.json"
-    if file.is_file():
-        kept = read_json(file)
-        return Range(tuple(Point(**p) for p in kept["points"]), kept["centre"], kept["samples"], kept["before"])
+    while not file.is_file():
+        with claimed(folder / CLAIMS / "range") as mine:
+            if mine and not file.is_file():
+                _make_range(config, file, follow)
+        if follow.stop():
+            return None
+        if not mine:
+            time.sleep(_POLL_S)
+    kept = read_json(file)
+    return Range(tuple(Point(**p) for p in kept["points"]), kept["centre"], kept["samples"], kept["before"])
+
+
+def _make_range(config: Config, file: Path, follow: Follow) -> None:
     follow.note("range test: one step at each rate")
     found = range_test(
         config,
@@ -152,10 +147,9 @@ def _range(config: Config, folder: Path, follow: Follow) -> Range:
     )
     kept = {"points": [p.record() for p in found.points], "centre": found.centre, "samples": found.samples}
     write_json(file, {**kept, "before": found.before})
-    return found
 
 
-def _search(optuna: Any, config: Config, folder: Path) -> Any:
+def _study(optuna: Any, config: Config, folder: Path) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     backend = optuna.storages.journal.JournalFileBackend(str(folder / "search.log"))
     step = max(1, config.run.steps // RUNGS)
@@ -164,19 +158,73 @@ def _search(optuna: Any, config: Config, folder: Path) -> Any:
         study_name="tune",
         direction="maximize",
         load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=config.run.seed, n_startup_trials=4),
         pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=step, reduction_factor=2),
     )
 
 
-def _one_trial(
-    optuna: Any, search: Any, config: Config, folder: Path, where: tuple[Range, Space], follow: Follow
-) -> bool:
+def _sampler(optuna: Any, config: Config, number: int) -> Any:
+    """Return a sampler that no other process has: with equal seeds two of them would try the same rates."""
+    return optuna.samplers.TPESampler(seed=config.run.seed + number, n_startup_trials=4, constant_liar=True)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What all trials share: Optuna and its study, the config and the folder, the rates and other settings to try."""
+
+    optuna: Any
+    study: Any
+    config: Config
+    folder: Path
+    found: Range
+    space: Space
+    follow: Follow
+
+
+def _all_trials(search: _Search, budget: int) -> bool:
+    """Make trials, beside other processes, until the budget is spent; return False where the user stopped it."""
+    per_run = _samples(search.config) * search.config.run.steps
+    while not search.follow.stop():
+        with ExitStack() as held:
+            trial = None
+            with awaited(search.folder / CLAIMS / "trials"):
+                others = _made_by_others(search)
+                spent = _used(search.study, search.config) + (others + 1) * per_run > budget
+                if not spent or not (others or _done(search.study)):
+                    search.study.sampler = _sampler(search.optuna, search.config, len(search.study.trials))
+                    trial = search.study.ask()
+                    held.enter_context(claimed(_claim(search.folder, trial.number)))
+            if trial is not None:
+                if not _one_trial(search, trial):
+                    return False
+            elif not others:
+                return True
+            else:  # one of them may be pruned, and leave a part of the budget
+                time.sleep(_POLL_S)
+    return False
+
+
+def _claim(folder: Path, number: int) -> Path:
+    return folder / CLAIMS / f"trial-{number:03d}"
+
+
+def _made_by_others(search: _Search) -> int:
+    """Return how many trials other processes are making, and give up those whose process was lost."""
+    others, states = 0, search.optuna.trial.TrialState
+    for trial in search.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+        with claimed(_claim(search.folder, trial.number)) as lost:
+            if lost:
+                search.study.tell(trial.number, state=states.FAIL)
+            else:
+                others += 1
+    return others
+
+
+def _one_trial(search: _Search, trial: Any) -> bool:
     """Make a trial; return False where the user stopped it."""
-    found, space = where
-    trial = search.ask()
+    config, folder, follow, found = search.config, search.folder, search.follow, search.found
+    failed = search.optuna.trial.TrialState.FAIL
     settings = {RATE: trial.suggest_float(RATE, found.centre / BELOW, min(10.0, found.centre * ABOVE), log=True)}
-    for name, (low, high, whole) in space.bounds.items():
+    for name, (low, high, whole) in search.space.bounds.items():
         settings[name] = (
             trial.suggest_int(name, int(low), int(high), log=True)
             if whole
@@ -191,58 +239,21 @@ def _one_trial(
             pruned.append(bool(trial.should_prune()))
 
     watch = Watch(step=step, stop=lambda: follow.stop() or any(pruned))
-    made = _run(config, settings, config.run.seed, folder / "trials" / f"{trial.number:03d}", watch)
+    made = make_trial(config, settings, config.run.seed, folder / "trials" / f"{trial.number:03d}", watch)
     if follow.stop():
-        search.tell(trial, state=optuna.trial.TrialState.FAIL)
+        search.study.tell(trial, state=failed)
         return False
     trial.set_constraint("critical", float(len(made.critical)))
     trial.set_user_attr("trial", json.dumps(made.record()))
     if made.score is None:
-        search.tell(trial, state=optuna.trial.TrialState.FAIL)
+        search.study.tell(trial, state=failed)
     else:
-        search.tell(trial, made.score)
+        search.study.tell(trial, made.score)
     shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in settings.items())
     score = "no score" if made.score is None else f"score {made.score:.4f}"
     why = f"; critical: {', '.join(made.critical)}" if made.critical else ""
     follow.note(f"trial {trial.number}: {shown}: {score}, {made.steps} steps, {made.state}{why}")
     return True
-
-
-def _run(config: Config, settings: Mapping[str, float], seed: int, place: Path, watch: Watch) -> Trial:
-    """Make a run of the search, and measure it."""
-    every = max(1, config.run.steps // RUNGS)
-    overrides = [*(f"{name}={value}" for name, value in settings.items()), f"run.seed={seed}"]
-    plain = configs.dump(configs.resolve(configs.dump(config), [*overrides, f"evaluate.every={every}"]))
-    plain["run"] |= {"folder": str(place), "checkpoint_every": config.run.steps, "preflight": "off"}
-    try:
-        launch.run(plain, watch=watch)
-        state = "finished"
-    except SteadyError:
-        state = "failed"
-    runs = sorted(place.iterdir()) if place.is_dir() else []
-    if not runs:
-        return Trial(settings, seed, None, (), 0, "failed")
-    run = RunDir(runs[-1])
-    if state == "finished" and run.status != "finished":
-        state = "pruned"
-    return Trial(settings, seed, _score(run), _critical(run), len(run.metrics()), state)
-
-
-def _score(run: RunDir) -> float | None:
-    """Return the score at the end; of a run that was pruned the last one that was measured."""
-    after = heldout_mean(run, "after", "metric")
-    if after is not None:
-        return after
-    name = f"heldout/{run.info().get('metric') or 'reward'}"
-    known = [record[name] for record in run.metrics() if isinstance(record.get(name), int | float)]
-    return float(known[-1]) if known else None
-
-
-def _critical(run: RunDir) -> tuple[str, ...]:
-    if not run.metrics():
-        return ()
-    found = (f.check for one in diagnose(run.path) for f in one.findings if f.severity == "critical")
-    return tuple(dict.fromkeys(found))
 
 
 def _metric(folder: Path, number: int) -> str:
@@ -251,48 +262,61 @@ def _metric(folder: Path, number: int) -> str:
 
 
 def _read(trial: Any) -> Trial:
-    kept = json.loads(trial.user_attrs["trial"])
-    return Trial(**{**kept, "critical": tuple(kept["critical"])})
+    return Trial.read(json.loads(trial.user_attrs["trial"]))
 
 
-def _done(search: Any) -> bool:
-    return any("trial" in trial.user_attrs for trial in search.trials)
+def _done(study: Any) -> bool:
+    return any("trial" in trial.user_attrs for trial in study.trials)
 
 
-def _used(search: Any, config: Config) -> int:
-    per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    return sum(_read(trial).steps * per_step for trial in search.trials if "trial" in trial.user_attrs)
+def _used(study: Any, config: Config) -> int:
+    return sum(_read(trial).steps * _samples(config) for trial in study.trials if "trial" in trial.user_attrs)
 
 
-def best_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that ended with a score: those without critical findings first, then by score."""
-    known = [trial for trial in trials if trial.score is not None and trial.state == "finished"]
-    return sorted(known, key=lambda trial: (len(trial.critical) > 0, -(trial.score or 0.0)))
+def _samples(config: Config) -> int:
+    """Return the completions of a step."""
+    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
 
 
 def _finals(
     config: Config, folder: Path, trials: Sequence[Trial], options: Options, follow: Follow
 ) -> list[tuple[Trial, list[Trial]]] | None:
-    """Repeat the best trials with other seeds; return each with all its runs, or None where the user stopped."""
-    found = []
-    for number, best in enumerate(best_first(trials)[:FINALISTS]):
-        runs = [best]
-        for seed in range(config.run.seed + 1, config.run.seed + options.seeds):
-            place = folder / "finals" / f"{number}-s{seed}"
-            kept = place / "trial.json"
-            if kept.is_file():
-                plain = read_json(kept)
-                runs.append(Trial(**{**plain, "critical": tuple(plain["critical"])}))
-                continue
-            made = _run(config, best.settings, seed, place / "runs", Watch(stop=follow.stop))
+    """Repeat the best trials with other seeds, beside other processes.
+
+    Returns:
+        Each of the best with all its runs, or None where the user stopped.
+    """
+    best = best_first(trials)[:FINALISTS]
+    seeds = range(config.run.seed + 1, config.run.seed + options.seeds)
+    places = {(n, seed): folder / "finals" / f"{n}-s{seed}" for n in range(len(best)) for seed in seeds}
+    while missing := [key for key, place in places.items() if not _kept(place).is_file()]:
+        made = 0
+        for number, seed in missing:
             if follow.stop():
                 return None
-            write_json(kept, made.record())
-            shown = "no score" if made.score is None else f"{made.score:.4f}"
-            follow.note(f"finalist {number + 1}, seed {seed}: {shown}")
-            runs.append(made)
-        found.append((best, runs))
-    return found
+            with claimed(folder / CLAIMS / f"final-{number}-s{seed}") as mine:
+                if mine and not _kept(places[number, seed]).is_file():
+                    made += _one_final(config, best[number], number, seed, places[number, seed], follow)
+        if not made:
+            time.sleep(_POLL_S)
+    return [
+        (one, [one, *(Trial.read(read_json(_kept(places[n, seed]))) for seed in seeds)]) for n, one in enumerate(best)
+    ]
+
+
+def _one_final(config: Config, best: Trial, number: int, seed: int, place: Path, follow: Follow) -> bool:
+    """Repeat a trial with another seed; return False where the user stopped it."""
+    made = make_trial(config, best.settings, seed, place / "runs", Watch(stop=follow.stop))
+    if follow.stop():
+        return False
+    write_json(_kept(place), made.record())
+    shown = "no score" if made.score is None else f"{made.score:.4f}"
+    follow.note(f"finalist {number + 1}, seed {seed}: {shown}")
+    return True
+
+
+def _kept(place: Path) -> Path:
+    return place / "trial.json"
 
 
 def _result(
@@ -310,7 +334,6 @@ def _result(
     if len(ranked) > 1:
         change = difference(_scores(ranked[1][2]), _scores(runs))
         lead = None if change is None else {"difference": change.change, "low": change.low, "high": change.high}
-    per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     made = [*trials, *(run for _, several in finals for run in several[1:])]
     return {
         "settings": dict(best.settings),
@@ -318,7 +341,7 @@ def _result(
         "scores": _scores(runs),
         "critical": sorted({name for run in runs for name in run.critical}),
         "lead": lead,
-        "samples": found.samples + per_step * sum(trial.steps for trial in made),
+        "samples": found.samples + _samples(config) * sum(trial.steps for trial in made),
         "range": {"centre": found.centre, "points": [point.record() for point in found.points]},
         "trials": [trial.record() for trial in trials],
         "finals": [[run.record() for run in several] for _, several in finals],

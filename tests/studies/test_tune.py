@@ -1,6 +1,7 @@
 """The search for a rate: the range test by hand, the order of trials, and a search that is cut and goes on."""
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,9 +9,22 @@ import pytest
 
 from steadyrl import config
 from steadyrl.errors import ConfigError
+from steadyrl.launchers.command import choose
 from steadyrl.studies.rate_range import Point, centre_of, range_test
-from steadyrl.studies.tune import Follow, Options, Space, Trial, best_first, tune
+from steadyrl.studies.trial import Trial, best_first
+from steadyrl.studies.tune import Follow, Options, Space, tune
+from steadyrl.studies.tune_together import tune_together
 from tests import needs
+
+FILE = """
+run = {{steps = 8, doctor_every = 0, preflight = "off"}}
+backend = {{name = "toy"}}
+task = {{name = "prompts", args = {{path = "{prompts}"}}}}
+rewards = {{"toy_rewards:share_of_a" = 1.0}}
+sampling = {{max_new_tokens = 4}}
+rollout = {{prompts_per_step = 4, samples_per_prompt = 4}}
+update = {{warmup_steps = 0, kl_old_limit = 10.0}}
+"""
 
 
 @pytest.fixture
@@ -98,3 +112,36 @@ def test_a_budget_of_less_than_one_run_is_refused(settings, tmp_path):
     needs.package("optuna", extra="tune")
     with pytest.raises(ConfigError, match=r"the budget is 50 samples.*Give at least"):
         tune(settings(), tmp_path, Options(samples=50))
+
+
+def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
+    needs.package("optuna", extra="tune")
+    tests = str(Path(__file__).parent.parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    file, folder = tmp_path / "config.toml", tmp_path / "tune"
+    file.write_text(FILE.format(prompts=settings().task.args.path))
+    words = ["tune", str(file), "--folder", str(folder), "--samples", "2400", "--seeds", "2"]
+    said = []
+    result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(said.append))
+    logs = [log.read_text() for log in sorted((folder / "logs").iterdir())]
+    assert sum(log.count("range test") for log in logs) == 1
+    numbers = [line.partition(":")[0] for log in logs for line in log.split("\n") if line.startswith("trial ")]
+    assert len({*numbers}) == len(numbers) == len(result["trials"])
+    assert all("trial " in log for log in logs)
+    rates = [trial["settings"]["update.learning_rate"] for trial in result["trials"]]
+    assert len({*rates}) == len(rates)  # two processes with equal seeds would try each rate twice
+    finals = [line for log in logs for line in log.split("\n") if line.startswith("finalist")]
+    assert len({line.partition(":")[0] for line in finals}) == len(finals) == len(result["finals"])
+    assert result["samples"] <= 2400
+    assert all(f"report: {folder / 'tune.md'}" in log for log in logs)
+
+
+def test_a_trial_whose_process_was_lost_is_given_up_and_its_budget_is_free(settings, tmp_path):
+    optuna = needs.package("optuna", extra="tune")
+    log = optuna.storages.journal.JournalFileBackend(str(tmp_path / "search.log"))
+    storage = optuna.storages.JournalStorage(log)
+    study = optuna.create_study(storage=storage, study_name="tune", direction="maximize")
+    study.ask()  # a process that is no more had begun it
+    result = tune(settings(), tmp_path, Options(samples=700, seeds=1))
+    assert study.trials[0].state.name == "FAIL"
+    assert len(result["trials"]) == sum(trial.state.name == "COMPLETE" for trial in study.trials) >= 1
