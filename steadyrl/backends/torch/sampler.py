@@ -25,7 +25,8 @@ from steadyrl.types import Completion, Sampling
 # Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures
 # another graph.
 LEAVE_SHARE = {"cpu": 0.1, "cuda": 0.5}
-LOOK_EVERY = {"cpu": 1, "cuda": 8}  # tokens between looks at how many rows are left: on a GPU a look waits for it
+# Tokens between looks at how many rows are left, at what truncation left and at stop strings: on a GPU a look waits.
+LOOK_EVERY = {"cpu": 1, "cuda": 8}
 BLOCK = 128  # tokens whose probabilities are summed together when one is drawn
 
 
@@ -94,7 +95,7 @@ def _decode(
     """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens]."""
     drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
     logprobs = torch.zeros_like(uniforms)
-    kept: list[list[np.ndarray]] = [[] for _ in uniforms]
+    kept = _Kept(len(uniforms))
     rows = torch.arange(len(uniforms), device=uniforms.device)  # of the batch as it was, one per row that is left
     ended = torch.zeros_like(rows, dtype=torch.bool)
     going = ~ended
@@ -108,16 +109,17 @@ def _decode(
         drawn[rows, t] = torch.where(going, tokens, -1)
         logprobs[rows, t] = found
         if sampling.truncates:
-            _keep(kept, rows[going], warped[going])
+            kept.add(rows, going, warped)
         ended[rows] |= torch.isin(tokens, ends)
-        if stops is not None:
-            live = rows[~ended[rows]]
-            tails = drawn[live, max(0, t + 1 - stops.reach) : t + 1].cpu().numpy()
-            ended[live] = torch.tensor(stops.ended(tails), dtype=torch.bool, device=ended.device)
+        last, look = t + 1 == sampling.max_new_tokens, (t + 1) % look_every == 0
+        if last or look:
+            kept.take()
+            if stops is not None:
+                _stop(drawn, rows, ended, slice(t - t % look_every, t + 1), stops)
         going = ~ended[rows]
-        if t + 1 == sampling.max_new_tokens:
+        if last:
             break
-        if (t + 1) % look_every == 0:
+        if look:
             left = int(going.sum())
             tell("completions", len(uniforms) - left, len(uniforms))
             if left == 0:
@@ -128,14 +130,56 @@ def _decode(
                 rows, tokens, going = rows[stay], tokens[stay], going[stay]
         logits = engine.step(tokens, cache)
     tell("completions", len(uniforms), len(uniforms))
-    found_kept = kept if sampling.truncates else None
+    found_kept = kept.ids if sampling.truncates else None
     return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), found_kept)
 
 
-def _keep(kept: list[list[np.ndarray]], rows: torch.Tensor, warped: torch.Tensor) -> None:
-    """Append the ids that truncation left to the list of each row."""
-    for row, line in zip(rows.tolist(), (warped > -torch.inf).cpu().numpy(), strict=True):
-        kept[row].append(np.flatnonzero(line).astype(np.int32))
+class _Kept:
+    """The ids that truncation left for each token of each row; their masks stay on the device until they are taken."""
+
+    def __init__(self, rows: int):
+        self.ids: list[list[np.ndarray]] = [[] for _ in range(rows)]
+        self._masks: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def add(self, rows: torch.Tensor, going: torch.Tensor, warped: torch.Tensor) -> None:
+        """Note what was left [B, V] for one more token of the rows that are going."""
+        self._masks.append((rows, (warped > -torch.inf) & going[:, None]))
+
+    def take(self) -> None:
+        """Bring the ids to the host."""
+        for rows, mask in self._masks:
+            numbers, places = rows.tolist(), mask.nonzero().cpu().numpy()  # [n, 2]
+            starts = np.flatnonzero(np.diff(places[:, 0], prepend=-1))
+            of_rows = np.split(places[:, 1].astype(np.int32), starts)[1:]
+            for place, ids in zip(places[starts, 0], of_rows, strict=True):
+                self.ids[numbers[place]].append(ids)
+        self._masks.clear()
+
+
+def _stop(drawn: torch.Tensor, rows: torch.Tensor, ended: torch.Tensor, new: slice, stops: StopStrings) -> None:
+    """End rows at the first token that completes a stop string, and take back what was drawn after it.
+
+    Args:
+        drawn: [B, max_new_tokens].
+        rows: Which of them may still be going.
+        ended: [B] bool.
+        new: The columns that were drawn since the last look.
+        stops: The strings.
+    """
+    start = max(0, new.start + 1 - stops.reach)
+    seen = drawn[rows, start : new.stop].cpu().numpy()
+    last = np.full(len(seen), seen.shape[1])  # columns beyond it are taken back
+    for column in range(new.start - start, seen.shape[1]):
+        live = np.flatnonzero((seen[:, column] >= 0) & (last > column))
+        found = stops.ended(seen[live, max(0, column + 1 - stops.reach) : column + 1])
+        last[live[np.array(found, bool)]] = column
+    stopped = np.flatnonzero(last < seen.shape[1])
+    if stopped.size:
+        at = rows[torch.from_numpy(stopped).to(rows.device)]
+        ends = torch.from_numpy(last[stopped]).to(rows.device)
+        behind = torch.arange(seen.shape[1], device=rows.device) > ends[:, None]
+        drawn[at, start : new.stop] = drawn[at, start : new.stop].masked_fill(behind, -1)
+        ended[at] = True
 
 
 def _completions(
@@ -144,7 +188,7 @@ def _completions(
     completions = []
     for row, length in enumerate((drawn >= 0).sum(axis=1).tolist()):
         ids = drawn[row, :length].astype(np.int32)
-        kept_ids = None if kept is None else tuple(kept[row])
+        kept_ids = None if kept is None else tuple(kept[row][:length])
         completions.append(Completion(ids, logprobs[row, :length].copy(), "stop" if ended[row] else "length", kept_ids))
     return completions
 
