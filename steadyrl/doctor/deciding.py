@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -55,5 +54,4 @@ def thinned(series: Series, points: int) -> Series:
         return series
     parts = np.array_split(np.arange(len(series)), points // 2)
     kept = [(part[series.values[part].argmin()], part[series.values[part].argmax()]) for part in parts]
-    at = np.unique(np.array(kept).ravel())
-    return replace(series, steps=series.steps[at], values=series.values[at])
+    return series.at(np.unique(np.array(kept).ravel()))

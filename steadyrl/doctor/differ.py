@@ -6,42 +6,26 @@ further apart than their own noise explains, twice in a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.levels import measure, split
 from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.units import together
 
 FEWEST = 10  # shared steps
 ROUNDING = 1e-3  # of the level: what printing with a few digits makes
-# What enters what: of quantities that part in the same block, the one that stands first here is nearest to the cause.
-ORDER = (
-    "length_prompt", "learning_rate", "kl_coef", "staleness", "sampler_gap", "kl_sampler", "importance", "entropy",
-    "epochs", "updates", "kl_old", "ratio_mean", "clip_fraction", "grad_norm", "kl_ref", "value_mean", "loss_value",
-    "advantage_std", "length", "truncated", "empty", "reward_std_within", "no_signal", "reward_std", "reward",
-)  # fmt: skip
+KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ORDER: Sequence[str] = KNOWN["order"].split()
 OUTSIDE = ("time_", "tokens", "data_epoch")  # of the machine and of the clock, not of the training
 SET = ("learning_rate", "kl_coef", "entropy_coef", "epochs", "updates")  # what is logged of them is what was set
 MOST_SHOWN = 8
-# The settings that move a quantity directly, the likeliest first; any other that differs comes after them.
-MOVED_BY: Mapping[str, tuple[str, ...]] = {
-    "learning_rate": ("learning_rate", "warmup_steps", "steps"),
-    "kl_coef": ("kl_coef", "kl_target", "kl_horizon", "kl_adaptive"),
-    "entropy": ("temperature", "top_p", "top_k", "model", "entropy_coef", "learning_rate", "kl_coef"),
-    "kl_old": ("learning_rate", "epochs", "minibatches", "clip", "batch_size", "optimizer", "lora", "dtype"),
-    "kl_ref": ("kl_coef", "kl_place", "model", "learning_rate", "epochs", "minibatches"),
-    "grad_norm": ("batch_size", "samples_per_prompt", "learning_rate", "kl_coef", "lora", "dtype", "max_grad_norm"),
-    "clip_fraction": ("clip", "learning_rate", "epochs", "minibatches"),
-    "length": ("max_new_tokens", "model", "task", "temperature", "kl_coef", "kl_place"),
-    "truncated": ("max_new_tokens", "model", "temperature"),
-    "no_signal": ("samples_per_prompt", "temperature", "task"),
-    "reward": ("task", "model", "max_new_tokens", "temperature", "top_p", "samples_per_prompt", "learning_rate"),
-}
 
 
 @dataclass(frozen=True)
@@ -174,18 +158,9 @@ def _parts(a: Series, b: Series) -> Parted | None:
     at = int(lasting.argmax())
     start = int(np.searchsorted(a.steps, levels.steps[at]))
     size = len(a) // len(levels.means)
-    since = 0 if at == 0 else _change(gap[start - size : start + size]) + start - size
+    since = 0 if at == 0 else split(gap[start - size : start + size])[0] + start - size
     until = min(since + size, len(a))
     return Parted(a.quantity, int(a.steps[since]), (float(x[since:until].mean()), float(y[since:until].mean())))
-
-
-def _change(x: np.ndarray) -> int:
-    """Return the index that splits x [n] into two levels with the least squared distances from their means."""
-    n = len(x)
-    k = np.arange(1, n)
-    sums = np.cumsum(x)
-    explained = sums[:-1] ** 2 / k + (sums[-1] - sums[:-1]) ** 2 / (n - k)
-    return int(k[explained.argmax()])
 
 
 def _cause(settings: tuple[Setting, ...], missing: tuple[Setting, ...], parted: list[Parted]) -> str:
@@ -197,7 +172,7 @@ def _cause(settings: tuple[Setting, ...], missing: tuple[Setting, ...], parted: 
     what = f"{lead.quantity} parts first, from step {lead.step} on"
     if lead.quantity in SET:
         return f"{what}: it is set differently, {number(lead.levels[0])} and {number(lead.levels[1])}"
-    moved = MOVED_BY.get(lead.quantity, ())
+    moved = KNOWN["moved_by"].get(lead.quantity, "").split()
     ranked = sorted(settings, key=lambda one: moved.index(one.name) if one.name in moved else len(moved))
     if ranked and ranked[0].name in moved:
         return f"{what}, and {ranked[0].name} moves it directly: {ranked[0].values[0]} and {ranked[0].values[1]}"

@@ -14,6 +14,7 @@ HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's ste
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
+SMALL = ("learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
 
 
@@ -40,7 +41,7 @@ def multiple(run: Run, name: str, factor: float) -> Mapping[str, Value]:
     if not now:
         known = setting(run, name) is not None or run.get(name) is not None  # as 0, which has no multiple
         return {} if known else {name: Times(factor)}
-    return {name: float(f"{now * factor:.1g}") if name in ("learning_rate", "kl_coef") else round(now * factor)}
+    return {name: float(f"{now * factor:.1g}") if name in SMALL else round(now * factor)}
 
 
 def more_samples(run: Run) -> Mapping[str, Value]:
@@ -93,17 +94,6 @@ def more_entropy(run: Run) -> Mapping[str, Value]:
     return {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
 
 
-def less_bonus(run: Run) -> Mapping[str, Value]:
-    """Lower the entropy bonus to a tenth."""
-    coefficient = setting(run, "entropy_coef")
-    return {"entropy_coef": float(f"{coefficient / 10:.1g}")} if coefficient else {}
-
-
-def shorter_horizon(run: Run) -> Mapping[str, Value]:
-    """Set the horizon with which the coefficient of a controller that counts steps can double in 20 of them."""
-    return {"kl_horizon": 6} if run.settings.get("kl_horizon_unit") != "samples" else {}
-
-
 def horizon(run: Run) -> Mapping[str, Value]:
     """Set the horizon with which the coefficient can double in 20 steps."""
     batch = 1.0 if run.settings.get("kl_horizon_unit") == "updates" else setting(run, "batch_size")
@@ -112,9 +102,7 @@ def horizon(run: Run) -> Mapping[str, Value]:
 
 CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
     change.__name__: change
-    for change in (
-        *(slower, calmer, more_samples, plain_sampling, more_room, more_entropy, less_bonus, shorter_horizon, horizon),
-    )
+    for change in (*(slower, calmer, more_samples, plain_sampling, more_room, more_entropy, horizon),)
 }
 
 

@@ -7,7 +7,7 @@ and estimator. Checks see only a ``Run``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -39,12 +39,14 @@ class Traits:
         grouped: Whether the baseline is made of the other completions of the same prompt; None where it is unknown.
         kl_place: Where the KL to the reference is paid: in the "reward", in the "loss", or "none"; "" if unknown.
         trains_on: "sampled" completions, all of them; the "best" of them; or "given" texts (supervised training).
+        clips_by_design: Whether it clips so much in a healthy run that its clip fraction says nothing.
     """
 
     critic: bool | None = None
     grouped: bool | None = None
     kl_place: Literal["reward", "loss", "none", ""] = ""
     trains_on: Literal["sampled", "best", "given"] = "sampled"
+    clips_by_design: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,11 @@ class Series:
     def finite(self) -> Series:
         """Return the series without its non-finite entries."""
         good = np.isfinite(self.values)
-        if good.all():
-            return self
-        return Series(self.quantity, self.unit, self.estimator, self.source, self.steps[good], self.values[good])
+        return self if good.all() else self.at(good)
+
+    def at(self, places: np.ndarray | slice) -> Series:
+        """Return the part of a series at some places: indices, a slice, or [n] bool."""
+        return replace(self, steps=self.steps[places], values=self.values[places])
 
 
 @dataclass(frozen=True)

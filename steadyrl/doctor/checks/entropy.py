@@ -125,13 +125,11 @@ def entropy_is_a_sum(run: Run) -> Result:
     per_token = None if length is None else level / max(float(np.median(length.values)), 1.0)
     is_sum = level > most and per_token is not None and PER_TOKEN[0] <= per_token <= PER_TOKEN[1]
     found = f"{entropy.source or 'entropy'} starts at {number(start)}, its median is {number(level)}; ln V is"
+    divided = () if per_token is None else (f"divided by the mean length it is {number(per_token)}",)
     return Found(
         "sequence_sum" if is_sum else "unknown",
         "info" if is_sum else "warning",
         int(entropy.steps[0]),
         "what is logged as entropy is no entropy per token, or tokens are drawn almost blindly",
-        (
-            f"{found} {number(most)} at most",
-            f"divided by the mean length it is {number(per_token)}" if per_token else "",
-        ),
+        (f"{found} {number(most)} at most", *divided),
     )

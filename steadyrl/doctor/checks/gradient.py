@@ -103,14 +103,13 @@ def _spikes(run: Run, norm: Series) -> Result:
         return None
     cause, told = goes_with(run, norm.steps[far], SPIKES_WITH)
     top = far[np.argmax(norm.values[far])]
-    idle = signal_lost(run)
-    # Steps without any signal have a gradient near 0, and lower what is usual.
-    quiet = (
-        idle is not None and float(idle[0].values.mean()) > NO_SIGNAL_MANY and cause == "unknown" and _small(run, norm)
-    )
+    # Spikes far below where norms are clipped move the weights no further than others.
+    small = norm.values.max() <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT)
+    idle = signal_lost(run)  # steps without any signal have a gradient near 0, and lower what is usual
+    harmless = (idle is not None and float(idle[0].values.mean()) > NO_SIGNAL_MANY) or learns(run)
     return Found(
         cause,
-        "info" if quiet or (cause == "unknown" and _small(run, norm) and learns(run)) else "warning",
+        "info" if cause == "unknown" and small and harmless else "warning",
         int(norm.steps[far[0]]),
         f"the gradient norm spikes from step {norm.steps[far[0]]} on, up to {number(float(norm.values[top]))}: {told}",
         (
@@ -118,11 +117,6 @@ def _spikes(run: Run, norm: Series) -> Result:
             f"{number(float(np.median(norm.values)))}, the greatest is at step {norm.steps[top]}",
         ),
     )
-
-
-def _small(run: Run, norm: Series) -> bool:
-    """Return True if no norm is far above where it is clipped: such spikes move the weights no further than others."""
-    return bool(norm.values.max() <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT))
 
 
 def _exploding(norm: Series) -> Result:
@@ -139,10 +133,6 @@ def _clipped(run: Run, norm: Series) -> Result:
     typical = tail(norm, 0.5)
     if not limit or "sgd" not in optimizer.lower() or typical <= FAR_ABOVE * limit:
         return None
-    told = (
-        f"the median norm {number(typical)} is far above the limit {number(limit)}, so that with {optimizer} the limit"
-    )
-    change = {"max_grad_norm": float(f"{typical:.2g}")}
-    return Found(
-        "always_clipped", "warning", None, f"{told} sets the size of the steps, not the learning rate", change=change
-    )
+    told = f"the median norm {number(typical)} is far above the limit {number(limit)}, so that with {optimizer} the"
+    told += " limit sets the size of the steps, not the learning rate"
+    return Found("always_clipped", "warning", None, told, change={"max_grad_norm": float(f"{typical:.2g}")})

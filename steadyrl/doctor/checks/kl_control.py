@@ -96,7 +96,9 @@ def kl_unit_clash(run: Run) -> Result:
         return Unknown("the KL is known in one unit only, and lengths are not", ("length", "kl_ref"))
     if length is None:
         return None
-    compared = {TOKEN: per_token, SEQUENCE: per_sequence}[unit or _logged_unit(run)]
+    # What the trainer logs is what its controller sees.
+    logged = next((s.unit for s in run.series["kl_ref"] if s.unit in (TOKEN, SEQUENCE)), TOKEN)
+    compared = {TOKEN: per_token, SEQUENCE: per_sequence}[unit or logged]
     other = per_sequence if compared is per_token else per_token
     if min(len(compared), len(other)) < 2:
         return Unknown("the KL is known at the first step only, where it is 0", ("kl_ref",))
@@ -127,11 +129,6 @@ def _cannot_be_kept(run: Run, target: float, level: float) -> bool:
     coef = run.get("kl_coef")
     driven = moves is not None and coef is not None and moves.last > DRIVEN * float(coef.values[0])
     return driven and target < LEAST_TARGET and level <= HEALTHY_SEQUENCE
-
-
-def _logged_unit(run: Run) -> str:
-    """Return the unit that the trainer logs the KL in, which is the one that its controller sees."""
-    return next((s.unit for s in run.series["kl_ref"] if s.unit in (TOKEN, SEQUENCE)), TOKEN)
 
 
 @check(when=adaptive)

@@ -79,12 +79,8 @@ def _penalty(run: Run) -> tuple[float, float, str] | None:
         return None
     kl, reward = find(run, "kl_ref", SEQUENCE), run.get("reward")
     coefficient = None if kl is None else kl_coef(run, kl)
-    if (
-        kl is None
-        or coefficient is None
-        or reward is None
-        or (run.traits.kl_place != "reward" and not run.traits.critic)
-    ):
+    paid = run.traits.kl_place == "reward" or run.traits.critic
+    if kl is None or coefficient is None or reward is None or not paid:
         return None
     penalty = float(np.median((coefficient * np.abs(kl.values))[:OPENING]))
     least, greatest = run.get("reward_min"), run.get("reward_max")

@@ -10,7 +10,6 @@ from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_ra
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
-    clips_by_design,
     direction,
     large_signs,
     levels,
@@ -153,7 +152,7 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
         moving |= level > UPDATE_NONE
         if level <= UPDATE_NONE:
             signs.append(f"the KL of one step's updates is {number(level)} nats/token (median)")
-    clipped = None if clips_by_design(run) else run.get("clip_fraction")
+    clipped = None if run.traits.clips_by_design else run.get("clip_fraction")
     if clipped is not None and several is not None and several > 1:
         share = float(clipped.values.mean())
         moving |= share > 100 * CLIP_NONE

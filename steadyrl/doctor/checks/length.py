@@ -68,10 +68,7 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
     if along < -MOVES_TOGETHER:
         return "length_reward", f"the reward follows the length (correlation {number(along)}): it pays for being short"
     if rose and fallen:
-        return (
-            "length_reward",
-            f"{next(iter(fallen))} fell in the same time: length was cheaper to give up",
-        )
+        return "length_reward", f"{next(iter(fallen))} fell in the same time: length was cheaper to give up"
     if cut is not None and head(cut, least=OPENING) > CUT_OFF_FIRST and tail(cut) < head(cut, least=OPENING) / 2:
         return "learned_to_stop", "the policy learned to finish before the limit cuts it off"
     if fell(run, "reward"):

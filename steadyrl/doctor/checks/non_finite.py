@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, check
-from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.signals import first_lasting
 
 # What enters what: of several that break at the same step, the one that stands first here broke the others.
@@ -28,7 +28,8 @@ LASTING = 3  # points in a row: a single one can be a skipped step
 
 @check()
 def non_finite(run: Run) -> Result:
-    broken = {name: bad for name in ORDER for several in run.series.get(name, ()) if len(bad := _bad_steps(several))}
+    logged = [(name, series) for name in ORDER for series in run.series.get(name, ())]
+    broken = {name: bad for name, series in logged if len(bad := series.steps[~np.isfinite(series.values)])}
     if not broken:
         return None
     first = min(broken, key=lambda name: int(broken[name][0]))  # of several at one step the first of ORDER
@@ -48,12 +49,6 @@ def non_finite(run: Run) -> Result:
         + (f", and {', '.join(lost)} to the end: {told}" if lost else f": single steps, finite numbers follow; {told}"),
         tuple(f"{name}: first at step {bad[0]}, {len(bad)} times in all" for name, bad in broken.items()),
     )
-
-
-def _bad_steps(series: Series) -> np.ndarray:
-    """Return the steps [m] at which a series is not finite."""
-    bad: np.ndarray = series.steps[~np.isfinite(series.values)]
-    return bad
 
 
 def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:

@@ -9,7 +9,6 @@ from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
-    clips_by_design,
     large_updates,
     moves_at_once,
     number,
@@ -79,7 +78,7 @@ def _warming(run: Run) -> bool:
     return logged is not None and most is not None and float(logged.values[0]) < WARMING * most
 
 
-@check(when=lambda run: not clips_by_design(run) and learning_moves(run))
+@check(when=learning_moves)
 def clip_fraction_high(run: Run) -> Result:
     clipped = run.needed("clip_fraction")
     updates = updates_per_step(run)
@@ -135,12 +134,8 @@ def _epochs(run: Run) -> float | None:
 
 @check()
 def policy_loss_spikes(run: Run) -> Result:
-    loss, ratio, greatest, size = (
-        run.needed("loss_policy"),
-        run.get("ratio_mean"),
-        run.get("ratio_max"),
-        update_size(run),
-    )
+    loss, size = run.needed("loss_policy"), update_size(run)
+    ratio, greatest = run.get("ratio_mean"), run.get("ratio_max")
     if ratio is None and greatest is None and size is None:
         why = "the loss alone says nothing: neither ratios nor the KL of a step's updates are logged"
         return Unknown(why, ("ratio_mean", "ratio_max", "kl_old"))
@@ -156,10 +151,8 @@ def policy_loss_spikes(run: Run) -> Result:
     steps = np.intersect1d(loss.steps[strays(loss)], np.concatenate([there for _, there in out]))
     if not len(steps):
         return None
-    cause, because = (
-        "learning_rate",
-        f"out of bounds there: {', '.join(n for n, at in out if np.isin(at, steps).any())}",
-    )
+    beyond = ", ".join(name for name, at in out if np.isin(at, steps).any())
+    cause, because = "learning_rate", f"out of bounds there: {beyond}"
     for name in ("advantage_max", "advantage_std"):
         series = run.get(name)
         there = np.zeros(0) if series is None else series.values[np.isin(series.steps, steps)]

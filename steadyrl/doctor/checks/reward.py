@@ -170,9 +170,7 @@ def reward_falling(run: Run) -> Result:
     best = float(blocks.means[top])
     if best - blocks.end <= max(blocks.least, wanted):
         return None
-    shown = (
-        f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end; noise explains"
-    )
+    shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end; noise"
     return Found(
         cause,
         "warning",

@@ -8,6 +8,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.levels import about_line
 from steadyrl.doctor.statistics.readings import number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, long_run_error, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
@@ -83,7 +84,7 @@ def sampling_gap(run: Run) -> Gap | None:
     for part in (slice(0, GAP_WINDOW), slice(-GAP_WINDOW, None)):
         level = float(exact.values[part].mean())
         # A gap that closes or widens is no less of a gap: its trend is not noise.
-        error, size = long_run_error(_without_trend(gap[part])), float(gap[part].mean())
+        error, size = long_run_error(about_line(gap[part])), float(gap[part].mean())
         windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)]), int(exact.steps[part][-1])))
     return next((window for window in windows if window.sure), windows[0])
 
@@ -94,13 +95,6 @@ def _begins(gap: np.ndarray, size: float) -> int:
     ahead = np.lib.stride_tricks.sliding_window_view(share, LASTING).mean(axis=1)
     there = (ahead >= 0.5) & (share[: len(ahead)] >= 0.5)
     return int(there.argmax())
-
-
-def _without_trend(values: np.ndarray) -> np.ndarray:
-    """Return values [n] less their straight line."""
-    at = np.arange(len(values)) - (len(values) - 1) / 2.0
-    level: np.ndarray = values - at * float(at @ values) / float(at @ at)
-    return level
 
 
 def noisy_policy(run: Run) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
@@ -54,7 +52,7 @@ def explained_variance_low(run: Run) -> Result:
     warm = max(MIN_STEPS, int(WARM_SHARE * len(series)))
     if len(series) < warm + MIN_STEPS:
         return Unknown(f"the value head is given {warm} steps to settle; few follow")
-    steps, medians = block_medians(replace(series, steps=series.steps[warm:], values=series.values[warm:]))
+    steps, medians = block_medians(series.at(slice(warm, None)))
     start = _lasting_from(medians < EV_BAD)
     if start is None:
         return None

@@ -1,29 +1,31 @@
 """What kind of training a log is of: by its algorithm, and by what it logs where no algorithm is named.
 
-The one place that knows algorithms by name, those of other trainers as well as our own.
+``algorithms.toml`` is the one place that knows algorithms by name, those of other trainers as well as our own.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Container, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from steadyrl.doctor.series import Traits
 
-_GROUPED = Traits(critic=False, grouped=True)
-_ALONE = Traits(critic=False, grouped=False)  # compared with the whole batch, or with nothing
-BY_ALGORITHM: Mapping[str, Traits] = {
-    "ppo": Traits(critic=True, grouped=False),
-    **dict.fromkeys(("grpo", "gspo", "cispo", "dapo", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk"), _GROUPED),
-    **dict.fromkeys(("rlaif", "rwr"), _GROUPED),
-    **dict.fromkeys(("reinforce", "reinforce++", "remax"), _ALONE),
-    "online-dpo": Traits(critic=False),
-    "raft": Traits(critic=False, grouped=False, trains_on="best"),
-    "sft": Traits(critic=False, grouped=False, kl_place="none", trains_on="given"),
-}
+FILE = Path(__file__).with_name("algorithms.toml")
 _OF_CRITICS = ("loss_value", "explained_variance", "value_mean")
 _OF_GROUPS = ("no_signal", "reward_std_within")
+
+
+def _by_algorithm() -> dict[str, Traits]:
+    found: dict[str, Traits] = {}
+    for names, held in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
+        found |= {name: replace(found.get(name, Traits()), **held) for name in names.split()}
+    return found
+
+
+BY_ALGORITHM: Mapping[str, Traits] = _by_algorithm()
 
 
 def traits(algorithm: str, settings: Mapping[str, Any], logged: Container[str], logs_critic: bool = False) -> Traits:

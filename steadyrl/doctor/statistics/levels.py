@@ -97,7 +97,8 @@ def measure(series: Series) -> Levels | None:
     else:
         noise = _between(series.values) / np.sqrt(size)
         if np.median(np.diff(series.steps)) < SPARSE:
-            noise = max(noise, _about_line(series.values))
+            # All that a few neighbouring steps tell is their scatter about a straight line.
+            noise = max(noise, float(np.sqrt(np.square(about_line(series.values)).sum() / (n - 2))))
     steps = series.steps[n - size * count :: size]
     return Levels(steps, means, max(float(noise), 1e-9 * float(np.abs(means).max())), n)
 
@@ -110,11 +111,11 @@ def _between(x: np.ndarray) -> float:
     return float(MAD_TO_STD * np.median(np.abs(np.diff(x, 2))) / np.sqrt(6.0))
 
 
-def _about_line(x: np.ndarray) -> float:
-    """Return the standard deviation of x [n] about its straight line: all that a few neighbouring steps tell."""
+def about_line(x: np.ndarray) -> np.ndarray:
+    """Return the distances of x [n] from its straight line."""
     at = np.arange(len(x)) - (len(x) - 1) / 2.0
-    errors = x - x.mean() - at * float(at @ x) / float(at @ at)
-    return float(np.sqrt((errors @ errors) / (len(x) - 2)))
+    errors: np.ndarray = x - x.mean() - at * float(at @ x) / float(at @ at)
+    return errors
 
 
 def _within(rows: np.ndarray) -> float:
@@ -169,19 +170,29 @@ def drop(series: Series) -> Drop | None:
     Args:
         series: Finite values; fewer than four show nothing.
     """
-    x, n = series.values, len(series)
+    n = len(series)
     if n < AFTER + 1:
         return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums, squares = np.cumsum(x), np.cumsum(x * x)
-        k = np.arange(1, n - AFTER + 1)  # points before
-        first, second = sums[k - 1] / k, (sums[-1] - sums[k - 1]) / (n - k)
-        errors = squares[-1] - k * first * first - (n - k) * second * second
-    if not np.isfinite(errors).all():
+    place, left = split(series.values, AFTER)
+    if not np.isfinite(left):
         return None
-    at = int(errors.argmin())
-    before, after = float(first[at]), float(second[at])
-    scatter = float(np.sqrt(max(errors[at], 0.0) / max(n - 2, 1)))
-    clear = DROP_CLEAR if k[at] >= AFTER else DROP_CLEAR_FROM_FEW
+    before, after = float(series.values[:place].mean()), float(series.values[place:].mean())
+    scatter = float(np.sqrt(max(left, 0.0) / max(n - 2, 1)))
+    clear = DROP_CLEAR if place >= AFTER else DROP_CLEAR_FROM_FEW
     least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
-    return Drop(int(series.steps[k[at]]), before, after) if before - after > least else None
+    return Drop(int(series.steps[place]), before, after) if before - after > least else None
+
+
+def split(x: np.ndarray, after: int = 1) -> tuple[int, float]:
+    """Return the index that splits x [n] into two levels best, and the squared distances from them that are left.
+
+    Args:
+        x: [n > after].
+        after: Points that the second level has at least.
+    """
+    n, k = len(x), np.arange(1, len(x) - after + 1)  # points before
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.cumsum(x)
+        errors = float(x @ x) - sums[k - 1] ** 2 / k - (sums[-1] - sums[k - 1]) ** 2 / (n - k)
+    at = int(errors.argmin())  # of a NaN, where there is one
+    return int(k[at]), float(errors[at])

@@ -41,7 +41,7 @@ def levels(name: str, series: Series, unit: str = "") -> str:
 def within(series: Series, start: int, stop: int) -> Series:
     """Return the part of a series with start <= step <= stop."""
     inside = slice(np.searchsorted(series.steps, start), np.searchsorted(series.steps, stop, side="right"))
-    return replace(series, steps=series.steps[inside], values=series.values[inside])
+    return series.at(inside)
 
 
 def direction(series: Series) -> int:
@@ -110,7 +110,7 @@ def large_signs(run: Run) -> list[tuple[int, str]]:
     found = []
     for name, series, limit in (
         ("KL of one step's updates", update_size(run), KL_OLD_LARGE),
-        ("clip fraction", None if clips_by_design(run) else run.get("clip_fraction"), CLIP_LARGE),
+        ("clip fraction", None if run.traits.clips_by_design else run.get("clip_fraction"), CLIP_LARGE),
     ):
         since = None if series is None else first_lasting(series, series.values > limit, LASTING)
         if series is not None and since is not None:
@@ -130,11 +130,6 @@ def moves_at_once(run: Run) -> bool:
     entropy = find(run, "entropy")
     far = kl is not None and float(np.abs(kl.values[:10]).max()) > KL_OLD_LARGE
     return far or (entropy is not None and float(np.ptp(np.log(np.maximum(entropy.values[:10], 1e-9)))) > AT_ONCE)
-
-
-def clips_by_design(run: Run) -> bool:
-    """Return True for algorithms whose clip fraction says nothing: GSPO clips most sequences, CISPO only weights."""
-    return run.algorithm in ("gspo", "cispo")
 
 
 def updates_per_step(run: Run) -> float | None:

@@ -36,5 +36,4 @@ def _repeated(series: Series) -> bool:
 def _first_writings(series: Series) -> Series:
     if not _repeated(series):
         return series
-    first = np.append(True, series.values[1:] != series.values[:-1])
-    return replace(series, steps=series.steps[first], values=series.values[first])
+    return series.at(np.append(True, series.values[1:] != series.values[:-1]))

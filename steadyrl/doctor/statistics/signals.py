@@ -82,15 +82,12 @@ def bursts(series: Series, factor: float) -> np.ndarray:
     above = np.flatnonzero(series.values > 0)
     if len(above) <= BURSTS_FROM:
         return np.zeros(0, np.int64)
-    positive = Series(
-        series.quantity, series.unit, series.estimator, series.source, series.steps[above], series.values[above]
-    )
-    excess, scale = _against_usual(positive)
+    excess, scale = _against_usual(series.at(above))
     far = np.flatnonzero((excess > SPIKE_Z * scale) & (excess > np.log(factor)))
     far = far[far >= BURSTS_FROM]
     near = np.diff(far) <= 2
     confirmed = np.append(near, False) | np.insert(near, 0, False) if len(far) else np.zeros(0, bool)
-    many = len(far) >= max(MANY_SPIKES, MANY_SPIKES_SHARE * len(positive))
+    many = len(far) >= max(MANY_SPIKES, MANY_SPIKES_SHARE * len(above))
     return above[far if many else far[confirmed]]
 
 

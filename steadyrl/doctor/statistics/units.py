@@ -22,10 +22,7 @@ def together(first: Series, second: Series) -> tuple[Series, Series]:
     if np.array_equal(first.steps, second.steps):
         return first, second
     _, i, j = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
-    return (
-        replace(first, steps=first.steps[i], values=first.values[i]),
-        replace(second, steps=second.steps[j], values=second.values[j]),
-    )
+    return first.at(i), second.at(j)
 
 
 def convert(run: Run, series: Series, unit: str) -> Series | None:
