@@ -23,7 +23,7 @@ RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
 EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
 ALONG, ROWS_ALONG, SLOPE = 0.99, 10, (0.9, 1.1)  # correlation and slope of mean advantage over mean reward
-IDLE_ROWS, IDLE_STEPS = 5, 10
+IDLE_ROWS, IDLE_STEPS, RARE_STEPS = 5, 10, 50  # what is hard to earn may first be earned after tens of steps
 PENALTY = ("penal",)  # a part that takes away is 0 where nothing is wrong
 
 
@@ -142,7 +142,7 @@ def _equals_reward(run: Run) -> str | None:
 
 @check()
 def reward_part_idle(run: Run) -> Result | list[Result]:
-    parts = run.parts("reward_part/")
+    reward, parts = run.needed("reward"), run.parts("reward_part/")
     idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
     if not idle or len(idle) == len(parts):
         return None  # where none moves, the whole reward is constant
@@ -152,7 +152,8 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
         ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
     ):
         owed = [name for name in names if not any(word in name.lower() for word in PENALTY)]
-        harms = cause == "never_pays" and owed and not learns(run)
+        long = len(reward) * run.averaged_over >= RARE_STEPS
+        harms = cause == "never_pays" and owed and long and not learns(run)
         shown = tuple(
             f"{name} is {number(float(idle[name].values[0]))} in all {len(idle[name])} rows" for name in names
         )

@@ -174,6 +174,14 @@ def test_a_share_that_is_learned_within_ten_steps_is_no_template():
     assert finding(empty_completions(healthy(n=N, empty=share, length_min=np.ones(N)))).cause == "learned"
 
 
+@pytest.mark.parametrize(("steps", "severity"), [([35], "info"), ([33, 35, 37], "info"), ([35, 36, 37], "warning")])
+def test_a_few_empty_texts_harm_only_in_steps_in_a_row(steps, severity):
+    share = np.zeros(40)
+    share[steps] = 4 / 24  # of 24 completions a step, 1.7 % and more of the last ten steps
+    found = finding(empty_completions(healthy(n=40, empty=share, length_min=np.ones(40))))
+    assert (found.cause, found.severity) == ("learned", severity)
+
+
 def test_one_empty_text_in_five_hundred_is_silent():
     share = (rng().random(N) < 0.128) / 64  # 64 completions a step
     assert said(empty_completions(healthy(n=N, empty=share))) == []

@@ -130,6 +130,14 @@ def test_a_part_that_never_pays_is_named_while_nothing_is_learned(trl):
     assert lead(trl(rows)) == ("reward_part_idle", "never_pays")
 
 
+@pytest.mark.parametrize(("every", "said"), [(4, "info"), (7, "warning")])
+def test_a_part_that_is_hard_to_earn_is_given_fifty_steps(trl, every, said):
+    rows = [{"reward": 0.2 + 0.02 * (i % 3), "rewards/right": 0.2, "rewards/form": 0.0} for i in range(8)]
+    rows[0]["rewards/right"] = 0.3
+    found = {finding.check: finding.severity for finding in trl(rows, every).findings}
+    assert found["reward_part_idle"] == said
+
+
 def test_a_part_that_never_pays_is_worth_knowing_only_while_the_reward_rises(trl):
     rows = [{"reward": 0.02 * i, "rewards/right": 0.02 * i, "rewards/form": 0.0} for i in range(30)]
     found = {finding.check: finding.severity for finding in trl(rows).findings}
