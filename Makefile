@@ -25,7 +25,7 @@ VLLM := .venv-vllm
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo test test-vllm check docs bench bench-mlx campaign base-model smollm2 system clean
+.PHONY: demo demo-smollm2 test test-vllm check docs bench bench-mlx campaign base-model smollm2 system clean
 
 demo: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/search.toml
@@ -34,6 +34,15 @@ demo: $(INSTALLED)
 	@run=$$(ls -d runs/*-ppo-search-s0* | tail -n 1); \
 	echo "steadyrl sample $$run 'put an item into the queue without blocking'"; \
 	$(BIN)/steadyrl sample $$run 'put an item into the queue without blocking'
+
+# The same job on SmolLM2-135M: a warm start, then GRPO; at the end ten answers at random from before, between and after.
+demo-smollm2: models/smollm2
+	$(BIN)/steadyrl train examples/smollm2/search-sft.toml
+	rm -rf models/smollm2-search
+	$(BIN)/steadyrl export $$(ls -d runs/*-sft-search-s0* | tail -n 1) --to models/smollm2-search --merge
+	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml
+	@echo
+	@$(BIN)/python scripts/ten_answers.py $$(ls -d runs/*-sft-search-s0* | tail -n 1) $$(ls -d runs/*-grpo-search-s0* | tail -n 1)
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest --numprocesses auto
