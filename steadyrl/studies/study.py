@@ -104,7 +104,7 @@ def run_study(
     _keep_plan(study, folder, every)
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
-    follow.begin(every, [*([first] if first else []), *now])
+    follow.begin([*([study.warm] if study.warm else []), *every], [*([first] if first else []), *now])
     enough = _enough(study, follow)
 
     def make(some: Sequence[Job]) -> dict[str, str]:

@@ -154,6 +154,16 @@ def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tm
     assert not re.findall(r"(?:src|href)=\W?http|fetch\(|@import", page.read_text())  # the page works offline
 
 
+def test_the_run_that_all_start_from_is_one_of_the_runs_to_make(file, tmp_path):
+    path = file('[warm]\nconfig = "warm.toml"\n')
+    sections = path.read_text().partition("[config]\n")[2].partition("[[experiments]]")[0]
+    (tmp_path / "warm.toml").write_text(sections)
+    begun = []
+    follow = Follow(begin=lambda every, now: begun.append((len(every), len(now))), stop=lambda: True)
+    run_study(read_study(path), tmp_path, None, follow)
+    assert begun == [(5, 5)]
+
+
 def test_a_claim_is_refuted_by_any_expectation_that_names_it(file, tmp_path):
     claim = 'claim = "Rates | teach."'
     path = file()
