@@ -85,6 +85,7 @@ MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
     "pyarrow": "data",
+    **dict.fromkeys(("bitsandbytes", "accelerate"), "quantized"),
     **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
     "playwright": "browse",
     "miniwob": "miniwob",

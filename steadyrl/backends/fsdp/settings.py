@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from steadyrl.backends.settings import GradientSettings
+from steadyrl.backends.torch.settings import TorchSettings
 
 
-class FsdpSettings(GradientSettings):
+class FsdpSettings(TorchSettings):
     """What training on several ranks needs beside the settings of the backend ``torch``."""
 
-    free_on_resume = GradientSettings.free_on_resume | {"cpu_offload", "timeout_s"}  # they change no number
+    free_on_resume = TorchSettings.free_on_resume | {"cpu_offload", "timeout_s"}  # they change no number
 
     cpu_offload: bool = Field(
         False,

@@ -31,6 +31,7 @@ from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
 from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
+from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.recheck import Measured, Trust, checked
 from steadyrl.backends.torch.sampler import sample
@@ -41,8 +42,6 @@ from steadyrl.counting.count import tell
 from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
-ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
-
 Result = TypeVar("Result")
 
 
@@ -50,7 +49,7 @@ class TorchBackend:
     """See Backend."""
 
     def __init__(self, config: Config, algorithm: Algorithm):
-        own = config.backend.args
+        self._own = own = config.backend.args
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = chosen_device(config.backend.device)
@@ -64,7 +63,7 @@ class TorchBackend:
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)
             kept_in = torch.bfloat16 if own.weights == "bf16" else torch.float32
-            self.model, self.tokenizer = load_model(config.model, self.device, kept_in)
+            self.model, self.tokenizer = load_model(config.model, self.device, kept_in, own.quantize)
         self._lora = config.model.lora_rank > 0
         self._context = context_length(self._inner().config)
         self._parts = split_head(self.model)
@@ -93,13 +92,7 @@ class TorchBackend:
     def begin_training(self, weight_decay: float) -> None:
         """Let a new optimizer move the weights as they are now."""
         self._masters = Masters(self.trainable())
-        self.optimizer = torch.optim.AdamW(
-            list(self._masters.named.values()),
-            betas=ADAM_BETAS,
-            eps=ADAM_EPS,
-            weight_decay=weight_decay,
-            fused=self.device.type in {"cpu", "cuda", "mps"},
-        )
+        self.optimizer = adam(list(self._masters.named.values()), self.device, self._own.optimizer_bits, weight_decay)
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
@@ -108,7 +101,7 @@ class TorchBackend:
             "decoder": "transformers" if self._plan is None else "fast",
             "context": self._context,
             "precision": "fp32" if self._lower is None else "bf16",
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "parameters": sum(count(p) for p in self.model.parameters()),
             "trained": sum(p.numel() for p in self.trainable().values()),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
@@ -279,6 +272,7 @@ class TorchBackend:
             self.optimizer.step()
             self._masters.write()
             self._changed()
+        self._masters.forget_gradients()  # sampling needs the room
         return stats | {"grad_norm": (norm, 1.0)}
 
     def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:

@@ -13,6 +13,7 @@ from torch import nn
 from steadyrl.backends.huggingface.folder import READING_ERRORS, open_folder, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
+from steadyrl.backends.torch.quantized import in_four_bits, keep_layout
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
 from steadyrl.sections import ModelSection
@@ -34,7 +35,7 @@ class Parts:
 
 
 def load_model(
-    section: ModelSection, device: torch.device, dtype: torch.dtype = torch.float32
+    section: ModelSection, device: torch.device, dtype: torch.dtype = torch.float32, quantize: str = "none"
 ) -> tuple[Any, HFTokenizer]:
     """Load the model (in eval mode: dropout stays off throughout, as PPO's ratios need) and its tokenizer.
 
@@ -43,14 +44,15 @@ def load_model(
     """
     transformers = require("transformers")
     path, config = open_folder(section)
-    trusted = section.trust_remote_code
+    trusted, more = section.trust_remote_code, {} if quantize == "none" else in_four_bits(device, dtype)
     with reading(section.path):
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
         tokenizer("?")  # its settings are looked at when it is used
         # Attention is torch's own where the model has it, else plain products; transformers chooses.
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted
-        )
+            path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted,
+            **more,
+        )  # fmt: skip
         ends = _stated_ends(model)
     if found["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
@@ -58,8 +60,11 @@ def load_model(
             "whole causal language model"
         )
     rows = model.get_input_embeddings().weight.shape[0]
-    model = model.to(device).eval()
-    probe.check(Path(path), model)
+    if quantize == "none":
+        model = model.to(device).eval()
+        probe.check(Path(path), model)
+    else:  # it is on its device, and computes something else than what was saved
+        keep_layout(model.eval())
     if section.lora_rank:
         model = add_lora(model, section)
     return model, HFTokenizer(tokenizer, section, ends, rows)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steadyrl import plugins
-from steadyrl.backends.settings import GradientSettings as Settings
+from steadyrl.backends.torch.settings import TorchSettings as Settings
 from steadyrl.config import Config
 from steadyrl.protocols import Algorithm
 
 if TYPE_CHECKING:
     from steadyrl.backends.torch.backend import TorchBackend
 
-__all__ = ["Settings", "create"]
+__all__ = ["Settings", "check", "create"]
+
+
+def check(config: Config, settings: Settings) -> list[str]:
+    """Return what is wrong with a config that trains in PyTorch."""
+    if settings.quantize == "none" or config.model.lora_rank:
+        return []
+    return [
+        f"backend.args.quantize = '{settings.quantize}' keeps weights that cannot be trained, and an adapter "
+        "that can; set model.lora_rank, such as 16, or backend.args.quantize = 'none'"
+    ]
 
 
 def create(config: Config, algorithm: Algorithm) -> TorchBackend:

@@ -76,7 +76,8 @@ def finish_policy(folder: Path, model: Any, lora: bool) -> None:
     """Add to a saved policy what other programs need to read it right, and what tells that one did not."""
     if not lora:
         portable.spell_twice(folder)
-    probe.write(folder, model)
+    if not getattr(model, "is_quantized", False):  # whoever reads the adapter may add it to the whole weights
+        probe.write(folder, model)
 
 
 def load_policy(folder: Path, model: Any, lora: bool) -> None:
@@ -132,7 +133,8 @@ def _read_policy(folder: Path, model: Any) -> Any:
 def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:
     """Write Adam's moments and step counts by parameter name; before the first step there are none."""
     tensors = {
-        f"{key}|{name}": value
+        # A table of 8-bit moments is one for all weights, and a file holds no tensor twice.
+        f"{key}|{name}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
         for name, parameter in named.items()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
@@ -146,5 +148,8 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
         kind, _, name = key.partition("|")
         if name not in named:
             raise CheckpointError(f"'{path}' holds the state of '{name}', which this model does not train")
-        parameter = named[name]
-        optimizer.state[parameter][kind] = value if kind == "step" else value.to(parameter.device)
+        parameter, state = named[name], optimizer.state[named[name]]
+        if kind == "step":  # a number in bitsandbytes
+            state[kind] = value if value.is_floating_point() else int(value)
+        else:
+            state[kind] = value.to(parameter.device)

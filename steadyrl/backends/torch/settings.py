@@ -1,0 +1,24 @@
+"""The settings of the backend ``torch``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from steadyrl.backends.settings import GradientSettings
+
+
+class TorchSettings(GradientSettings):
+    """What PyTorch can keep smaller, beside the settings of every backend with gradients (see scaling.md)."""
+
+    optimizer_bits: Literal[32, 8] = Field(
+        32,
+        description="Bits of each of Adam's two moments per trained weight. 8 needs the extra 'quantized' and rounds "
+        "them in blocks of 256.",
+    )
+    quantize: Literal["none", "nf4"] = Field(
+        "none",
+        description="'nf4' keeps the base model's matrices under an adapter in 4 bits (QLoRA). It needs the extra "
+        "'quantized' and model.lora_rank.",
+    )
