@@ -1,15 +1,14 @@
 """How often do forecasts hold the end of finished runs? python bench/forecast_coverage.py
 
 The runs are the healthy ones of bench/doctor/data with more than 40 steps, the score is their training reward. Each is
-cut in its middle. "Abstains" counts what `steadyrl forecast` would do with each run, tried on the others of its task
-and algorithm.
+cut in its middle. The last lines are what `steadyrl forecast` does with the first run of each task and
+algorithm, tried on the others.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 from steadyrl.rundir import RunDir
@@ -23,24 +22,24 @@ METRIC = "reward/mean"
 
 
 def main() -> None:
-    """Print the coverage over all runs, and how often the command abstains."""
+    """Print the coverage over all runs, and where the command abstains."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = [
-            RunDir(store.unpack(store.stored(store.DATA, label), Path(folder) / label["run"]))
-            for label in store.read_labels()
-            if label["fault"] == "healthy" and label["steps"] > 2 * BLOCKS
-        ]
-        runs = [run for run in runs if run.metrics()]
+        alike: dict[tuple[str, str], list[RunDir]] = {}
+        for label in store.read_labels():
+            if label["fault"] == "healthy" and label["steps"] > 2 * BLOCKS:
+                run = RunDir(store.unpack(store.stored(store.DATA, label), Path(folder) / label["run"]))
+                if run.metrics():
+                    alike.setdefault((label["task"], label["algorithm"]), []).append(run)
+        runs = [run for several in alike.values() for run in several]
         known = [width for run in runs if (width := needed_width(*points(run, METRIC))) is not None]
         held = sum(width <= 1 for width in known)
         print(f"the bootstrap alone: {held} of {len(known)} ends ({held / len(known):.0%})")
         kept = coverage(known)
         print(f"widened by {widened(known):.2f}: {kept} of {len(known)} ends ({kept / len(known):.0%}), nominal 80 %")
-        told = [forecast_run(run, [other for other in runs if other is not run], METRIC) for run in runs]
-    silent = [one for one in told if one.forecast is None]
-    print(f"abstains for {len(silent)} of {len(told)} runs:")
-    for why, count in Counter(one.why for one in silent).most_common():
-        print(f"    {count}: {why}")
+        for (task, algorithm), (first, *others) in alike.items():
+            told = forecast_run(first, others, METRIC)
+            said = told.why or f"a forecast; its intervals held {told.covered} of {told.tried} ends"
+            print(f"{task}, {algorithm}, {len(others) + 1} runs: {said}", flush=True)
 
 
 if __name__ == "__main__":
