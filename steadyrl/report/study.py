@@ -162,16 +162,16 @@ def _weak(study: Study, found: Sequence[Outcome]) -> str:
     """Return what a reader must know of how little the runs say; "" where every experiment has its seeds."""
     seeds = [sum(made.state in DONE for made in outcome.runs) for outcome in found]
     text = "This is the quick version, with fewer steps or problems than the study asks for. " if study.quick else ""
-    if max(seeds) < LEAST_SEEDS:
-        return (
-            f"{text}Every experiment has one run at most, which is weak evidence. One run cannot tell an effect from "
-            "chance, so comparisons of two experiments are undecided. Where a number is compared with a bound, "
-            '"supported" and "refuted" mean only that this one run met it or missed it.'
+    single = sum(count < LEAST_SEEDS for count in seeds)
+    if single:
+        who = "Every experiment has" if single == len(seeds) else f"{single} of {len(seeds)} experiments have"
+        text += (
+            f"{who} one run at most, which is weak evidence. One run cannot tell an effect from chance, so comparisons "
+            'with it are undecided. Where its number is compared with a bound, "supported" and "refuted" mean only '
+            "that this run met it or missed it. "
         )
-    if min(seeds) < len(study.seeds):
-        text += "Some experiments have fewer finished runs than others, and the verdicts rest on those that are there. "
-    if len(study.seeds) < ENOUGH_SEEDS:
-        text += f"{len(study.seeds)} seeds decide only large differences: many comparisons stay undecided."
+    if LEAST_SEEDS <= max(seeds) < ENOUGH_SEEDS:
+        text += f"{max(seeds)} seeds decide only large differences: many comparisons stay undecided."
     return text.strip()
 
 

@@ -190,6 +190,10 @@ def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
     for text in (page.read_text(), page.with_suffix(".md").read_text()):
         assert "quick version" in text and "which is weak evidence" in text
     study = read_study(file(), quick=True, seeds=2)
+    ended = []
+    one_more = Follow(event=lambda event: ended.append(event[0]) if event[1] == "end" else None, stop=lambda: bool(ended))
+    run_study(study, tmp_path, None, one_more)
+    assert "1 of 2 experiments have one run at most, which" in write_study(study, tmp_path)[0].read_text()
     run_study(study, tmp_path)
     text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
     assert "weak evidence" not in text and "2 seeds decide only large differences" in text
