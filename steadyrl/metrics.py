@@ -184,6 +184,13 @@ CATALOGUE: tuple[Metric, ...] = (
         "advantage/used", "share", "", "Rollouts in the batch whose advantage is not 0. Only these move the policy."
     ),
     Metric("grad_norm", "", "", "Global gradient norm before clipping, mean over the step's updates."),
+    Metric(
+        "grad_cosine",
+        "",
+        "",
+        "Cosine of an update's gradient with the mean of the gradients before it (Adam's first moment), mean over the "
+        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. PyTorch and MLX.",
+    ),
     Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
     Metric(
         "trust_region/scale", "share", "", "Share of TRPO's full step that the line search took. 0 if no step helped."

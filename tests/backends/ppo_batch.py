@@ -36,3 +36,18 @@ def train(backend, seeds):
 
 def prompts_of(backend):
     return [backend.tokenizer.encode_prompt(text) for text in TEXTS]
+
+
+def cosines(backend):
+    """Of the gradients of three updates at a rate of 0: of a batch, of the same again, and of its loss negated."""
+    batch = scored_batch(backend, NARROW)
+
+    def negated(*arguments):
+        per_token, measured = ALGORITHM.loss(*arguments)
+        return -per_token, measured
+
+    stats = [
+        backend.step(batch, loss, NARROW, ALGORITHM.needs, 0.0, limit)
+        for loss, limit in ((ALGORITHM.loss, 1e9), (ALGORITHM.loss, 1e-3), (negated, 1e9))
+    ]
+    return [found.get("grad_cosine", (None, 1.0))[0] for found in stats]

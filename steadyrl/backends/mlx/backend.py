@@ -165,9 +165,17 @@ class MlxBackend:
             factor = min(1.0, max_grad_norm / (norm + _NORM_EPS))
             self.optimizer.learning_rate = learning_rate
             clipped = {name: gradient * factor for name, gradient in gradients.items()}
+            stats |= self._along_momentum(clipped)
             self._net.adopt(self.optimizer.apply_gradients(clipped, self._net.params))
             mx.eval(self.optimizer.state)
         return stats | {"grad_norm": (norm, 1.0)}
+
+    def _along_momentum(self, gradients: Mapping[str, mx.array]) -> dict[str, tuple[float, float]]:
+        """Return the cosine of gradients with Adam's mean of those before them, as a statistic; empty without one."""
+        before = {name: self.optimizer.state.get(name, {}).get("m", mx.zeros(1)) for name in gradients}
+        new, mean = (sum(_square(one) for one in several.values()) for several in (gradients, before))
+        both = sum(float((gradient * before[name]).sum()) for name, gradient in gradients.items())
+        return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
     def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
         """See Differentiable."""

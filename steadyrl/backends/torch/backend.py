@@ -269,6 +269,7 @@ class TorchBackend:
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
+            stats |= self._masters.along_momentum(self.optimizer)
             self.optimizer.step()
             self._masters.write()
             self._changed()

@@ -6,6 +6,7 @@ optimizer moves float32 copies, and the weights are these copies, rounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,6 +66,21 @@ class Masters:
         """Return the gradients of all weights, [P]; 0 where a weight has none."""
         parts = (m.grad if m.grad is not None else torch.zeros_like(m) for m in self.named.values())
         return torch.cat([part.detach().flatten() for part in parts]).cpu().numpy()
+
+    @torch.no_grad()
+    def along_momentum(self, optimizer: torch.optim.Optimizer) -> dict[str, tuple[float, float]]:
+        """Return the cosine of the gradients with Adam's mean of those before them, as a statistic; empty without one.
+
+        The mean is part of the optimizer's state, so that a resumed run measures the same.
+        """
+        pairs = [
+            (master.grad.flatten(), optimizer.state[master]["exp_avg"].flatten())
+            for master in self.named.values()
+            if master.grad is not None and "exp_avg" in optimizer.state.get(master, {})
+        ]
+        products = [torch.stack([new @ mean, new @ new, mean @ mean]) for new, mean in pairs]
+        both, new, mean = torch.stack(products).sum(0).tolist() if products else (0.0, 0.0, 0.0)
+        return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
     @torch.no_grad()
     def set_flat(self, weights: np.ndarray) -> None:

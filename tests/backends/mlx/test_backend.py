@@ -14,7 +14,7 @@ from steadyrl.errors import CheckpointError, ConfigError, ModelError
 from steadyrl.rundir import RunDir
 from steadyrl.types import Sampling
 from tests import needs
-from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, TEXTS, prompts_of, scored_batch, step, train
+from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, TEXTS, cosines, prompts_of, scored_batch, step, train
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -227,6 +227,12 @@ def test_memory_that_runs_out_halves_the_micro_batches(tiny_models, caplog):
         memory.halved(ValueError("something else"), 8, "x")
     with pytest.raises(ModelError, match="memory ran out with x at 1 already"):
         memory.halved(MemoryError(), 1, "x")
+
+
+def test_the_cosine_of_a_gradient_is_that_with_the_ones_before(tiny_models):
+    first, *others = cosines(opened("mlx", tiny_models["llama"]))
+    assert first is None
+    assert others == pytest.approx([1.0, -1.0], abs=1e-4)
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights(tiny_models):

@@ -17,7 +17,18 @@ from steadyrl.rollout.episode import Environment
 from steadyrl.rundir import RunDir
 from steadyrl.types import Group, Problem, Sampling
 from tests import needs
-from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, PROBLEMS, TEXTS, prompts_of, scored_batch, step, train
+from tests.backends.ppo_batch import (
+    ALGORITHM,
+    NARROW,
+    PLAIN,
+    PROBLEMS,
+    TEXTS,
+    cosines,
+    prompts_of,
+    scored_batch,
+    step,
+    train,
+)
 from tests.file_limit import files_end_after
 
 torch = needs.package("torch")
@@ -233,6 +244,12 @@ def test_the_gradient_is_scaled_down_to_the_largest_norm_and_reported_before(tin
     assert step(clipped, batch, max_grad_norm=norm / 4)["grad_norm"] == (pytest.approx(norm), 1.0)
     for name, parameter in clipped.trainable().items():
         torch.testing.assert_close(parameter.grad * 4, free.trainable()[name].grad, rtol=1e-4, atol=1e-7)
+
+
+def test_the_cosine_of_a_gradient_is_that_with_the_ones_before(tiny_models):
+    first, *others = cosines(opened(tiny_models["llama"]))
+    assert first is None
+    assert others == pytest.approx([1.0, -1.0], abs=1e-4)
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights(tiny_models):
