@@ -85,7 +85,7 @@ def doctor_pages() -> dict[str, str]:
 def check_page(check: Check) -> str:
     """Return the page of a check, made from its record."""
     looks = " and ".join(" or ".join(f"`{name}`" for name in need.split("|")) for need in check.needs)
-    steps = f" It takes {check.min_steps} steps." if check.min_steps > 1 else ""
+    steps = f" It needs {check.min_steps} steps at least." if check.min_steps > 1 else ""
     needs = f"It needs {looks}, [as your trainer calls them](names.md).{steps}"
     parts = [
         f"# {check.name}",
@@ -95,7 +95,7 @@ def check_page(check: Check) -> str:
         check.symptom,
         needs if looks else "It looks at whatever the log holds, and says what it lacks.",
         "## What is behind it, and what to do",
-        "The doctor's answer has the name of the cause in brackets. After it stands what tells it from the others.",
+        "The doctor prints the name of the cause in brackets. Here what tells it from the others follows each name.",
         "\n".join(_causes(check)),
         "## Where the rule comes from",
         f"{check.source[0].upper() if check.source.split()[0].islower() else check.source[0]}{check.source[1:]}.",
@@ -114,9 +114,10 @@ def _causes(check: Check) -> Iterator[str]:
 
 def _known_from(cause: Cause) -> str:
     """Return how it is known that the cause shows so, and what brings it about."""
-    known = f"Seen in: {cause.measured}." if cause.measured else "Reasoned; no run that was examined led with it."
+    reasoned = "Known from its source or from arithmetic only: it led in no run that was examined."
+    known = f"Seen in: {cause.measured}." if cause.measured else reasoned
     before = ", ".join(f"[{name}]({name}.md)" for name in cause.follows)
-    return known + (f" Look first at {before}: it often comes from there." if before else "")
+    return known + (f" It often comes from another fault, so look first at {before}." if before else "")
 
 
 def names_page() -> str:
