@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from steadyrl.doctor.checks.ending import empty_completions, truncated
 from steadyrl.doctor.checks.length import length_collapse, length_explosion, repetition
