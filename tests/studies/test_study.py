@@ -191,7 +191,7 @@ def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
         assert "quick version" in text and "which is weak evidence" in text
     study = read_study(file(), quick=True, seeds=2)
     ended = []
-    one_more = Follow(event=lambda event: ended.append(event[0]) if event[1] == "end" else None, stop=lambda: bool(ended))
+    one_more = Follow(stop=lambda: bool(ended), event=lambda told: ended.append(told) if told[1] == "end" else None)
     run_study(study, tmp_path, None, one_more)
     assert "1 of 2 experiments have one run at most, which" in write_study(study, tmp_path)[0].read_text()
     run_study(study, tmp_path)

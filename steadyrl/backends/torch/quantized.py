@@ -63,6 +63,7 @@ def keep_layout(model: nn.Module) -> None:
 
     In eval mode bitsandbytes would lay them out for sampling, in place, and its backward pass could not read them.
     """
+    module: Any
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False

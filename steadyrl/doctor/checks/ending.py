@@ -82,10 +82,9 @@ def empty_completions(run: Run) -> Result:
     cause, told = _empty_cause(run, share, level, early)
     since = first_lasting(share, share.values > EMPTY_WARN)
     # A few in single steps of small batches are chance: healthy runs have them, and they go by themselves.
-    few = "info" if since is None else "warning"
     return Found(
         cause,
-        "critical" if level > EMPTY_CRITICAL else few,
+        "critical" if level > EMPTY_CRITICAL else "info" if since is None else "warning",
         int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if since is None else since,
         f"{level:.1%} of the completions are empty: {told}",
         (f"mean share {number(early)} in the first steps, {number(level)} in the last fifth",),
