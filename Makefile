@@ -29,10 +29,14 @@ SHORT := WARM="run.steps=50 run.preflight=off evaluate.problems=100" GRPO="run.s
 ASK := request='put an item into the queue without blocking'; \
 	echo "steadyrl sample $$run '$$request'"; $(BIN)/steadyrl sample $$run "$$request"
 
+# What `make bench-gpu` measures, and where: GPU=cpu GPU_WORK=7m:1x2x8 tries it on any machine.
+GPU ?= cuda
+GPU_WORK ?= 0.5b 1.5b
+
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo demo-base demo-smollm2 test test-vllm check docs bench bench-mlx campaign base-model smollm2 system clean
+.PHONY: demo demo-base demo-smollm2 test test-vllm check docs bench bench-gpu bench-mlx campaign base-model smollm2 system clean
 
 # SmolLM2-135M-Instruct in a warm start and GRPO, both shortened; where it cannot be had, the base model.
 demo: $(INSTALLED)
@@ -89,6 +93,13 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/step_time.py
 	$(BIN)/python bench/peers/environments.py $(PIP_ARGS)
 	$(BIN)/python bench/side_by_side.py
+
+# Steps of GRPO on random models of 0.5 and 1.5 billion parameters, beside TRL, in bfloat16 products: the one command to
+# run on a GPU. It writes step time, tokens a second and memory to bench/results/side_by_side_gpu.{json,md}.
+bench-gpu: $(INSTALLED)
+	$(BIN)/python bench/peers/environments.py $(PIP_ARGS)
+	DEVICE=$(GPU) PRECISION=bf16 $(BIN)/python bench/side_by_side.py --workloads $(GPU_WORK) \
+	--systems trl-grpo steadyrl-grpo --name side_by_side_gpu
 
 # Attacks of every kind until the time is up; the table is bench/results/campaign.md.
 campaign: $(INSTALLED)

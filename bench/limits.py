@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import linear
-from workloads import EPOCHS, LORA, Workload, now, workload
+from workloads import DEVICE, EPOCHS, LORA, Workload, now, workload
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SQUARE = (512, 1024, 2048)
@@ -55,6 +55,7 @@ class Need:
 
 def main() -> None:
     """Measure, count, and print."""
+    torch.set_default_device(DEVICE)
     works = [workload(name) for name in sys.argv[1:]]
     rates = {name: {str(n): gemm_rate(n, n, n, dtype) for n in SQUARE} for name, dtype in DTYPES.items()}
     thin = {name: {str(n): gemm_rate(THIN_ROWS, n, n, dtype) for n in THIN_WIDTHS} for name, dtype in DTYPES.items()}
@@ -92,10 +93,13 @@ def read_bandwidth(mib: int) -> float:
 
 def best_seconds(action: Callable[[], object]) -> float:
     """Return the shortest of many repetitions."""
+    wait = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
     action()
+    wait()
     best, end = float("inf"), now() + MEASURE_S
     while (began := now()) < end:
         action()
+        wait()
         best = min(best, now() - began)
     return best
 

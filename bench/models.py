@@ -43,6 +43,25 @@ SHAPES = {
         "num_key_value_heads": 8,
         "head_dim": 64,
     },
+    # Of Qwen2.5's sizes, with its vocabulary.
+    "0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 151_936,
+    },
+    "1.5b": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+    },
 }
 
 
@@ -93,6 +112,11 @@ def _write_random(folder: Path, shape: dict[str, int]) -> None:
 
     disable_progress_bar()
     config = AutoConfig.from_pretrained(folder, **shape)
+    tokenizer = _read(folder / "tokenizer.json")
+    words = tokenizer["model"]["vocab"]
+    known = max(*words.values(), *(token["id"] for token in tokenizer["added_tokens"]))
+    words |= {f"<{id}>": id for id in range(known + 1, config.vocab_size)}  # every id is a word
+    _write(folder / "tokenizer.json", tokenizer)
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 

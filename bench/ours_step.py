@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from workloads import (
+    DEVICE,
     EPOCHS,
     KL_COEF,
     LEARNING_RATE,
@@ -97,7 +98,7 @@ def settings(algorithm: dict[str, object], task: dict[str, object], work: Worklo
                 "lora_rank": LORA,
                 "lora_alpha": LORA or 1,
             },
-            "backend": {"device": "cpu", "precision": PRECISION},
+            "backend": {"device": DEVICE, "precision": PRECISION},
             "task": task,
             "rewards": {"workloads:distinct_words": 1.0},
             "sampling": {"max_new_tokens": work.new_tokens, "temperature": 1.0},

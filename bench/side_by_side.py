@@ -3,7 +3,8 @@
 Every measurement is a process of its own: A B A B ... over the rounds, so that whatever else changes on the machine
 changes for both. Prints a table, and writes it and its numbers to bench/results. Only a machine that does nothing
 else gives wall times that mean something: what others take of it at the start is noted. CLOCK=processor counts the
-processor's time instead. PRECISION=bf16 and LORA=8 set what both sides do, WARM_UP how many steps are not counted.
+processor's time instead. DEVICE=cuda (`make bench-gpu`), PRECISION=bf16 and LORA=8 set what both sides do, WARM_UP how
+many steps are not counted.
 
 This file imports neither torch nor steadyrl: a child's peak memory starts at what its parent had.
 """
@@ -125,6 +126,7 @@ def machine() -> dict[str, Any]:
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
+        "device": os.environ.get("DEVICE", "cpu"),
         "processor": names[0] if names else platform.processor(),
         "cores": os.cpu_count(),
         "system": platform.platform(),

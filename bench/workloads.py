@@ -106,11 +106,15 @@ class Workload:
 
 PRECISION = os.environ.get("PRECISION", "fp32")  # or "bf16": products in bfloat16, in TRL's GRPO and in ours
 LORA = int(os.environ.get("LORA", "0"))  # rank of an adapter on all linear layers, in TRL's GRPO and in ours; 0: none
+DEVICE = os.environ.get("DEVICE", "cpu")  # or "cuda"
 # CLOCK=processor counts the processor's time of all threads: on a busy machine the only one that can be compared.
 CLOCK = os.environ.get("CLOCK", "wall")
 now = time.process_time if CLOCK == "processor" else time.perf_counter
 # Prompts, group, new tokens.
-SIZES = {"base": (2, 8, 32), "7m": (2, 8, 32), "30m": (2, 8, 128), "smollm2": (4, 4, 48)}
+SIZES = {
+    "base": (2, 8, 32), "7m": (2, 8, 32), "30m": (2, 8, 128), "smollm2": (4, 4, 48),
+    "0.5b": (8, 8, 256), "1.5b": (8, 8, 256),
+}  # fmt: skip
 # A model with a chat template reads the same texts as a chat, written out so that every system gets the same tokens.
 CHATS = {
     "smollm2": "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -174,10 +178,16 @@ def report(system: System, work: Workload, threads: int, tokens: int, seconds: M
         "samples": work.samples,
         "tokens": tokens,
         **{f"{part}_s": value for part, value in seconds.items()},
-        # The whole process, imports included, as far as it ever grew.
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MAXRSS_PER_MIB,
+        "peak_memory_mib": peak_memory_mib(),
     }
     print(json.dumps(line), flush=True)
+
+
+def peak_memory_mib() -> float:
+    """Return the most memory in use so far: of the GPU by tensors, else of the process, imports included."""
+    if DEVICE == "cuda":
+        return sys.modules["torch"].cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MAXRSS_PER_MIB
 
 
 def arguments(description: str, what: Sequence[str] = ()) -> argparse.Namespace:

@@ -17,6 +17,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from workloads import (
+    DEVICE,
     EPOCHS,
     KL_COEF,
     LEARNING_RATE,
@@ -67,7 +68,7 @@ def config(work: Workload, steps: int, folder: str) -> GRPOConfig:
     """Return the settings that make the workload."""
     return GRPOConfig(
         output_dir=folder,
-        use_cpu=True,
+        use_cpu=DEVICE == "cpu",
         bf16=PRECISION == "bf16",
         model_init_kwargs={"dtype": "float32"},
         per_device_train_batch_size=work.samples,
