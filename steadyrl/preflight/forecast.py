@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from steadyrl.types import Finding
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
 _GIB = 2.0**30
-_MOMENT_BYTES = 8  # of Adam per trained parameter, float32
+_MOMENT_BYTES = 8  # of Adam per trained parameter, float32; of a backend that does not say what it holds
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def _evaluation(trial: Trial, per_reward: float) -> float:
 def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     """Bound the memory of a full step: what the trial added, Adam's moments apart, grows with its rollouts at most."""
     config, described = trial.session.config, trial.session.backend.describe()
-    trained = described.get("trained", described.get("parameters", 0))
-    moments = trained * _MOMENT_BYTES if isinstance(trained, int) else 0
+    held = _held(described)
+    moments = held.get("optimizer", 0.0)
     rows, lengths = step_rollouts(trial.session), trial.batch.lengths
     # Rows are computed in parts of bounded size.
     at_once = min(
@@ -135,6 +136,9 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     message = (
         f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
     )
+    if len(held) > 1:
+        told = ", ".join(f"{name} {_size(size)}" for name, size in held.items())
+        message += f"; from step to step it holds {told}"
     if most <= now.total:
         return Finding("memory", state="ok", message=message)
     return Finding(
@@ -149,6 +153,15 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
             if hasattr(config.backend.args, name)
         ),
     )
+
+
+def _held(described: Mapping[str, object]) -> dict[str, float]:
+    """Return the bytes that a backend holds from step to step, by what they hold; Adam's moments where it is silent."""
+    held = described.get("memory")
+    if isinstance(held, Mapping):
+        return dict(held)
+    trained = described.get("trained", described.get("parameters", 0))
+    return {"optimizer": trained * _MOMENT_BYTES} if isinstance(trained, int) else {}
 
 
 def _disk(config: Config, saved_bytes: int | None) -> Finding:

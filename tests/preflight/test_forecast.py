@@ -129,3 +129,10 @@ def test_a_disk_without_room_for_the_checkpoints_fails(timed, monkeypatch):
 def test_the_best_checkpoint_needs_room_beside_the_newest(timed):
     message = told(*timed("run.checkpoint_every=10", "evaluate.every=10"))["disk"].message
     assert message.startswith("a checkpoint takes 1.0 MiB, 4 at a time 3.8 MiB")
+
+
+def test_what_is_held_from_step_to_step_is_told(timed, monkeypatch):
+    trial, updates = timed()
+    described = trial.session.backend.describe() | {"memory": {"weights": 2**30, "optimizer": 3 * 2**30}}
+    monkeypatch.setattr(trial.session.backend, "describe", lambda: described)
+    assert "; from step to step it holds weights 1.00 GiB, optimizer 3.00 GiB" in told(trial, updates)["memory"].message

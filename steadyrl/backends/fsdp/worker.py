@@ -40,7 +40,7 @@ class Worker:
         weights, self._objects = ranks.groups(device.type, own.timeout_s)
         with ranks.one_after_another():  # a machine then holds one whole model at a time
             self.whole = TorchBackend(_alone(config, device), algorithm)
-            self._described = self.whole.describe()
+            self._described: dict[str, Any] = self.whole.describe()
             self._share_out(DeviceMesh.from_group(weights, device.type))
             self.whole.device = device
             self.whole.begin_training(config.update.weight_decay)
@@ -65,7 +65,9 @@ class Worker:
 
     def describe(self) -> dict[str, object]:
         """See Backend."""
-        return {**self._described, "device": str(self.whole.device), "ranks": self._ranks.place.ranks}
+        ranks, whole = self._ranks.place.ranks, self._described["memory"]
+        memory = {name: size / ranks for name, size in whole.items()}
+        return {**self._described, "device": str(self.whole.device), "ranks": ranks, "memory": memory}
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend; a row's seed is its own, whichever rank samples it."""

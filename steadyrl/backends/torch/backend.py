@@ -22,7 +22,7 @@ from steadyrl import plugins
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import require_room
 from steadyrl.backends.stops import StopStrings
-from steadyrl.backends.torch import memory, state
+from steadyrl.backends.torch import footprint, memory, state
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.drawn import how_drawn
@@ -96,13 +96,23 @@ class TorchBackend:
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
+        parameters, trained = (sum(map(count, ps)) for ps in (self.model.parameters(), self.trainable().values()))
+        base = [p for p in self.model.parameters() if not (self._lora and p.requires_grad)]
+        packed = sum(count(p) for p in base if p.dtype == torch.uint8)
+        way = footprint.Way(
+            bf16=self._own.weights == "bf16",
+            lora=self._lora,
+            reference=self.frozen is not None,
+            optimizer_bits=self._own.optimizer_bits,
+        )
         return {
             "type": self._inner().config.model_type,
             "decoder": "transformers" if self._plan is None else "fast",
             "context": self._context,
             "precision": "fp32" if self._lower is None else "bf16",
-            "parameters": sum(count(p) for p in self.model.parameters()),
-            "trained": sum(p.numel() for p in self.trainable().values()),
+            "parameters": parameters,
+            "trained": trained,
+            "memory": footprint.stays(sum(map(count, base)), packed, trained, way),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
         }

@@ -1,0 +1,219 @@
+"""What fits into which memory, by ``footprint``, and how far that is from measured peaks.
+
+    python scripts/memory.py            write the table of docs/scaling.md
+    python scripts/memory.py measure [WHAT ...]    train small random models on the CPU, and compare (Linux)
+
+A measured peak is the resident memory of the process at its highest, less that before the model was loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, of_shape, peak, sampling, update
+
+PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
+BEGIN, END = "<!-- memory: scripts/memory.py -->\n", "<!-- end of memory -->\n"
+# The shapes of Qwen2.5.
+MODELS = {
+    "0.5B": Shape(151_936, 896, 24, 896, 128, 4864, tied=True),
+    "1.5B": Shape(151_936, 1536, 28, 1536, 256, 8960, tied=True),
+    "7B": Shape(152_064, 3584, 28, 3584, 512, 18_944, tied=False),
+}
+WORK = Work(tokens=8192, attended=8192, chosen=6144, rows=64, length=1024)
+RANK = 16
+WAYS = {
+    "all weights, fp32": Way(products=BF16, checkpointing=True),
+    "all weights, fp32, reference": Way(products=BF16, checkpointing=True, reference=True),
+    "all weights, fp32, 8-bit optimizer": Way(products=BF16, checkpointing=True, optimizer_bits=8),
+    "all weights, bf16": Way(bf16=True, products=BF16, checkpointing=True),
+    "all weights, bf16, 8-bit optimizer": Way(bf16=True, products=BF16, checkpointing=True, optimizer_bits=8),
+    "LoRA, fp32 base": Way(lora=True, reference=True, products=BF16, checkpointing=True),
+    "LoRA, bf16 base": Way(lora=True, reference=True, bf16=True, products=BF16, checkpointing=True),
+    "LoRA, 4-bit base": Way(lora=True, reference=True, bf16=True, quantized=True, products=BF16, checkpointing=True),
+    "all weights, bf16, 2 ranks": Way(bf16=True, products=BF16, checkpointing=True, ranks=2),
+    "all weights, bf16, 8 ranks": Way(bf16=True, products=BF16, checkpointing=True, ranks=8),
+    "all weights, bf16, 8 ranks, reference": Way(bf16=True, products=BF16, checkpointing=True, ranks=8, reference=True),
+}
+DEVICES = (24, 80, 141)  # GB
+USABLE = 0.9  # of a device: the rest is CUDA's own, and what its allocator cannot use
+GB = 1e9
+# Measured models: shape, whether an adapter trains, with a reference, prompts x samples x (prompt + new tokens).
+SMALL = {
+    "22M": Shape(8192, 384, 10, 384, 192, 1024, tied=True),
+    "58M": Shape(8192, 640, 11, 640, 320, 1728, tied=False),
+}
+TINY = Shape(1024, 64, 1, 64, 64, 64, tied=True)
+MEASURED = {
+    "all weights": ((), Way(device="cpu")),
+    "all weights, reference": (("algorithm.args.kl_coef=0.05",), Way(device="cpu", reference=True)),
+    "all weights, gradient checkpointing": (
+        ("backend.args.gradient_checkpointing=true",), Way(device="cpu", checkpointing=True),
+    ),
+    "all weights, bf16": (("backend.args.weights=bf16",), Way(device="cpu", bf16=True, products=BF16)),
+    "LoRA": (
+        (f"model.lora_rank={RANK}", "algorithm.args.kl_coef=0.05"), Way(device="cpu", lora=True, reference=True),
+    ),
+}  # fmt: skip
+PROMPTS, SAMPLES, PROMPT, NEW, STEPS, HEAD = 4, 4, 24, 40, 2, 64
+M_MMAP_THRESHOLD = -3  # of malloc.h
+ROWS = PROMPTS * SAMPLES
+SMALL_WORK = Work(
+    tokens=PROMPTS * PROMPT + ROWS * NEW,
+    attended=PROMPTS * PROMPT + ROWS * (PROMPT + NEW),
+    chosen=ROWS * NEW,
+    rows=ROWS,
+    length=PROMPT + NEW,
+)
+
+
+def table() -> str:
+    """Return the table of what fits."""
+    lines = [
+        "| model | trained | stays | update | sampling | " + " | ".join(f"{size} GB" for size in DEVICES) + " |",
+        "|---|---|--:|--:|--:|" + "---|" * len(DEVICES),
+    ]
+    for model, shape in MODELS.items():
+        for name, way in WAYS.items():
+            parts = (sum(of_shape(shape, way, RANK).values()), update(shape, way, WORK, RANK))
+            sizes = [f"{size / GB:.1f}" for size in (*parts, sampling(shape, way, WORK, RANK))]
+            fits = ["yes" if peak(shape, way, WORK, RANK) <= USABLE * size * GB else "no" for size in DEVICES]
+            lines.append(f"| {' | '.join((model, name, *sizes, *fits))} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(text: str) -> str:
+    """Return docs/scaling.md with the table in its place."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + table() + END + rest.partition(END)[2]
+
+
+def measure(names: list[str]) -> None:
+    """Print measured peaks beside the formula's; every model is trained in a process of its own.
+
+    The process is forked when all libraries are loaded and a tiny model has sampled. Freed memory goes back to the
+    system at once: what ``memory.keep_freed`` keeps for the next step comes on top in a run.
+    """
+    from steadyrl.backends.torch import memory
+
+    memory.keep_freed = lambda device: None
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+    print("| model | trained | formula, MB | measured, MB | measured / formula |")
+    print("|---|---|--:|--:|--:|", flush=True)
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        apart(lambda: make(folder / "tiny", TINY))
+        train(folder / "tiny", [], steps=0)
+        for model, shape in SMALL.items():
+            apart(lambda folder=folder / model, shape=shape: make(folder, shape))
+            for name, (overrides, way) in MEASURED.items():
+                if names and name not in names:
+                    continue
+                found = apart(lambda folder=folder / model, overrides=overrides: grown(folder, list(overrides)))
+                expected = peak(shape, way, SMALL_WORK, RANK)
+                sizes = f"{expected / 1e6:.0f} | {found / 1e6:.0f} | {found / expected:.2f}"
+                print(f"| {model} | {name} | {sizes} |", flush=True)
+
+
+def apart(work: Callable[[], object]) -> int:
+    """Do the work in a forked process, and return the number that it ends with."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(theirs, str(work() or 0).encode())
+        os._exit(0)
+    os.close(theirs)
+    _, status = os.waitpid(child, 0)
+    if status:
+        sys.exit(f"a process ended with {status}")
+    with os.fdopen(ours) as pipe:
+        return int(pipe.read())
+
+
+def make(folder: Path, shape: Shape) -> None:
+    """Write a random model whose words are numbers."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {str(number): number for number in range(shape.vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="1").save_pretrained(folder)
+    made = transformers.LlamaConfig(
+        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.queries // HEAD, eos_token_id=1,
+        num_key_value_heads=shape.keys // HEAD, tie_word_embeddings=shape.tied, bos_token_id=None,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(made).save_pretrained(folder)
+
+
+def grown(folder: Path, overrides: list[str]) -> int:
+    """Train a model; return the bytes by which the resident memory of this process grew at most."""
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    train(folder, overrides, STEPS)
+    return resident("VmHWM") - before
+
+
+def train(folder: Path, overrides: list[str], steps: int) -> None:
+    """Sample once, and make some steps of GRPO."""
+    from dataclasses import replace
+
+    import numpy as np
+    import peft  # noqa: F401  # here, and not when it is first needed
+
+    from steadyrl import config, plugins
+    from steadyrl.backends.torch.backend import TorchBackend
+    from steadyrl.batch import make_batch
+    from steadyrl.rollout.collect import collect
+    from steadyrl.types import Problem, Sampling
+
+    settings = {
+        "model": {"path": str(folder)},
+        "backend": {"device": "cpu", "threads": 1},
+        "algorithm": {"name": "grpo"},
+        "rewards": {"length": 1.0},
+        "rollout": {"samples_per_prompt": SAMPLES},
+    }
+    resolved = config.resolve(settings, overrides)
+    algorithm = plugins.load("algorithm", "grpo").build(resolved.algorithm.args)
+    backend, drawn = TorchBackend(resolved, algorithm), Sampling(max_new_tokens=NEW)
+    generator = np.random.default_rng(0)
+    for step in range(max(1, steps)):
+        texts = [" ".join(map(str, generator.integers(2, 1000, PROMPT))) for _ in range(PROMPTS)]
+        groups = collect(backend, [Problem(text, text) for text in texts], SAMPLES, drawn, (0, step))
+        if not steps:
+            return
+        groups = [
+            replace(g, rollouts=tuple(replace(r, reward=float(n)) for n, r in enumerate(g.rollouts))) for g in groups
+        ]
+        batch = make_batch(groups, backend.tokenizer.pad_id)
+        batch = replace(batch, old=backend.score(batch, drawn, algorithm.needs))
+        batch = algorithm.prepare(batch, algorithm.state)
+        backend.step(batch, algorithm.loss, drawn, algorithm.needs, 1e-5, 1.0)
+
+
+def resident(name: str) -> int:
+    """Return bytes of this process, as Linux counts them: VmRSS now, VmHWM at most."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+def main() -> None:
+    """Do what the command line says."""
+    match sys.argv[1:]:
+        case []:
+            PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        case ["measure", *names]:
+            measure(names)
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

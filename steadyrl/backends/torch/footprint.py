@@ -1,0 +1,231 @@
+"""The memory that training takes on each device, counted from a model's shape before anything is loaded.
+
+What stays from step to step is exact. What comes and goes is counted for the two phases that need most: an update of
+one micro-batch, and sampling. Norms, biases and small buffers are left out. scripts/memory.py makes the tables of
+docs/scaling.md of it, and holds it to measured peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FP32, BF16 = 4, 2
+NF4 = 0.5 + FP32 / 64  # half a byte, and a float32 scale for 64 weights
+ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float32 scale for 256 numbers
+CHUNK, LEAST_ROWS, KEEP = 2**23, 512, 2**26  # of ``head``: logits computed at once, and those kept
+# While finished rows leave the batch, the cache is there as it was and as it will be: see ``sampler.LEAVE_SHARE``.
+CACHES = {"cpu": 1.9, "cuda": 1.5}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama-like model: sizes of its matrices.
+
+    Attributes:
+        vocabulary, hidden, layers: As in its config.
+        queries, keys: Heads times their width, of queries, and of keys and of values.
+        inner: Width of the feed-forward.
+        tied: Whether the head is the embedding.
+    """
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    queries: int
+    keys: int
+    inner: int
+    tied: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Shape:
+        """Read config.json of a model folder."""
+        heads = config["num_attention_heads"]
+        width = config.get("head_dim") or config["hidden_size"] // heads
+        return cls(
+            config["vocab_size"],
+            config["hidden_size"],
+            config["num_hidden_layers"],
+            heads * width,
+            config.get("num_key_value_heads", heads) * width,
+            config["intermediate_size"],
+            config.get("tie_word_embeddings", False),
+        )
+
+    @property
+    def linear(self) -> int:
+        """Weights of the layers' matrices."""
+        attention = self.hidden * (2 * self.queries + 2 * self.keys)
+        return self.layers * (attention + 3 * self.hidden * self.inner)
+
+    @property
+    def table(self) -> int:
+        """Weights of the embedding, or of the head."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All weights."""
+        return self.linear + self.table * (1 if self.tied else 2)
+
+    def adapter(self, rank: int) -> int:
+        """Return the weights of a LoRA adapter on all matrices of the layers."""
+        sides = 4 * self.hidden + 2 * self.queries + 2 * self.keys + 3 * (self.hidden + self.inner)
+        return self.layers * rank * sides
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model is trained.
+
+    Attributes:
+        bf16: Weights are kept in bfloat16 (backend.args.weights).
+        lora: An adapter is trained.
+        quantized: The matrices under the adapter are kept in 4 bits.
+        reference: The loss or the reward asks for a reference.
+        optimizer_bits: 32 or 8.
+        products: Bytes of the type that matrices are multiplied in.
+        checkpointing: Only each layer's input is stored for the backward pass.
+        ranks: Of the backend fsdp.
+        device: "cpu" or "cuda".
+    """
+
+    bf16: bool = False
+    lora: bool = False
+    quantized: bool = False
+    reference: bool = False
+    optimizer_bits: int = 32
+    products: int = FP32
+    checkpointing: bool = False
+    ranks: int = 1
+    device: str = "cuda"
+
+    @property
+    def kept_in(self) -> int:
+        """Bytes of a weight of the model."""
+        return BF16 if self.bf16 else FP32
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is computed at once.
+
+    Attributes:
+        tokens: Of a micro-batch, shared prompts counted once.
+        attended: Of a micro-batch, prompts counted for every row that continues them, and once more.
+        chosen: Completion tokens of a micro-batch.
+        rows: Completions sampled at once.
+        length: Of the longest, prompt included.
+    """
+
+    tokens: int
+    attended: int
+    chosen: int
+    rows: int
+    length: int
+
+
+def stays(parameters: int, quantized: int, trained: int, way: Way) -> dict[str, float]:
+    """Return the bytes that are held on each device from step to step, by what they hold.
+
+    Args:
+        parameters: Of the base model.
+        quantized: Those of them that are kept in 4 bits.
+        trained: Weights of the adapter, or of what is trained of the model.
+        way: How.
+    """
+    whole = way.ranks > 1
+    each = FP32 if whole else way.kept_in  # ranks keep float32, and gather in the precision of the weights
+    weights = each * (parameters - quantized) + NF4 * quantized
+    held = {
+        "weights": weights,
+        "adapter": FP32 * trained if way.lora else 0,
+        "reference": weights if way.reference and not way.lora else 0,
+        "masters": FP32 * trained if way.bf16 and not way.lora and not whole else 0,
+        "optimizer": (ADAM if way.optimizer_bits == 32 else ADAM_8BIT) * trained,
+    }
+    return {name: size / way.ranks for name, size in held.items() if size}
+
+
+def gradients(trained: int, way: Way) -> float:
+    """Return the bytes of gradients on each device; those of bfloat16 weights are added up in float32 copies."""
+    rounded = BF16 * trained if way.bf16 and not way.lora and way.ranks == 1 else 0
+    return (FP32 * trained + rounded) / way.ranks
+
+
+def of_shape(shape: Shape, way: Way, rank: int = 0) -> dict[str, float]:
+    """Return ``stays`` of a model; ``rank`` is the adapter's."""
+    trained = shape.adapter(rank) if way.lora else shape.parameters
+    return stays(shape.parameters, shape.linear if way.quantized else 0, trained, way)
+
+
+def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
+    """Return the most bytes in use during an update, on each device."""
+    trained = shape.adapter(rank) if way.lora else shape.parameters
+    stream = FP32 if way.kept_in == FP32 else way.products  # of what runs from layer to layer
+    # What the two halves read: as it comes, on a CPU scaled to length 1, and normed.
+    halves = 2 * shape.hidden * ((2 if way.device == "cpu" else 1) * stream + way.products)
+    # Queries, what the heads found as it is laid out and in a row, and of the feed-forward gate, up and what follows.
+    inside = way.products * (3 * shape.queries + 4 * shape.inner)
+    layer = work.tokens * (halves + inside) + work.attended * 2 * shape.queries * way.products  # keys and values
+    layers = shape.layers * layer
+    if way.checkpointing:
+        layers = shape.layers * work.tokens * shape.hidden * stream + layer
+    passing = layer / 2  # gradients of what one layer computed
+    copies = 0.0
+    if way.products < way.kept_in and not way.quantized:  # autocast keeps what it has rounded
+        copies += way.products * shape.linear
+    if way.quantized:  # one matrix at a time
+        copies += way.kept_in * shape.hidden * shape.inner
+    if way.ranks > 1:  # two layers are gathered, with the gradients of one
+        copies += (2 * way.kept_in + FP32) * shape.linear / shape.layers + way.kept_in * shape.table
+    return (
+        sum(of_shape(shape, way, rank).values())
+        + gradients(trained, way)
+        + max(layers + passing, layers + _head(shape, way, work))
+        + copies
+    )
+
+
+def _head(shape: Shape, way: Way, work: Work) -> float:
+    """Return the bytes of logits and of the head's own copies and gradients."""
+    logits = work.chosen * shape.vocabulary
+    chunk = min(logits, max(CHUNK, LEAST_ROWS * shape.vocabulary))
+    kept = logits if logits <= KEEP else 0
+    wide = shape.table if way.kept_in < FP32 else 0
+    steep = 0 if way.lora else shape.table  # of the head; the embedding's comes after it
+    return FP32 * (kept + 2 * chunk + wide + steep + 2 * work.chosen * shape.hidden)
+
+
+def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
+    """Return the most bytes in use while completions are sampled, on each device."""
+    lower = min(way.products, way.kept_in)
+    cache = 2 * shape.layers * shape.keys * work.length * work.rows * lower
+    logits = 4 * FP32 * work.rows * shape.vocabulary
+    gathered = way.kept_in * shape.parameters if way.ranks > 1 else 0
+    return (
+        sum(of_shape(shape, way, rank).values())
+        + gathered
+        + _decoder(shape, way, lower)
+        + CACHES[way.device] * cache
+        + logits
+    )
+
+
+def _decoder(shape: Shape, way: Way, lower: int) -> float:
+    """Return the bytes of the weights that the decoder lays out once more."""
+    if way.quantized:
+        return FP32 * shape.table
+    if way.device == "cpu":  # in blocks
+        return lower * shape.linear + FP32 * shape.table
+    joined = shape.linear - shape.layers * shape.hidden * (
+        shape.queries + shape.inner
+    )  # queries, keys ...; gate and up
+    merged = shape.linear if way.lora else joined
+    return lower * merged + (FP32 * shape.table if way.bf16 else 0)
+
+
+def peak(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
+    """Return the most bytes in use on each device."""
+    return max(update(shape, way, work, rank), sampling(shape, way, work, rank))

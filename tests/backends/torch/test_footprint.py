@@ -1,0 +1,86 @@
+"""The memory that training takes, counted by hand and beside what tensors really hold."""
+
+import pytest
+
+from steadyrl import config
+from steadyrl.backends.torch.footprint import Shape, Way, Work, gradients, of_shape, peak, sampling, update
+from tests import needs
+from tests.backends.ppo_batch import ALGORITHM, train
+
+torch = needs.package("torch")
+needs.package("transformers")
+needs.package("peft")
+
+from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+QWEN = {
+    "vocab_size": 151_936, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+    "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True,
+}  # fmt: skip
+# Two matrices of 10 x 8, one layer: queries and their way back 8 x 8, keys and values 8 x 4, three of 8 x 16.
+SMALL = Shape(10, 8, 1, 8, 4, 16, tied=False)
+WORK = Work(tokens=100, attended=100, chosen=50, rows=4, length=20)
+
+
+def test_the_weights_of_a_known_model_are_counted():
+    """Qwen2.5-0.5B has 494,032,768 weights, biases and norms included."""
+    assert Shape.of(QWEN).parameters == pytest.approx(494_032_768, rel=2e-4)
+
+
+def test_what_stays_is_counted_by_hand():
+    assert SMALL.parameters == 160 + 128 + 64 + 384 == 736
+    assert of_shape(SMALL, Way()) == {"weights": 4 * 736, "optimizer": 8 * 736}
+    assert of_shape(SMALL, Way(bf16=True, reference=True)) == {
+        "weights": 2 * 736, "reference": 2 * 736, "masters": 4 * 736, "optimizer": 8 * 736
+    }  # fmt: skip
+    assert gradients(736, Way(bf16=True)) == 6 * 736
+    # Of rank 2 on 8 x 8 twice, 8 x 4 twice and 8 x 16 three times: the sides add up to 32 + 24 + 72.
+    adapter = 2 * (32 + 24 + 72)
+    assert of_shape(SMALL, Way(lora=True, reference=True), 2) == {
+        "weights": 4 * 736, "adapter": 4 * adapter, "optimizer": 8 * adapter
+    }  # fmt: skip
+    in_four_bits = of_shape(SMALL, Way(lora=True, quantized=True), 2)["weights"]
+    assert in_four_bits == 4 * 160 + 576 / 2 + 4 * 576 / 64
+
+
+def test_ranks_share_what_stays_and_gather_the_weights_to_sample():
+    alone, shared = Way(reference=True), Way(reference=True, ranks=4)
+    assert {name: size / 4 for name, size in of_shape(SMALL, alone).items()} == of_shape(SMALL, shared)
+    assert sampling(SMALL, shared, WORK) - sampling(SMALL, alone, WORK) == 4 * 736 - 0.75 * (4 + 4 + 8) * 736
+
+
+def test_less_is_needed_with_what_saves_memory():
+    shape, work = Shape.of(QWEN), Work(8192, 8192, 6144, 64, 1024)
+    whole = peak(shape, Way(), work)
+    for way in (Way(checkpointing=True), Way(optimizer_bits=8), Way(products=2), Way(lora=True), Way(ranks=2)):
+        assert peak(shape, way, work, 16) < whole
+    assert update(shape, Way(), work) - update(shape, Way(optimizer_bits=8), work) == pytest.approx(
+        6 * shape.parameters, rel=0.02
+    )
+
+
+@pytest.mark.parametrize("overrides", [(), ("backend.args.weights=bf16",), ("model.lora_rank=4",)])
+def test_a_backend_says_what_it_really_holds(tiny_models, overrides):
+    settings = {"model": {"path": str(tiny_models["llama"])}, "backend": {"device": "cpu", "threads": 1}}
+    resolved = config.resolve({**settings, "rewards": {"length": 1.0}}, overrides)
+    backend = TorchBackend(resolved, ALGORITHM)
+    train(backend, range(1))
+    lora, masters = "model.lora_rank=4" in overrides, backend._masters.named
+    base = [p for p in backend.model.parameters() if not (lora and p.requires_grad)]
+    moments = [x for s in backend.optimizer.state.values() for name, x in s.items() if name != "step"]
+    found = {"weights": size(base), "optimizer": size(moments)}
+    if lora:
+        found["adapter"] = size(backend.trainable().values())
+    else:
+        found["reference"] = size(backend.frozen.parameters())
+    if "backend.args.weights=bf16" in overrides:
+        found["masters"] = size(masters.values())
+    said = backend.describe()["memory"]
+    assert said == pytest.approx(found, rel=0.005)  # the value head has weights of its own
+    assert all(p.grad is None for p in (*backend.trainable().values(), *masters.values())), "sampling needs the room"
+
+
+def size(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
