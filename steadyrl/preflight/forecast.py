@@ -99,9 +99,7 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
     message += f"{duration(step)} ({told})"
     if evaluations:
         message += f" and {evaluations} evaluations of {duration(each)}"
-    return Finding(
-        "time", state="ok", message=f"{message}; measured on {trial.sampling[1].rows} of {rows} rollouts a step"
-    )
+    return Finding("time", state="ok", message=f"{message}; measured on {trial.reward.rows} of {rows} rollouts a step")
 
 
 def _drawing(trial: Trial, rows: int) -> float:

@@ -19,13 +19,12 @@ from steadyrl.types import Batch, Group, Problem, TokenScores
 
 # 64 rollouts see a reward that one answer in fifty earns, and 4096 tokens bound what long completions cost.
 ROLLOUTS, TOKENS, LEAST_ROLLOUTS = 64, 4096, 16
-# From here on the trial is no larger than a step, and half of a step is scored and trained: so that the preflight takes
-# at most the time of two steps. Smaller models are quick, and more rollouts tell more.
-LARGE = 50_000_000  # parameters
-LEAST_SCORED = 4  # rollouts
+# Of these, half of a step is scored and trained, so that the preflight takes at most the time of two steps.
+LEAST_SCORED = 16  # rollouts
+# From here on no more are drawn than in a step. Smaller models draw quickly, and more rollouts see rarer rewards.
+LARGE, LEAST_OF_LARGE = 10_000_000, 4  # parameters, rollouts
 _CANDIDATES = 8  # problems looked at for each one that is taken, so that long and short prompts meet in a batch
 _KEY = 2**31 + 2  # the preflight's draws never meet those of training or of evaluations
-_NO_LOGPROB = 1.0  # nats: no probability has it, so that no backend can take it for its own
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,13 @@ class Trial:
     Attributes:
         session: Where they come from.
         groups: Scored, as far as they could be.
-        measured: Those of them that were measured: all, or for a large model a part.
+        measured: Those of them that were measured.
         batch: All rollouts of these that hold a token of the policy, scored or not (a reward of 0 stands for an unknown
             one).
         scores: What the trainer measures on every row of ``batch``, without a look at the sampler's log-probs.
         training: What the algorithm would train on, prepared; None where it kept nothing.
-        sampling: What drawing took, on a part of the rows and on all.
+        sampling: What drawing took, of a part of the rows and of the others; of all rows, twice the same, where a step
+            draws as many and no more need be told of it.
         reward: What scoring by the rewards took.
         scoring: What scoring by the trainer took, as training does it.
     """
@@ -84,14 +84,16 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     if not is_large(session):  # what is done once must not be timed; here it would show
         collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
     began = time.perf_counter()
-    few = max(1, len(problems) // 4)
-    collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
-    half = time.perf_counter()
-    groups = collect(backend, problems, samples, session.sampling, (*key, 2), environment=environment)
-    drawn = time.perf_counter()
-    rows = len(problems) * samples
+    few = len(problems) if len(problems) * samples == step_rollouts(session) else max(1, len(problems) // 4)
+    groups = collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
+    part = drawn = Timed(few * samples, time.perf_counter() - began)
+    if problems[few:]:
+        began = time.perf_counter()
+        groups += collect(backend, problems[few:], samples, session.sampling, (*key, 2), environment=environment)
+        drawn = Timed((len(problems) - few) * samples, time.perf_counter() - began)
+    began = time.perf_counter()
     groups = score_groups(groups, session.terms)
-    rewarded = time.perf_counter()
+    reward = Timed(len(problems) * samples, time.perf_counter() - began)
     if not any(rollout.completion_mask.any() for group in groups for rollout in group.rollouts):
         require_scores(groups)  # a broken environment says more than the rollouts that it left empty
         require_tokens(groups, session.environment)
@@ -109,8 +111,8 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
         batch=batch,
         scores=scores,
         training=training,
-        sampling=(Timed(few * samples, half - began), Timed(rows, drawn - half)),
-        reward=Timed(rows, rewarded - drawn),
+        sampling=(part, drawn),
+        reward=reward,
         scoring=Timed(sum(len(group.rollouts) for group in measured), time.perf_counter() - start),
     )
 
@@ -122,15 +124,14 @@ def is_large(session: Session) -> bool:
 
 
 def _part(session: Session, groups: list[Group]) -> list[Group]:
-    """Return the groups that are measured: all, or of a large model those that teach most, up to half of a step."""
-    if not is_large(session):
-        return groups
+    """Return the groups that are measured: those that teach most, up to half of a step."""
 
     def teaches(number: int) -> tuple[bool, float, int]:
         rewards = [r.reward for r in groups[number].rollouts if r.reward is not None]
         return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
 
-    limit, rows, chosen = max(LEAST_SCORED, step_rollouts(session) // 2), 0, []
+    least = LEAST_OF_LARGE if is_large(session) else LEAST_SCORED
+    limit, rows, chosen = max(least, step_rollouts(session) // 2), 0, []
     for number in sorted(range(len(groups)), key=teaches, reverse=True):
         if rows and rows + len(groups[number].rollouts) > limit:
             continue
@@ -147,15 +148,15 @@ def step_rollouts(session: Session) -> int:
 def measure(session: Session, batch: Batch, needs: frozenset[str] | None = None) -> TokenScores:
     """Have the trainer measure every row itself.
 
-    A backend may take the sampler's log-probs for its own where the two agree on some rows; here it cannot, since
-    they are withheld.
+    A backend may take the sampler's log-probs for its own where the two agree on some rows. Here it cannot: they are
+    withheld, as those of tokens that no sampler drew.
 
     Args:
         session: Holds the trainer.
         batch: What is measured.
         needs: See Algorithm; None for the algorithm's own.
     """
-    withheld = np.where(batch.completion_mask, _NO_LOGPROB, 0.0).astype(np.float32)
+    withheld = np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32)
     return session.backend.score(
         replace(batch, sampling_logprobs=withheld),
         session.sampling,
@@ -190,7 +191,7 @@ def _choose(session: Session) -> tuple[list[Problem], int]:
     """Return problems whose prompts are of different lengths, and how many samples to draw of each."""
     rollouts = min(ROLLOUTS, max(LEAST_ROLLOUTS, TOKENS // session.sampling.max_new_tokens))
     if is_large(session):
-        rollouts = max(LEAST_SCORED, min(rollouts, step_rollouts(session)))
+        rollouts = max(LEAST_OF_LARGE, min(rollouts, step_rollouts(session)))
     samples = min(session.config.rollout.samples_per_prompt, rollouts // 2)
     count = min(rollouts // samples, len(session.problems))  # a small step's own prompts would tell too little
     indices = uniform(

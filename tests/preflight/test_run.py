@@ -11,7 +11,7 @@ from steadyrl.backends.toy import ToyBackend
 from steadyrl.checkpoint import State
 from steadyrl.errors import ConfigError
 from steadyrl.preflight.run import completions, gold_answer, preflight, rewards, summary_line
-from steadyrl.preflight.trial import begin_trial
+from steadyrl.preflight.trial import begin_trial, measure
 from steadyrl.rundir import RunDir
 from steadyrl.train import one_step, open_session, train
 from steadyrl.types import Finding
@@ -167,9 +167,9 @@ class Counting(ToyBackend):
 
 
 @pytest.mark.parametrize("overrides", [("algorithm.name=grpo", "algorithm.args.kl_coef=0.0"), ()])
-@pytest.mark.parametrize("prompts", [8, 40])
-def test_the_preflight_of_a_large_model_costs_no_more_than_two_steps(toy, monkeypatch, overrides, prompts):
-    monkeypatch.setattr("steadyrl.preflight.trial.LARGE", 0)
+@pytest.mark.parametrize(("large", "prompts"), [(True, 8), (True, 40), (False, 16), (False, 40)])
+def test_a_preflight_costs_no_more_than_two_steps(toy, monkeypatch, overrides, large, prompts):
+    monkeypatch.setattr("steadyrl.preflight.trial.LARGE", 0 if large else 10**12)
     settings = (f"rollout.prompts_per_step={prompts}", "update.epochs=1", "update.minibatches=1")
     session = replace(toy(*settings, *overrides), backend=Counting())
     lines = []
@@ -180,6 +180,27 @@ def test_the_preflight_of_a_large_model_costs_no_more_than_two_steps(toy, monkey
     for _ in range(2):
         one_step(session, state)
     assert 0 < spent <= session.backend.work
+
+
+def test_no_completion_is_drawn_twice(toy):
+    session = replace(toy(), backend=Counting())
+    drawn = begin_trial(session)
+    warm, scored = 2, 2 * 2 * len(drawn.batch.lengths)  # by policy and reference: as training does, and by the trainer
+    assert session.backend.work == warm + sum(len(group.rollouts) for group in drawn.groups) + scored
+
+
+def test_the_trainer_measures_each_row_once(tiny, monkeypatch):
+    session = tiny("llama")
+    trial = begin_trial(session)
+    measured, measure_rows = [], type(session.backend).measure_rows
+
+    def counted(backend, batch, rechecked, *rest):
+        measured.append(int(rechecked.sum()))
+        return measure_rows(backend, batch, rechecked, *rest)
+
+    monkeypatch.setattr(type(session.backend), "measure_rows", counted)
+    measure(session, trial.batch)
+    assert measured == [len(trial.batch.lengths)]
 
 
 def test_the_groups_that_teach_are_measured_of_a_large_model(toy, monkeypatch):
