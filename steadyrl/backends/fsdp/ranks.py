@@ -45,10 +45,11 @@ class Ranks:
 
     def __init__(self, where: Place, store: Store):
         self.place, self._store, self.lost = where, store, list[int]()
-        self._broken = False
+        self._broken, self._left = False, threading.Event()
+        self._answering = threading.Thread(target=self._answer, daemon=True)
         dist.init_process_group("gloo", store=store, rank=where.rank, world_size=where.ranks, timeout=_FOREVER)
         if where.ranks > 1:
-            threading.Thread(target=self._answer, daemon=True).start()
+            self._answering.start()
 
     def groups(self, device: str, timeout_s: float) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """Return the group in which weights and gradients are exchanged, and that of everything else.
@@ -131,6 +132,9 @@ class Ranks:
 
     def leave(self) -> None:
         """End the connection to the other ranks; where rank 0 leaves, they end as well."""
+        self._left.set()
+        if self._answering.is_alive():  # in torch while Python ends, it would abort the process
+            self._answering.join(_ANSWER_S)
         if self._broken:
             return
         try:
@@ -147,9 +151,10 @@ class Ranks:
         """Answer the first roll call; a thread of its own, for the main one may wait for a rank that is gone."""
         store = cast("Any", self._store).clone()  # torch's types lack it
         try:
-            while not store.check([_CALL]):
-                time.sleep(_LOOK_S)
-            store.set(self._key("alive"), "")
+            while not self._left.wait(_LOOK_S):
+                if store.check([_CALL]):
+                    store.set(self._key("alive"), "")
+                    return
         except RuntimeError as error:  # it ends with the run, and this thread with it
             log.info("rank %d has no store any more: %s", self.place.rank, error)
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import socket
+import threading
 import traceback
 
 from steadyrl.backends.fsdp import plugin
@@ -13,7 +14,8 @@ LOADED = ["steadyrl.backends.fsdp.backend", "peft", "transformers.models.llama.m
 def on_ranks(count, work, *args):
     """Do ``work(*args)`` on rank 0 while the others follow; return what it returns and the exit codes of all ranks.
 
-    What rank 0 raises is returned; None where it was killed. ``work`` is a function of a module.
+    What rank 0 raises is returned; None where it was killed. A rank that leaves a thread behind ends with another code
+    than 0. ``work`` is a function of a module.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -42,7 +44,7 @@ def _rank(rank, count, port, pipe, work, args):
     }  # fmt: skip
     if rank:
         pipe.close()
-        os._exit(plugin.follow())
+        os._exit(plugin.follow() or threading.active_count() - 1)
     try:
         found = work(*args)
     except Exception as error:
@@ -53,4 +55,4 @@ def _rank(rank, count, port, pipe, work, args):
     from steadyrl.backends.fsdp.ranks import joined
 
     joined().leave()
-    os._exit(0)
+    os._exit(threading.active_count() - 1)
