@@ -135,6 +135,7 @@ class ToyBackend:
     ) -> dict[str, tuple[float, float]]:
         """See Backend."""
         gradients, stats = self._gradients(batch, loss, sampling)
+        stats = stats | self._along_momentum(gradients)
         norm = self._adam(gradients, learning_rate, max_grad_norm)
         return stats | {"grad_norm": (norm, 1.0)}
 
@@ -219,6 +220,13 @@ class ToyBackend:
         logits = logits - logits.max(axis=1, keepdims=True)
         logp: np.ndarray = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         return logp
+
+    def _along_momentum(self, gradients: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+        """Return the cosine of gradients with Adam's mean of those before them, as a statistic; empty without one."""
+        new = np.concatenate([gradient.ravel() for gradient in gradients.values()])
+        mean = np.concatenate([self._moments[f"m.{name}"].ravel() for name in gradients])
+        size = float(np.linalg.norm(new) * np.linalg.norm(mean))
+        return {"grad_cosine": (float(new @ mean) / size, 1.0)} if 0 < size < np.inf else {}
 
     def _adam(self, gradients: dict[str, np.ndarray], learning_rate: float, max_grad_norm: float) -> float:
         norm = float(np.sqrt(sum(np.sum(g**2) for g in gradients.values())))

@@ -232,6 +232,20 @@ def test_the_gradient_is_scaled_down_to_the_largest_norm_and_reported_before():
     np.testing.assert_allclose(clipped._moments["m.logits"] * 4, free._moments["m.logits"], rtol=1e-6)
 
 
+def test_the_cosine_of_a_gradient_is_that_with_the_ones_before():
+    backend = varied()
+    batch = scored_batch(backend, PLAIN)
+
+    def negated(*arguments):
+        per_token, measured = ALGORITHM.loss(*arguments)
+        return -per_token, measured
+
+    losses = (ALGORITHM.loss, ALGORITHM.loss, negated)
+    first, *others = [backend.step(batch, loss, PLAIN, ALGORITHM.needs, 0.0, 1e9) for loss in losses]
+    assert "grad_cosine" not in first, "nothing was before"
+    assert [found["grad_cosine"] for found in others] == [(pytest.approx(1.0), 1.0), (pytest.approx(-1.0), 1.0)]
+
+
 def test_a_gradient_that_is_not_finite_leaves_the_weights():
     backend = varied()
     batch = scored_batch(backend, PLAIN)
