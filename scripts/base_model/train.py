@@ -13,7 +13,6 @@ import math
 import random
 import sys
 import time
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,7 @@ def main() -> None:
     data = Data(tokenizer, train_requests, documents, source, args.seed)
     model = new_model(tokenizer)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(data.stream)} tokens to read")
-    train(model, data, args, STAGES, likelihood)
+    train(model, data, args)
     model.generation_config.eos_token_id = data.end
     model.generation_config.pad_token_id = data.pad
     model.save_pretrained(args.out)
@@ -93,13 +92,9 @@ class Data:
         self.requests = [request.lower() for request in requests]
         pages = [texts.page(self.rng, self.words[:2000]) for _ in range(3000)]
         files = self.rng.sample(source, len(source))
-        self.chunks = [*documents, *documents, *documents, *pages, *(f[:20000] for f in files)]
-        self.rng.shuffle(self.chunks)
-
-    @cached_property
-    def stream(self) -> np.ndarray:
-        """All tokens to read: encoding them takes half a minute."""
-        return np.array([t for text in self.chunks for t in [*self.encode(text), self.end]], dtype=np.int32)
+        chunks = [*documents, *documents, *documents, *pages, *(f[:20000] for f in files)]
+        self.rng.shuffle(chunks)
+        self.stream = np.array([t for text in chunks for t in [*self.encode(text), self.end]], dtype=np.int32)
 
     def batch(self, kind: str):
         """Return (ids [B, T], positions that count [B, T] bool) of one kind: "read", "copy" or "teach"."""
@@ -125,28 +120,23 @@ class Data:
         return self.encode(PROMPT.format(request=request)), [*self.encode(" " + query), self.end]
 
 
-def likelihood(logits, ids, counts):
-    """Return the mean loss of the tokens that count; logits [N, V] are of the places before them."""
-    return torch.nn.functional.cross_entropy(logits, ids[:, 1:][counts[:, 1:]])
-
-
-def train(model, data: Data, args, stages, loss_of) -> None:
-    """Run stages, minimising a function like ``likelihood``."""
+def train(model, data: Data, args) -> None:
+    """Run the stages."""
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.rate, betas=(0.9, 0.98))
-    bounds = np.cumsum([share for share, _ in stages]) * args.steps
+    bounds = np.cumsum([share for share, _ in STAGES]) * args.steps
     start, recent = time.time(), {}
     for step in range(args.steps):
-        shares = stages[int(np.searchsorted(bounds, step, side="right").clip(max=len(stages) - 1))][1]
+        shares = STAGES[int(np.searchsorted(bounds, step, side="right").clip(max=len(STAGES) - 1))][1]
         (kind,) = data.rng.choices(list(shares), list(shares.values()))
         rate = args.rate * min(1, (step + 1) / 50) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / args.steps)))
         for group in optimizer.param_groups:
             group["lr"] = rate
         ids, counts = data.batch(kind)
         hidden = model.model(input_ids=ids).last_hidden_state[:, :-1][counts[:, 1:]]
-        loss = loss_of(model.lm_head(hidden), ids, counts)
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), ids[:, 1:][counts[:, 1:]])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
