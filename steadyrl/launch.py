@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from steadyrl import checkpoint, record
 from steadyrl import config as configs
 from steadyrl.backends.fsdp.torchrun import require_ranks
@@ -142,7 +144,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
     with directory.writing():
         before = configs.resolve(directory.resolved())
         _require_free(before, overrides)
-        settings = configs.resolve(directory.resolved(), overrides)
+        settings = configs.resolve(_for_another_backend(directory.resolved(), before, overrides), overrides)
         require_ranks(settings)
         require_trackers(settings.run.trackers)
         session = open_session(settings)
@@ -180,6 +182,14 @@ def _check_before(session: Session, watch: Watch) -> str:
             "to train all the same"
         )
     return summary_line(findings)
+
+
+def _for_another_backend(resolved: dict[str, Any], before: Config, overrides: Sequence[str]) -> dict[str, Any]:
+    """Leave out what a former backend's own settings say by default: the next backend need not know them."""
+    args = before.backend.args
+    if isinstance(args, BaseModel) and any(one.partition("=")[0].strip() == "backend.name" for one in overrides):
+        resolved["backend"]["args"] = args.model_dump(exclude_defaults=True)
+    return resolved
 
 
 def _require_free(before: Config, overrides: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ def test_a_run_goes_on_in_the_other_framework_and_comes_back(tiny_models, tmp_pa
     run = steadyrl.run(settings)
     run = steadyrl.run(resume=run, overrides=["run.steps=4", "backend.name=mlx"])
     assert run.resolved()["backend"]["args"]["memory_gib"] == 0.0
-    run = steadyrl.run(resume=run, overrides=["run.steps=5", "backend.name=torch", "backend.args={}"])
+    run = steadyrl.run(resume=run, overrides=["run.steps=5", "backend.name=torch"])
     assert run.status == "finished"
     assert [(line["step"], line["attempt"]) for line in run.metrics()] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2)]
     assert all(line["grad_norm"] > 0 for line in run.metrics())
