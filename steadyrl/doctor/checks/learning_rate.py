@@ -26,6 +26,9 @@ from steadyrl.doctor.statistics.units import find
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
 GONE = 0.1  # of its start: an entropy below is not coming back by itself
+TURNED_BACK = (
+    -0.2
+)  # cosine of a gradient and those before; 0.04 at a sound rate, -0.03 at ten times, -0.32 at 100 times
 LOST_UPDATE = 1.0  # nats per token in one step: nothing of the old policy remains
 LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
 UPDATE_NONE = 5e-5  # nats per token; healthy steps have 1e-3 to 0.05, at a hundredth of their rate 1e-6 to 3e-5
@@ -105,6 +108,9 @@ def _consequences(run: Run, since: int) -> tuple[list[str], bool]:
         signs.append(f"the entropy went from {number(jump[0])} to {number(jump[1])} nats/token soon after step {since}")
     if (jump := _jump(kl, since, last)) and jump[1] > max(KL_REF_JUMP * jump[0], KL_REF_MUCH):
         signs.append(f"the KL to the reference went from {number(jump[0])} to {number(jump[1])} soon after it")
+    cosine = None if (cosine := run.get("grad_cosine")) is None else within(cosine, since, last)
+    if cosine is not None and len(cosine) >= LASTING and (level := float(np.median(cosine.values))) < TURNED_BACK:
+        signs.append(f"each gradient points back against those before it (cosine {number(level)}): updates overshoot")
     fell = reward is not None and direction(reward) < 0
     if reward is not None and fell:
         signs.append(levels("the reward", reward))

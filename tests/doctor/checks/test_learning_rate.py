@@ -49,6 +49,16 @@ def test_a_jump_is_a_second_sign(quantity, unit, estimator, later, make, finding
     assert len(finding(learning_rate_too_high, made).evidence) == 3  # the step, the jump, the rate itself
 
 
+@pytest.mark.parametrize(("cosine", "agrees"), [(-0.35, True), (-0.03, False)])
+def test_gradients_that_point_back_against_the_ones_before_are_a_second_sign(cosine, agrees, make):
+    made = make(4)
+    overshoot(made)
+    made.put("clip_fraction", 0.1)
+    made.put("grad_cosine", np.where(np.arange(made.n) < 80, 0.05, cosine))
+    found = said(learning_rate_too_high(made.run()))
+    assert bool(found) == agrees == ("(cosine -0.35)" in str(found))
+
+
 def test_a_kl_to_the_reference_that_leaps_is_a_second_sign(make, finding):
     made = make(3)
     overshoot(made)
