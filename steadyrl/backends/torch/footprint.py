@@ -2,7 +2,7 @@
 
 What stays from step to step is exact. What comes and goes is counted for the two phases that need most: an update of
 one micro-batch, and sampling. Norms, biases and small buffers are left out. scripts/memory.py makes the tables of
-docs/scaling.md of it, and holds it to measured peaks.
+docs/scaling.md of it, and compares it with measured peaks.
 """
 
 from __future__ import annotations
