@@ -66,6 +66,7 @@ def folder(tmp_path, monkeypatch):
     """An empty working folder whose modules are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)  # a stand-in takes its place
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
