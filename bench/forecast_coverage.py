@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from steadyrl.rundir import RunDir
-from steadyrl.studies.forecast import BLOCKS, coverage, forecast_run, needed_width, points, widened
+from steadyrl.studies.forecast import BLOCKS, coverage, forecast_run, needed_width, points, widened, widths_on
 
 sys.path.insert(0, str(Path(__file__).parent / "doctor"))
 
@@ -37,7 +37,7 @@ def main() -> None:
         kept = coverage(known)
         print(f"widened by {widened(known):.2f}: {kept} of {len(known)} ends ({kept / len(known):.0%}), nominal 80 %")
         for (task, algorithm), (first, *others) in alike.items():
-            told = forecast_run(first, others, METRIC)
+            told = forecast_run(first, widths_on(others, first, METRIC), METRIC)
             said = told.why or f"a forecast; its intervals held {told.covered} of {told.tried} ends"
             print(f"{task}, {algorithm}, {len(others) + 1} runs: {said}", flush=True)
 

@@ -85,7 +85,6 @@ def run(
     checked = _check_before(session, watch)
     directory = record.begin(session.config, text)
     watch.note(checked)
-    watch.note(f"run directory: {directory.path}")
     with directory.writing():
         record.add_data(directory, _data(session))
         return _train(session, directory, 0, watch)
@@ -156,6 +155,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
 
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
+    watch.opened(directory)
     with tracked(directory, session.config.run.trackers, watch.note), record.outcome(directory):
         record.add_model(directory, session)
         record.close(directory, train(session, directory, attempt, watch), session.config)

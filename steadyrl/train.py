@@ -76,7 +76,8 @@ class Watch:
 
     Attributes:
         phase: Called with a line when something longer begins.
-        note: Called with a line that is worth keeping: what the preflight said, where the run directory is.
+        note: Called with a line that is worth keeping, such as what the preflight said.
+        opened: Called with the run directory before the first step, also of a run that goes on.
         steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
         step: Called with every line of metrics.
         finding: Called with what the doctor raises or clears while the run goes on.
@@ -86,6 +87,7 @@ class Watch:
 
     phase: Callable[[str], None] = field(default=lambda text: None)
     note: Callable[[str], None] = field(default=lambda text: None)
+    opened: Callable[[RunDir], None] = field(default=lambda run: None)
     steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
     finding: Callable[[Change], None] = field(default=lambda change: None)
@@ -178,16 +180,14 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
         if look:
             write_lines(run.tokens_file(record["step"]), look.records)
         if any(group.why for group in groups):
-            append_line(
-                run.curriculum_file, {"step": record["step"], "attempt": attempt, "choices": choice_records(groups)}
-            )
+            choices = {"step": record["step"], "attempt": attempt, "choices": choice_records(groups)}
+            append_line(run.curriculum_file, choices)
         append_line(run.metrics_file, record)
         watch.step(record)
         for change in doctor.add(record["step"], record) if doctor else ():
             append_line(run.findings_file, change.record())
             watch.finding(change)
         state = pilot.steer(state, record, doctor.fresh if doctor else None)
-
         last = state.step == config.run.steps or evaluation.out_of_patience(config.evaluate.patience, state)
         stopped = watch.stop() and not last
         best = state.best is not None and state.best.step == state.step

@@ -70,7 +70,7 @@ def test_a_run_that_a_watch_stopped_goes_on_to_the_same_end(settings):
 
 
 def test_a_watch_hears_what_happens_before_the_steps_and_how_many_there_are(settings):
-    heard, totals = [], []
+    heard, opened, totals = [], [], []
 
     class Inside:
         def __enter__(self):
@@ -79,10 +79,11 @@ def test_a_watch_hears_what_happens_before_the_steps_and_how_many_there_are(sett
         def __exit__(self, *error):
             totals.append("out")
 
-    watch = Watch(note=heard.append, steps=lambda total: totals.append(total) or Inside())
+    watch = Watch(note=heard.append, opened=opened.append, steps=lambda total: totals.append(total) or Inside())
     found = run(settings, ["run.preflight=warn"], watch=watch)
     assert totals == [4, "in", "out"]
-    assert any(line.startswith("preflight: ") for line in heard) and f"run directory: {found.path}" in heard
+    assert any(line.startswith("preflight: ") for line in heard)
+    assert [run.path for run in opened] == [found.path]
 
 
 def test_what_is_wrong_leaves_no_run_directory(settings, tmp_path):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from steadyrl.rundir import RunDir
-from steadyrl.studies.forecast import NOMINAL, finished_beside, forecast_run
+from steadyrl.studies.forecast import NOMINAL, finished_beside, forecast_run, score_name, widths_on
 
 
 def forecast_command(
@@ -22,12 +22,11 @@ def forecast_command(
     """Forecast the last score of a run from its curve. It abstains where its intervals have not held so far."""
     directory = RunDir.open(run)
     others = [RunDir.open(path) for path in history] if history else finished_beside(directory)
-    told = forecast_run(directory, others, metric)
+    name = metric or score_name(directory)
+    told = forecast_run(directory, widths_on(others, directory, name), name)
     if told.tried:
         print(f"intervals of {100 * NOMINAL:.0f} % held the end of {told.covered} of {told.tried} finished runs")
     if told.forecast is None:
         print(f"no forecast of {told.metric}: {told.why}")
         return
-    found = told.forecast
-    print(f"{told.metric} now: {found.now:.4f}, at the last step: {found.end:.4f} [{found.low:.4f}, {found.high:.4f}]")
-    print(found.worth)
+    print(f"{told.metric}: {told.forecast}")

@@ -50,7 +50,7 @@ class Progress:
         self._record: Mapping[str, Any] | None = None
         self._phase: Spinner | None = None
         self._counts: dict[str, tuple[int, int]] = {}  # by what is counted: how many are done, and of how many
-        self._finding = ""
+        self._finding, self._forecast = "", ""
         # The view is made anew at each refresh: counts change without a call for each of them.
         live = Live(console=self._console, refresh_per_second=4, get_renderable=self.view)
         self._live = live if self._console.is_terminal else None
@@ -102,6 +102,11 @@ class Progress:
         self._say(f"doctor, step {change.step}: {found.severity} {found.check}{since}: {said}")
         if change.state == "raised":
             self._say(f"    {found.remedy}")
+
+    def forecast(self, text: str) -> None:
+        """Show where the held-out score will end."""
+        self._forecast = text
+        self._say(f"forecast, {text}")
 
     def action(self, line: Mapping[str, Any]) -> None:
         """Show what the autopilot did, or would do."""
@@ -157,6 +162,8 @@ class Progress:
                 Text(f"step {step} of {self.total}", style="bold"), bar, self._left(self._record, self._stepped)
             )
             parts += [line, self._table(self._record)]
+        if self._forecast:
+            parts.append(Text(f"forecast, {printable(self._forecast)}", overflow="ellipsis", no_wrap=True))
         if self._finding:
             parts.append(Text(f"last finding, {printable(self._finding)}", overflow="ellipsis", no_wrap=True))
         if self._phase is not None:

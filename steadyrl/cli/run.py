@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from steadyrl import launch
 from steadyrl.backends.fsdp import torchrun
 from steadyrl.backends.fsdp.plugin import follow
 from steadyrl.cli.interrupts import interruptible
+from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
 from steadyrl.cli.terminal import note, printable
 from steadyrl.counting.count import heard_by
@@ -48,11 +49,22 @@ def train_command(
             with interrupts.within_steps():
                 yield
 
+        outlook = Outlook(progress.forecast, progress.note)
+
+        def opened(run: RunDir) -> None:
+            progress.note(f"run directory: {run.path}")
+            outlook.opened(run)
+
+        def step(record: Mapping[str, Any]) -> None:
+            progress.step(record)
+            outlook.look(record)
+
         watch = Watch(
             phase=progress.phase,
             note=progress.note,
+            opened=opened,
             steps=steps,
-            step=progress.step,
+            step=step,
             finding=progress.finding,
             action=progress.action,
             stop=lambda: interrupts.asked,

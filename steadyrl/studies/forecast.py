@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,9 @@ class Forecast:
     low: float
     high: float
     now: float
+
+    def __str__(self) -> str:
+        return f"{self.now:.4f} now, {self.end:.4f} [{self.low:.4f}, {self.high:.4f}] at the last step; {self.worth}"
 
     @property
     def worth(self) -> str:
@@ -99,40 +103,43 @@ def saturating(
     return Forecast(last, float(low), float(high), now)
 
 
-def forecast_run(run: RunDir, others: Sequence[RunDir], metric: str = "") -> Told:
+def score_name(run: RunDir) -> str:
+    """Return the metric of a run's held-out score."""
+    return f"heldout/{run.info().get('metric') or 'reward'}"
+
+
+def widths_on(others: Sequence[RunDir], run: RunDir, metric: str) -> list[float]:
+    """Try the interval on finished runs; those of another task or algorithm than the run's are left out.
+
+    Returns:
+        See ``needed_width``, one per run whose curve is long enough.
+    """
+    found = (needed_width(*points(other, metric)) for other in others if _alike(run, other))
+    return [width for width in found if width is not None]
+
+
+def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> Told:
     """Forecast a run's last score, if the intervals have held on finished runs.
 
     Args:
         run: The run.
-        others: Finished runs to try the intervals on; those of another task or algorithm are left out.
-        metric: A metric of metrics.jsonl; "" for the held-out score.
+        widths: See ``widths_on``.
+        metric: A metric of metrics.jsonl, such as ``score_name``.
     """
-    name = metric or f"heldout/{run.info().get('metric') or 'reward'}"
-    curves = [points(other, name) for other in others if _alike(run, other)]
-    widths = [width for curve_of in curves if (width := needed_width(*curve_of)) is not None]
     covered, tried = coverage(widths), len(widths)
-    steps, values = points(run, name)
+    silent = partial(Told, metric, None, covered=covered, tried=tried)
+    steps, values = points(run, metric)
     if len(steps) < LEAST_POINTS:
-        need = "set evaluate.every, or forecast --metric reward/mean" if not metric else "train on"
-        return Told(
-            name, None, f"{len(steps)} values of {name} are known and {LEAST_POINTS} are needed; {need}", covered, tried
-        )
+        need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
+        return silent(f"{len(steps)} values of {metric} are known and {LEAST_POINTS} are needed; {need}")
     if tried < LEAST_RUNS:
-        return Told(
-            name,
-            None,
-            f"{tried} finished runs like it are known and {LEAST_RUNS} are needed to try the interval",
-            0,
-            tried,
-        )
+        return silent(f"{tried} finished runs like it are known and {LEAST_RUNS} are needed to try the interval")
     if covered < LEAST_COVERAGE * tried:
-        return Told(
-            name, None, f"the 80 % interval held the end of only {covered} of {tried} finished runs", covered, tried
-        )
+        return silent(f"the 80 % interval held the end of only {covered} of {tried} finished runs")
     end = float(run.resolved()["run"]["steps"])
     found, factor = saturating(steps, values, end), widened(widths)
     low, high = (found.end + factor * (side - found.end) for side in (found.low, found.high))
-    return Told(name, replace(found, low=low, high=high), "", covered, tried)
+    return Told(metric, replace(found, low=low, high=high), "", covered, tried)
 
 
 def coverage(widths: Sequence[float]) -> int:

@@ -39,14 +39,16 @@ def test_a_terminal_sees_the_measurements_the_time_left_and_the_last_finding(mon
     progress.step({**RECORD, "step": 9})
     progress.step(RECORD)
     progress.finding(Change(30, "raised", FINDING))
+    progress.forecast("heldout/f1: 0.2 now")
     text = shown(progress)
+    assert "forecast, heldout/f1: 0.2 now" in text
     assert "step 30 of 120" in text
     assert "1:30 left" in text  # 20 steps took 20 s, and 90 are left
     for said in ("reward", "0.41", "recall", "nats/sequence", "2.03", "length", "12.40", "4321"):
         assert said in text
     assert "explained" not in text
     assert "last finding, step 30: critical kl_runaway since step 12: the KL runs away" in text
-    assert len(text.splitlines()) <= 8
+    assert len(text.splitlines()) <= 9
 
 
 def test_a_phase_is_shown_until_the_next_step(monkeypatch, capsys):

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from steadyrl.cli.main import app
+from steadyrl.cli.outlook import Outlook
 from steadyrl.rundir import RunDir, append_line, write_json
 from steadyrl.studies.forecast import (
     Forecast,
@@ -16,6 +17,7 @@ from steadyrl.studies.forecast import (
     needed_width,
     saturating,
     widened,
+    widths_on,
 )
 
 
@@ -63,6 +65,10 @@ def made(folder, name, values, steps=40, status="finished"):
     return run
 
 
+def told_of(run, others):
+    return forecast_run(run, widths_on(others, run, "heldout/m"), "heldout/m")
+
+
 def rising(seed, count):
     generator = np.random.default_rng(seed)
     return list(1 - np.exp(-np.arange(count) / 6.0) + generator.normal(0, 0.02, count))
@@ -70,23 +76,23 @@ def rising(seed, count):
 
 def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_path):
     run = made(tmp_path, "now", rising(99, 10), status="running")
-    assert "0 finished runs like it are known" in forecast_run(run, []).why
+    assert "0 finished runs like it are known" in told_of(run, []).why
     for seed in range(12):
         made(tmp_path, f"old-{seed}", rising(seed, 20))
     made(tmp_path, "unfinished", rising(50, 20), status="interrupted")
     others = finished_beside(run)
     assert len(others) == 12
-    told = forecast_run(run, others)
+    told = told_of(run, others)
     assert told.tried == 12 and told.covered >= 9
     assert told.forecast.low < 0.96 < told.forecast.high
-    short = forecast_run(made(tmp_path / "b", "short", [0.1, 0.2]), others)
+    short = told_of(made(tmp_path / "b", "short", [0.1, 0.2]), others)
     assert short.forecast is None and "2 values of heldout/m are known" in short.why
 
 
 def test_runs_that_never_followed_such_a_curve_make_it_silent(tmp_path):
     for seed in range(10):  # each jumps after its middle, by another amount
         made(tmp_path, f"old-{seed}", [*rising(seed, 10), *(3.0**seed + x for x in rising(seed, 10))])
-    told = forecast_run(made(tmp_path / "b", "now", rising(1, 10)), finished_beside(RunDir(tmp_path / "none")))
+    told = told_of(made(tmp_path / "b", "now", rising(1, 10)), finished_beside(RunDir(tmp_path / "none")))
     assert told.forecast is not None or "only" in told.why
     assert told.forecast is None or told.forecast.high - told.forecast.low > 100
 
@@ -98,5 +104,33 @@ def test_the_command_says_what_it_was_tried_on(tmp_path):
     result = CliRunner().invoke(app, ["forecast", str(tmp_path / "now")])
     assert result.exit_code == 0
     assert "of 9 finished runs" in result.output
+    assert "going on is worth it" in result.output
     other = CliRunner().invoke(app, ["forecast", str(tmp_path / "now"), "--metric", "reward/mean"])
     assert "no forecast of reward/mean: 0 values" in other.output
+
+
+def test_a_run_shows_its_forecast_after_each_evaluation(tmp_path):
+    for seed in range(9):
+        made(tmp_path, f"old-{seed}", rising(seed, 20))
+    scores, said, noted = rising(99, 10), [], []
+    outlook = Outlook(said.append, noted.append)
+    outlook.look({"step": 0, "heldout/m": 0.1})  # no run yet
+    run = made(tmp_path, "now", scores[:1], status="running")
+    outlook.opened(run)
+    for i, score in enumerate(scores[1:], start=1):
+        append_line(run.metrics_file, {"step": 2 * i + 1, "attempt": 0, "heldout/m": score})
+        outlook.look({"step": 2 * i + 1, "heldout/m": score})
+        outlook.look({"step": 2 * i + 2})  # a step without an evaluation
+    assert len(said) == 6 and not noted  # five scores are needed
+    assert all(line.startswith("heldout/m: ") and "at the last step" in line for line in said)
+
+
+def test_a_damaged_run_beside_it_ends_the_forecast_and_not_the_run(tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "run.json").write_text("{")
+    said, noted = [], []
+    outlook = Outlook(said.append, noted.append)
+    outlook.opened(made(tmp_path, "now", rising(99, 10), status="running"))
+    outlook.look({"step": 19, "heldout/m": 0.9})
+    outlook.look({"step": 21, "heldout/m": 0.9})
+    assert not said and len(noted) == 1 and noted[0].startswith("no forecast: ")

@@ -1,0 +1,43 @@
+"""The forecast of a run's held-out score in its own display, after each evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from steadyrl.errors import SteadyError
+from steadyrl.rundir import RunDir
+from steadyrl.studies.forecast import finished_beside, forecast_run, score_name, widths_on
+
+
+class Outlook:
+    """Says after each evaluation where the held-out score will end, where `steadyrl forecast` would say it.
+
+    Args:
+        say: Takes the forecast as a line.
+        note: Takes the reason if the runs beside this one cannot be read; the forecast is then given up.
+    """
+
+    def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:
+        self._say, self._note = say, note
+        self._run: RunDir | None = None
+        self._widths: Sequence[float] | None = None  # known after the first evaluation: finished runs do not change
+
+    def opened(self, run: RunDir) -> None:
+        """Follow a run."""
+        self._run = run
+
+    def look(self, record: Mapping[str, Any]) -> None:
+        """Look at a step's metrics."""
+        if self._run is None or record.get(name := score_name(self._run)) is None:
+            return
+        try:
+            if self._widths is None:
+                self._widths = widths_on(finished_beside(self._run), self._run, name)
+            told = forecast_run(self._run, self._widths, name)
+        except SteadyError as error:
+            self._note(f"no forecast: {error}")
+            self._run = None
+            return
+        if told.forecast is not None:
+            self._say(f"{name}: {told.forecast}")
