@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from steadyrl.errors import RunError
 from steadyrl.report.actions import describe_action
 from steadyrl.report.settings import settings_rows
 from steadyrl.rundir import RunDir
+from steadyrl.studies.forecast import LEAST_POINTS, finished_beside, forecast_run, points, score_name, widths_on
 from steadyrl.web.columns import Curves, Shelf
 from steadyrl.web.findings import finding_views, standing
 from steadyrl.web.folder import Place
@@ -30,6 +33,7 @@ def head_view(place: Place) -> dict[str, Any]:
     tabs = _TABS if place.kind == "run" else tuple(tab for tab in _TABS if tab[0] in ("Curves", "Doctor"))
     return {
         "section": "run",
+        "forecast": forecast_of(run) if found.status == "running" else "",
         "run": {
             "id": place.id,
             "name": place.name,
@@ -41,6 +45,23 @@ def head_view(place: Place) -> dict[str, Any]:
             "attempt": info.get("attempt") or 0,
         },
     }
+
+
+def forecast_of(run: RunDir) -> str:
+    """Return where the held-out score of a run will end, as `steadyrl forecast` says it; "" where it would abstain."""
+    try:
+        name = score_name(run)
+        if len(points(run, name)[0]) < LEAST_POINTS:
+            return ""
+        told = forecast_run(run, _widths(run.path, name, tuple(other.path for other in finished_beside(run))), name)
+    except RunError:  # of one of the runs; its own page says so
+        return ""
+    return str(told.forecast or "")
+
+
+@lru_cache(maxsize=64)
+def _widths(path: Path, metric: str, others: tuple[Path, ...]) -> list[float]:
+    return widths_on([RunDir(other) for other in others], RunDir(path), metric)
 
 
 def run_view(place: Place, shelf: Shelf) -> dict[str, Any]:

@@ -1,4 +1,6 @@
 import json
+import math
+import time
 
 import pytest
 
@@ -47,6 +49,24 @@ def test_a_run_shows_the_settings_that_differ_from_the_defaults(folder):
     text = ask(create(folder), "/run/grpo-two").text
     row = text[text.index("<code>update.learning_rate</code>") :]
     assert row.index("<code>0.01</code>") < row.index("</tr>")
+
+
+def test_a_running_run_shows_the_forecast_of_its_score_where_its_intervals_have_held(tmp_path):
+    def scored(name, steps, status):
+        run = make_run(tmp_path / name, steps=0, status=status, planned=20)
+        for step in range(steps):
+            score = 1 - math.exp(-step / 6) + 0.01 * math.sin(step * len(name))
+            append_line(run.metrics_file, {**metrics(step), "time": time.time(), "heldout/retrieval": score})
+
+    scored("now", 10, "running")
+    app = create(tmp_path)
+    assert "forecast of it" not in ask(app, "/run/now").text  # no run is known that its intervals could have held on
+    for i in range(1, 11):
+        scored("old" * i, 20, "finished")
+    for page in ("/run/now", "/run/now/live"):
+        text = ask(app, page).text
+        assert "forecast of it" in text and "at the last step; going on is worth it" in text
+    assert "forecast of it" not in ask(app, "/run/old").text  # it has ended
 
 
 def test_a_run_shows_its_finding_with_what_to_do_and_its_numbers(folder):
