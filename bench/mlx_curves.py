@@ -20,9 +20,10 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "mlx_curves.md"
 PICTURE = ROOT / "docs" / "pictures" / "mlx-curves.png"
 BACKENDS = {"torch": "PyTorch", "mlx": "MLX"}
-SEEDS, STEPS, LAST = (0, 1, 2), 40, 10
+SEEDS, STEPS, LAST = tuple(range(10)), 40, 10
 SETTINGS = [
     f"run.steps={STEPS}", "run.preflight=off", "rollout.prompts_per_step=16", "evaluate.problems=100",
+    "update.old_logprobs=recompute",  # so that PyTorch too measures the entropy on all rows
 ]  # fmt: skip
 SHOWN = ("reward/mean", "reward/worth", "entropy", "kl_ref_k1_seq", "completion/length", "grad_norm")
 
@@ -82,7 +83,7 @@ def write(runs: dict[str, list[RunDir]]) -> None:
         )
     text = (
         f"# Learning curves in MLX and in PyTorch\n\n{date.today().isoformat()}; `python bench/mlx_curves.py`: "
-        f"examples/search.toml, {STEPS} steps of 16 requests, seeds {SEEDS}, base model, CPU.\n"
+        f"examples/search.toml, {STEPS} steps of 16 requests, seeds 0 to {SEEDS[-1]}, base model, CPU.\n"
         "Means over the seeds. The first interval treats the runs as independent, the second pairs those of a seed.\n\n"
         "| measured | PyTorch | MLX | difference [95 %] | paired by seed |\n|---|--:|--:|--:|--:|\n"
     )
