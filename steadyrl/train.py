@@ -313,7 +313,7 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
     records: list[dict[str, float]] = []
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
-        parts = [rows for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few were scored
+        parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
         for made, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
             stats = algorithm.update(session.backend, part, algorithm, session.sampling, rate, settings.max_grad_norm)

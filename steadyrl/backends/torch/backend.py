@@ -23,12 +23,13 @@ from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import require_room
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import footprint, memory, state
+from steadyrl.backends.torch.ahead import Ahead, read_ahead
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.families import plan_of
 from steadyrl.backends.torch.forward import pads
-from steadyrl.backends.torch.head import chosen_logprobs, chunks, entropy_of, log_softmax, logits_of
+from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
 from steadyrl.backends.torch.masters import Masters
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.quantized import adam, count
@@ -43,6 +44,7 @@ from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossF
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 Result = TypeVar("Result")
+Read = Callable[[Batch], torch.Tensor]  # rows -> hidden states [N, H]
 
 
 class TorchBackend:
@@ -71,8 +73,7 @@ class TorchBackend:
         self._plan = checked_plan(self.model) if self._parts.scale == 1.0 else None
         # Where not, only prompts of one length are decoded together.
         self._pads = self._plan is not None or pads(self._parts, self._inner().config.model_type)
-        self._micro_batch_tokens = config.backend.args.micro_batch_tokens
-        self._generate_rows = config.backend.args.generate_rows
+        self._micro_batch_tokens, self._generate_rows = own.micro_batch_tokens, own.generate_rows
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
@@ -87,6 +88,7 @@ class TorchBackend:
             self.frozen = copy.deepcopy(self.model).requires_grad_(False)
             parts, plan = split_head(self.frozen), None if self._plan is None else plan_of(self.frozen)
             self._reference = Reader(self.frozen, parts, plan, self._lower, recompute=False), parts.head
+        self._ahead: Ahead | None = None
         self.begin_training(config.update.weight_decay)
 
     def begin_training(self, weight_decay: float) -> None:
@@ -157,10 +159,14 @@ class TorchBackend:
         """See Backend.
 
         Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
-        needs the policy's whole distribution is measured on those rows only.
+        needs the policy's whole distribution is measured on those rows only. Where a single update follows, its pass
+        over the rows is made here.
         """
         if self._engine is not None:
             self._engine.rest()
+        self._ahead = None
+        if OLD_IS_CURRENT in needs:
+            self._ahead = self._fitting(lambda: read_ahead(self._read, batch, self._micro_batch_tokens))
         return checked(batch, self.trust(needs), lambda rechecked: self.measure_rows(batch, rechecked, sampling, needs))
 
     def trust(self, needs: frozenset[str]) -> Trust:
@@ -201,6 +207,8 @@ class TorchBackend:
             hidden = self._read(part)
             found["values"] = self.value_head(hidden)
             hidden = hidden[seen]
+        elif self._ahead is not None and self._ahead.of(part):
+            hidden = self._ahead.hidden.detach()[seen]
         else:
             hidden = self._read(take_rows(part, np.flatnonzero(rechecked))) if rechecked.any() else seen[:0]
         reference = None
@@ -231,29 +239,15 @@ class TorchBackend:
         reference: torch.Tensor | None,
         found: dict[str, torch.Tensor],
     ) -> None:
-        """Fill in what needs whole distributions.
+        """Fill in what needs whole distributions, at places [n] among N tokens; ``hidden`` is [n, H], the rest [N]."""
+        drawn = how_drawn(part, sampling, self._head.out_features, self.device)
+        theirs = None if reference is None else (self._reference_logits, reference)
+        for rows, name, values in distributions((self._head, hidden), theirs, drawn, places):
+            found[name][places[rows]] = values
 
-        Args:
-            part: A micro-batch with N completion tokens.
-            places: [n], the rechecked ones among them.
-            sampling: How they were drawn.
-            hidden: [n, H], the policy's.
-            reference: [N, H], the reference's, or None.
-            found: Measurements [N] by name.
-        """
-        kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
-        for rows in chunks(len(places), self._head.out_features):
-            at = places[rows]
-            cut = None if kept is None else kept[at]
-            logp = log_softmax(logits_of(self._head, hidden[rows]), scale, cut)  # [n, V]
-            found["logprobs"][at] = logp.gather(1, chosen[at, None])[:, 0]
-            found["entropy"][at] = entropy_of(logp)
-            if reference is not None:
-                with self._as_reference() as (_, head):
-                    ref = log_softmax(logits_of(head, reference[at]), scale, cut)
-                p = logp.exp()
-                found["ref_logprobs"][at] = ref.gather(1, chosen[at, None])[:, 0]
-                found["kl_ref_exact"][at] = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
+    def _reference_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        with self._as_reference() as (_, head):
+            return logits_of(head, hidden)
 
     @contextmanager
     def _as_reference(self) -> Iterator[tuple[Reader, Any]]:
@@ -314,7 +308,7 @@ class TorchBackend:
         self._masters.forget_gradients()
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
-            new, arrays = self.new_scores(self._read, part, sampling, needs), self.arrays(part)
+            new, arrays = self.new_scores(self._read_once, part, sampling, needs), self.arrays(part)
             if OLD_IS_CURRENT in needs:
                 arrays["old_logprobs"] = new.logprobs.detach()
             value, sums = loss(torch, new, arrays, count)
@@ -324,6 +318,11 @@ class TorchBackend:
             for name, total in sums.items():
                 totals[name] = totals.get(name, 0.0) + total.item()
         return totals
+
+    def _read_once(self, part: Batch) -> torch.Tensor:
+        """Read rows, unless scoring them has done it."""
+        ahead, self._ahead = self._ahead, None
+        return ahead.hidden if ahead is not None and ahead.of(part) else self._read(part)
 
     def _fitting(self, work: Callable[[], Result]) -> Result:
         """Do the work again with smaller micro-batches where it does not fit into memory; its result is the same."""
@@ -335,7 +334,7 @@ class TorchBackend:
                     error, self._micro_batch_tokens, "backend.args.micro_batch_tokens"
                 )
 
-    def new_scores(self, read: Reader, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+    def new_scores(self, read: Read, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of rows as ``read`` reads them."""
         hidden = read(part)
         kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
@@ -382,6 +381,7 @@ class TorchBackend:
         return self.model.get_base_model() if self._lora else self.model
 
     def _changed(self) -> None:
+        self._ahead = None
         if self._engine is not None:
             self._engine.stale = True
 

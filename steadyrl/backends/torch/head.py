@@ -7,6 +7,7 @@ kept for the way back where all of them are small enough, else computed again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -42,6 +43,34 @@ def chosen_logprobs(
         hidden, head.weight, head.bias, chosen, scale, kept, entropy
     )
     return found[0], found[1] if entropy else None
+
+
+def distributions(
+    policy: tuple[Any, torch.Tensor],
+    reference: tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor] | None,
+    drawn: tuple[torch.Tensor | None, torch.Tensor, float],
+    places: torch.Tensor,
+) -> Iterator[tuple[slice, str, torch.Tensor]]:
+    """Yield (rows, name, values) of what is measured from whole distributions, a chunk of rows at a time.
+
+    Args:
+        policy: Its head, and its hidden states [n, H].
+        reference: What makes logits of hidden states, and those of all N tokens [N, H]; None without a reference.
+        drawn: See ``how_drawn``, for all N tokens.
+        places: [n] int64, which of the tokens are measured.
+    """
+    (head, hidden), (kept, chosen, scale) = policy, drawn
+    for rows in chunks(len(places), head.out_features):
+        at = places[rows]
+        cut = None if kept is None else kept[at]
+        logp = log_softmax(logits_of(head, hidden[rows]), scale, cut)  # [rows, V]
+        yield rows, "logprobs", logp.gather(1, chosen[at, None])[:, 0]
+        yield rows, "entropy", entropy_of(logp)
+        if reference is not None:
+            logits, states = reference
+            ref, p = log_softmax(logits(states[at]), scale, cut), logp.exp()
+            yield rows, "ref_logprobs", ref.gather(1, chosen[at, None])[:, 0]
+            yield rows, "kl_ref_exact", torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
 
 
 def logits_of(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from steadyrl.backends.torch.state import load_tensors, save_tensors
 from steadyrl.errors import CheckpointError
 
 FILE = "masters.safetensors"
+BLOCK = 2**16  # numbers
 
 
 class Masters:
@@ -78,7 +79,8 @@ class Masters:
             for master in self.named.values()
             if master.grad is not None and "exp_avg" in optimizer.state.get(master, {})
         ]
-        products = [torch.stack([new @ mean, new @ new, mean @ mean]) for new, mean in pairs]
+        blocks = [block for pair in pairs for block in zip(*(side.split(_at_once(side)) for side in pair), strict=True)]
+        products = [torch.stack([new @ mean, new @ new, mean @ mean]) for new, mean in blocks]
         both, new, mean = torch.stack(products).sum(0).tolist() if products else (0.0, 0.0, 0.0)
         return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
@@ -114,3 +116,8 @@ class Masters:
 
     def _copies(self) -> dict[str, nn.Parameter]:
         return {name: master for name, master in self.named.items() if master is not self._trained[name]}
+
+
+def _at_once(numbers: torch.Tensor) -> int:
+    """Return how many numbers are multiplied at once: on a CPU those that stay in a cache for three products."""
+    return BLOCK if numbers.device.type == "cpu" else max(1, numbers.numel())
