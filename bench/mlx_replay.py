@@ -30,6 +30,7 @@ from steadyrl.types import Batch, Completion, Sampling, TokenScores
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "mlx_replay.json"
 
+
 class Twins:
     """PyTorch and MLX with the same weights, of which PyTorch draws."""
 

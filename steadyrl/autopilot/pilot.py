@@ -39,13 +39,15 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
         batch: What trained, with ``old`` scores; evenly spaced rows of it are measured again.
         sampling: The settings with which the batch was sampled.
     """
-    written = np.flatnonzero(batch.completion_mask.any(axis=1))  # an episode may have ended before its first turn
+    assert batch.old is not None, "score the batch before its updates"
+    # An episode may have ended before its first turn, and of demonstrations only some rows were scored.
+    written = np.flatnonzero((batch.completion_mask & ~np.isnan(batch.old.logprobs)).any(axis=1))
     if not written.size:
         return None
     places = np.linspace(0, len(written) - 1, min(len(written), MEASURED_ROWS)).astype(int)
     part = take_rows(batch, written[np.unique(places)])
     after = backend.score(part, sampling, frozenset())
-    assert part.old is not None, "score the batch before its updates"
+    assert part.old is not None
     mask = part.completion_mask if after.rechecked is None else part.completion_mask & after.rechecked[:, None]
     if not mask.any():
         return None

@@ -311,6 +311,9 @@ def test_the_kl_of_a_step_is_measured_on_rollouts_that_hold_a_token(toy, monkeyp
     assert step_kl(backend, batch, session.sampling) == pytest.approx(
         step_kl(backend, take_rows(batch, np.array([1, len(batch.lengths) - 2])), session.sampling)
     )
+    measured = step_kl(backend, take_rows(batch, np.array([2])), session.sampling)
+    batch.old.logprobs[[1, *range(3, len(batch.lengths))]] = np.nan  # demonstrations, which were not all scored
+    assert step_kl(backend, batch, session.sampling) == pytest.approx(measured)
     batch.completion_mask[:] = False
     assert step_kl(backend, batch, session.sampling) is None
 

@@ -80,7 +80,7 @@ class Worker:
         """See Backend."""
         with gathered(self._roots):
             return checked(
-                batch, self.whole.trust(needs), lambda rechecked: self._measure(batch, rechecked, sampling, needs)
+                batch, self.whole.trust(needs), needs, lambda rows: self._measure(batch, rows, sampling, needs)
             )
 
     def _measure(self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]) -> Measured:

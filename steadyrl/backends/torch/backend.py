@@ -167,7 +167,7 @@ class TorchBackend:
         self._ahead = None
         if OLD_IS_CURRENT in needs:
             self._ahead = self._fitting(lambda: read_ahead(self._read, batch, self._micro_batch_tokens))
-        return checked(batch, self.trust(needs), lambda rechecked: self.measure_rows(batch, rechecked, sampling, needs))
+        return checked(batch, self.trust(needs), needs, lambda rows: self.measure_rows(batch, rows, sampling, needs))
 
     def trust(self, needs: frozenset[str]) -> Trust:
         """Return how far the sampler's log-probs may be taken for the trainer's; see ``checked``."""

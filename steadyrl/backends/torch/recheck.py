@@ -1,4 +1,8 @@
-"""When the sampler's log-probs are taken for the trainer's: where the two agree on some rows of the batch."""
+"""When the sampler's log-probs are taken for the trainer's: where the two agree on some rows of the batch.
+
+Demonstrations have none. Where nothing trains on old log-probs either, the trainer measures some rows for the log, and
+those of the others stay unknown (NaN).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from steadyrl.protocols import OLD_IS_CURRENT
 from steadyrl.types import Batch, TokenScores
 
 # Nats on any token; rounding gives 1e-5 in float32.
@@ -20,29 +25,31 @@ Trust = Literal["no", "exact", "rounded"]
 Measured = dict[str, np.ndarray]  # [B, T] by name
 
 
-def checked(batch: Batch, trust: Trust, measure: Callable[[np.ndarray], Measured]) -> TokenScores:
+def checked(
+    batch: Batch, trust: Trust, needs: frozenset[str], measure: Callable[[np.ndarray], Measured]
+) -> TokenScores:
     """Return what ``measure`` finds of a batch.
 
     Args:
         batch: As sampled.
         trust: Whether some rows will do; "rounded" where the sampler may differ by the rounding of bfloat16.
+        needs: See Algorithm.needs_for.
         measure: Measures all rows, given [B] bool: those that are rechecked. Of the others log-probs are the sampler's.
     """
-    rechecked = _rows(batch, trust)
+    shown = bool(np.isnan(batch.sampling_logprobs).any())
+    spared = trust != "no" and (not shown or OLD_IS_CURRENT in needs)
+    rechecked = _evenly_spaced(len(batch.lengths)) if spared else np.ones(len(batch.lengths), bool)
     found = measure(rechecked)
     gap = np.abs(found["logprobs"] - batch.sampling_logprobs)[batch.completion_mask & rechecked[:, None]]
     near = gap.size and (gap.mean() <= ROUNDED_GAP if trust == "rounded" else gap.max() <= TRUSTED_GAP)
-    if not rechecked.all() and not near:
+    if not rechecked.all() and not near and not shown:
         rechecked = np.ones(len(rechecked), bool)
         found = measure(rechecked)
     return TokenScores(**found, rechecked=rechecked)
 
 
-def _rows(batch: Batch, trust: Trust) -> np.ndarray:
-    """Return [B] bool: the rows on which the sampler is checked, evenly spaced; all where none drew the tokens."""
-    rows = len(batch.lengths)
-    if trust == "no" or np.isnan(batch.sampling_logprobs).any():
-        return np.ones(rows, bool)
+def _evenly_spaced(rows: int) -> np.ndarray:
+    """Return [B] bool: the rows that are rechecked."""
     rechecked = np.zeros(rows, bool)
     rechecked[np.linspace(0, rows - 1, min(rows, max(LEAST_RECHECKED, rows // RECHECKED_PART))).astype(int)] = True
     return rechecked

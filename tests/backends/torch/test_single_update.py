@@ -137,3 +137,16 @@ def test_an_update_of_other_weights_or_other_rows_reads_them(tiny_models, change
         batch = take_rows(batch, np.arange(5))
     found, wanted = (b.step(batch, GRPO.loss, SAMPLING, ONE, 1e-2, 1e9) for b in (stale, fresh))
     assert found == wanted
+
+
+def test_of_demonstrations_some_rows_are_measured_for_the_log(tiny_models):
+    """Nobody sampled them, and one update takes the log-probs from its own pass."""
+    batch = drawn(backend := opened(tiny_models["llama"]))
+    batch = replace(batch, sampling_logprobs=np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32))
+    some, every = backend.score(batch, SAMPLING, ONE), backend.score(batch, SAMPLING, SEVERAL)
+    assert some.rechecked.sum() == 6 and every.rechecked.all(), "one of four"
+    seen = batch.completion_mask & some.rechecked[:, None]
+    np.testing.assert_allclose(some.logprobs[seen], every.logprobs[seen], atol=1e-5)
+    assert np.isnan(some.logprobs[batch.completion_mask & ~seen]).all()
+    recomputing = opened(tiny_models["llama"], "update.old_logprobs=recompute")
+    assert recomputing.score(batch, SAMPLING, ONE).rechecked.all()
