@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,24 +49,54 @@ class Trial:
         return cls(**{**record, "critical": tuple(record["critical"])})
 
 
-def make_trial(config: Config, settings: Mapping[str, float], seed: int, place: Path, watch: Watch) -> Trial:
-    """Make a run of the search, and measure it."""
+def make_trial(
+    config: Config,
+    settings: Mapping[str, float],
+    seed: int,
+    place: Path,
+    watch: Watch,
+    until: int | None = None,
+) -> Trial:
+    """Make a run of the search, or go on with the one that was paused or cut in its folder, and measure it.
+
+    Args:
+        config: Of the search.
+        settings: What is tried, by dotted name.
+        seed: Of the run.
+        place: The folder of its run directory.
+        watch: Follows it.
+        until: Steps after which it pauses; None for its end.
+    """
     every = max(1, config.run.steps // RUNGS)
     overrides = [*(f"{name}={value}" for name, value in settings.items()), f"run.seed={seed}"]
     plain = configs.dump(configs.resolve(configs.dump(config), [*overrides, f"evaluate.every={every}"]))
     plain["run"] |= {"folder": str(place), "checkpoint_every": config.run.steps, "preflight": "off"}
-    try:
-        launch.run(plain, watch=watch)
-        state = "finished"
-    except SteadyError:
-        state = "failed"
-    runs = sorted(place.iterdir()) if place.is_dir() else []
-    if not runs:
+    begun, done = _newest(place), 0
+    kept = begun.checkpoints() if begun is not None else []
+
+    def step(record: Mapping[str, Any]) -> None:
+        nonlocal done
+        done = record["step"] + 1
+        watch.step(record)
+
+    follow = replace(watch, step=step, stop=lambda: watch.stop() or (until is not None and done >= until))
+    state, paused = "finished", bool(kept) and until is not None and until < config.run.steps and kept[-1] >= until
+    if not paused and (begun is None or begun.status != "finished"):
+        try:
+            launch.run(None if kept else plain, resume=begun if kept else None, watch=follow)
+        except SteadyError:
+            state = "failed"
+    run = _newest(place)
+    if run is None:
         return Trial(settings, seed, None, (), 0, "failed")
-    run = RunDir(runs[-1])
     if state == "finished" and run.status != "finished":
         state = "pruned"
     return Trial(settings, seed, _score(run), _critical(run), len(run.metrics()), state)
+
+
+def _newest(place: Path) -> RunDir | None:
+    runs = sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    return RunDir(runs[-1]) if runs else None
 
 
 def _score(run: RunDir) -> float | None:

@@ -1,8 +1,9 @@
 """Finds a learning rate (and a KL coefficient, ...) within a budget of samples: a range test, then Optuna, then seeds.
 
     FOLDER/range.json       the range test
+    FOLDER/halving/         the opening: rates around the centre of the range test, halved at a quarter and a half
     FOLDER/search.log       Optuna's own storage
-    FOLDER/trials/          the runs, one folder each
+    FOLDER/trials/          its runs, one folder each
     FOLDER/claims/          which process makes what, as locks
     FOLDER/result.json      the config to use, every trial, and how sure it is
 
@@ -32,6 +33,7 @@ from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir, read_json, write_json
 from steadyrl.studies.claim import awaited, claimed
+from steadyrl.studies.halving import halve, rates_around, shared
 from steadyrl.studies.rate_range import Point, Range, range_test
 from steadyrl.studies.seeds import difference, interquartile_mean
 from steadyrl.studies.trial import RUNGS, Trial, best_first, make_trial
@@ -40,6 +42,7 @@ from steadyrl.train import Watch
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
 RATE = "update.learning_rate"
+OPENING = "opening"  # marks its trials in Optuna's storage, with their number
 RESULT = "result.json"
 CLAIMS = "claims"
 _POLL_S = 0.5  # between looks at what other processes have done
@@ -100,13 +103,18 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
             f"the budget is {options.samples} samples; the range test took {found.samples} and one run takes "
             f"{per_run}. Give at least {found.samples + (options.seeds + 1) * per_run}, or lower run.steps"
         )
-    with awaited(folder / CLAIMS / "trials"):
-        study = _study(optuna, config, folder)
-        if not study.trials:
-            study.enqueue_trial({RATE: found.centre})
     budget = options.samples - found.samples - per_run * (options.seeds - 1) * FINALISTS
-    if not _all_trials(_Search(optuna, study, config, folder, found, options.space, follow), budget):
+    bounds = _bounds(found)
+    rates = rates_around(found.centre, bounds, config.run.steps, budget // _samples(config))
+    opening = halve(config, RATE, rates, folder / "halving", folder / CLAIMS, follow.note, follow.stop)
+    if opening is None:
         return None
+    with awaited(folder / CLAIMS / "trials"):
+        search = _Search(optuna, _study(optuna, config, folder), config, folder, bounds, options.space, follow)
+        _add_opening(search, opening)
+    if not _all_trials(search, budget):
+        return None
+    study = search.study
     trials = [_read(trial) for trial in study.trials if "trial" in trial.user_attrs]
     finals = _finals(config, folder, trials, options, follow)
     if finals is None:
@@ -175,9 +183,35 @@ class _Search:
     study: Any
     config: Config
     folder: Path
-    found: Range
+    bounds: tuple[float, float]
     space: Space
     follow: Follow
+
+
+def _bounds(found: Range) -> tuple[float, float]:
+    """Return the lowest and the highest rate of the search."""
+    return found.centre / BELOW, min(10.0, found.centre * ABOVE)
+
+
+def _add_opening(search: _Search, opening: Sequence[Trial]) -> None:
+    """Let the sampler know what became of the rates of the opening."""
+    known = {trial.user_attrs.get(OPENING) for trial in search.study.trials if "trial" in trial.user_attrs}
+    for number, made in enumerate(opening):
+        if number not in known:
+            search.study.enqueue_trial(dict(made.settings))
+            trial = search.study.ask()
+            trial.suggest_float(RATE, *search.bounds, log=True)
+            trial.set_user_attr(OPENING, number)
+            _tell(search, trial, made)
+
+
+def _tell(search: _Search, trial: Any, made: Trial) -> None:
+    trial.set_constraint("critical", float(len(made.critical)))
+    trial.set_user_attr("trial", json.dumps(made.record()))
+    if made.score is None:
+        search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
+    else:
+        search.study.tell(trial, made.score)
 
 
 def _all_trials(search: _Search, budget: int) -> bool:
@@ -221,9 +255,8 @@ def _made_by_others(search: _Search) -> int:
 
 def _one_trial(search: _Search, trial: Any) -> bool:
     """Make a trial; return False where the user stopped it."""
-    config, folder, follow, found = search.config, search.folder, search.follow, search.found
-    failed = search.optuna.trial.TrialState.FAIL
-    settings = {RATE: trial.suggest_float(RATE, found.centre / BELOW, min(10.0, found.centre * ABOVE), log=True)}
+    config, folder, follow = search.config, search.folder, search.follow
+    settings = {RATE: trial.suggest_float(RATE, *search.bounds, log=True)}
     for name, (low, high, whole) in search.space.bounds.items():
         settings[name] = (
             trial.suggest_int(name, int(low), int(high), log=True)
@@ -241,14 +274,9 @@ def _one_trial(search: _Search, trial: Any) -> bool:
     watch = Watch(step=step, stop=lambda: follow.stop() or any(pruned))
     made = make_trial(config, settings, config.run.seed, folder / "trials" / f"{trial.number:03d}", watch)
     if follow.stop():
-        search.study.tell(trial, state=failed)
+        search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
         return False
-    trial.set_constraint("critical", float(len(made.critical)))
-    trial.set_user_attr("trial", json.dumps(made.record()))
-    if made.score is None:
-        search.study.tell(trial, state=failed)
-    else:
-        search.study.tell(trial, made.score)
+    _tell(search, trial, made)
     shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in settings.items())
     score = "no score" if made.score is None else f"score {made.score:.4f}"
     why = f"; critical: {', '.join(made.critical)}" if made.critical else ""
@@ -288,35 +316,19 @@ def _finals(
     """
     best = best_first(trials)[:FINALISTS]
     seeds = range(config.run.seed + 1, config.run.seed + options.seeds)
-    places = {(n, seed): folder / "finals" / f"{n}-s{seed}" for n in range(len(best)) for seed in seeds}
-    while missing := [key for key, place in places.items() if not _kept(place).is_file()]:
-        made = 0
-        for number, seed in missing:
-            if follow.stop():
-                return None
-            with claimed(folder / CLAIMS / f"final-{number}-s{seed}") as mine:
-                if mine and not _kept(places[number, seed]).is_file():
-                    made += _one_final(config, best[number], number, seed, places[number, seed], follow)
-        if not made:
-            time.sleep(_POLL_S)
-    return [
-        (one, [one, *(Trial.read(read_json(_kept(places[n, seed]))) for seed in seeds)]) for n, one in enumerate(best)
-    ]
+    places = {(n, seed): folder / "finals" / f"{n}-s{seed}" / "trial.json" for n in range(len(best)) for seed in seeds}
 
+    def make(key: tuple[int, int], file: Path) -> Trial:
+        number, seed = key
+        made = make_trial(config, best[number].settings, seed, file.parent / "runs", Watch(stop=follow.stop))
+        if not follow.stop():
+            shown = "no score" if made.score is None else f"{made.score:.4f}"
+            follow.note(f"finalist {number + 1}, seed {seed}: {shown}")
+        return made
 
-def _one_final(config: Config, best: Trial, number: int, seed: int, place: Path, follow: Follow) -> bool:
-    """Repeat a trial with another seed; return False where the user stopped it."""
-    made = make_trial(config, best.settings, seed, place / "runs", Watch(stop=follow.stop))
-    if follow.stop():
-        return False
-    write_json(_kept(place), made.record())
-    shown = "no score" if made.score is None else f"{made.score:.4f}"
-    follow.note(f"finalist {number + 1}, seed {seed}: {shown}")
-    return True
-
-
-def _kept(place: Path) -> Path:
-    return place / "trial.json"
+    if not shared(places, folder / CLAIMS, make, follow.stop):
+        return None
+    return [(one, [one, *(Trial.read(read_json(places[n, seed])) for seed in seeds)]) for n, one in enumerate(best)]
 
 
 def _result(

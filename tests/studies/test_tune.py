@@ -10,10 +10,12 @@ import pytest
 from steadyrl import config
 from steadyrl.errors import ConfigError
 from steadyrl.launchers.command import choose
+from steadyrl.studies.halving import halve, rates_around, rungs, steps_of
 from steadyrl.studies.rate_range import Point, centre_of, range_test
-from steadyrl.studies.trial import Trial, best_first
+from steadyrl.studies.trial import Trial, best_first, make_trial
 from steadyrl.studies.tune import Follow, Options, Space, tune
 from steadyrl.studies.tune_together import tune_together
+from steadyrl.train import Watch
 from tests import needs
 
 FILE = """
@@ -79,6 +81,44 @@ def test_trials_without_a_critical_finding_come_first():
     assert [one.score for one in best_first(trials)] == [0.7, 0.5, 0.9]
 
 
+def test_the_opening_halves_at_a_quarter_and_at_a_half():
+    assert rungs(80) == [20, 40, 80] and rungs(8) == [2, 4, 8] and rungs(2) == [1, 2] and rungs(1) == [1]
+    assert steps_of(5, 80) == 5 * 20 + 2 * 20 + 40
+    assert steps_of(3, 80) == 3 * 20 + 20 + 40
+    assert steps_of(1, 80) == 80
+
+
+def test_the_opening_begins_with_as_many_rates_as_its_steps_hold():
+    wide = (1e-4, 10.0)
+    assert rates_around(0.1, wide, 80, 180) == pytest.approx([0.1, 0.316, 0.0316, 1.0, 0.01], rel=1e-2)
+    assert rates_around(0.1, wide, 80, 179) == pytest.approx([0.1, 0.316, 0.0316], rel=1e-2)
+    assert rates_around(0.1, wide, 80, 10) == [0.1]
+    assert rates_around(5.0, wide, 80, 1000) == pytest.approx([5.0, 1.58, 0.5], rel=1e-2)  # none above the bounds
+
+
+def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp_path):
+    asked, said = [], []
+
+    def cut():
+        asked.append(1)
+        return len(asked) > 12
+
+    def opened(stop):
+        where = tmp_path / "halving", tmp_path / "claims"
+        return halve(settings(), "update.learning_rate", [0.3, 1.0, 1e-3], *where, said.append, stop)
+
+    assert opened(cut) is None
+    first = len(said)
+    assert 1 <= first < 6
+    found = opened(lambda: False)
+    assert len(said) == 5  # three rates, then one of them twice
+    assert sorted(trial.steps for trial in found) == [2, 2, 8]
+    best = max(found, key=lambda trial: trial.steps)
+    assert best.state == "finished" and best.settings["update.learning_rate"] in (0.3, 1.0)
+    whole = make_trial(settings(), best.settings, 0, tmp_path / "whole", Watch())
+    assert whole.score == best.score  # pausing changes nothing
+
+
 def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_path):
     needs.package("optuna", extra="tune")
     from steadyrl.report.tune import write_tune
@@ -89,7 +129,7 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
 
     def cut():
         asked.append(1)
-        return len(asked) >= 20
+        return len(asked) >= 40
 
     assert tune(settings(), tmp_path / "tune", options, Follow(said.append, cut)) is None
     trials = sum(line.startswith("trial") for line in said)
@@ -97,9 +137,12 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     result = tune(settings(), tmp_path / "tune", options, Follow(said.append))
     assert sum(line.startswith("range test") for line in said) == 1
     numbers = [line.partition(":")[0] for line in said if line.startswith("trial")]
-    assert len(set(numbers)) == len(numbers) == len(result["trials"]) > trials
+    rates = {line.partition(":")[0] for line in said if line.startswith("rate ")}
+    assert len(rates) == 3  # for five the finalists leave too little
+    assert len(set(numbers)) == len(numbers) == len(result["trials"]) - len(rates) > trials
     assert result["samples"] <= 2000
-    assert set(result["settings"]) == {"update.learning_rate", "update.epochs"}
+    searched = [trial["settings"] for trial in result["trials"] if len(trial["settings"]) == 2]
+    assert len(searched) == len(numbers)  # the opening leaves the other settings as they are
     finals = [run["settings"] for runs in result["finals"] for run in runs]
     assert result["settings"] in finals
     assert len(result["scores"]) == 2
@@ -126,7 +169,8 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     logs = [log.read_text() for log in sorted((folder / "logs").iterdir())]
     assert sum(log.count("range test") for log in logs) == 1
     numbers = [line.partition(":")[0] for log in logs for line in log.split("\n") if line.startswith("trial ")]
-    assert len({*numbers}) == len(numbers) == len(result["trials"])
+    opening = {line.partition(":")[0] for log in logs for line in log.split("\n") if line.startswith("rate ")}
+    assert len({*numbers}) == len(numbers) == len(result["trials"]) - len(opening)
     assert all("trial " in log for log in logs)
     rates = [trial["settings"]["update.learning_rate"] for trial in result["trials"]]
     assert len({*rates}) == len(rates)  # two processes with equal seeds would try each rate twice
