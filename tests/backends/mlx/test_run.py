@@ -11,6 +11,8 @@ from steadyrl import config
 from steadyrl.algorithms import grpo
 from steadyrl.backends.mlx import blas, plugin
 from steadyrl.errors import ConfigError, MissingExtraError
+from steadyrl.sandbox.jails import Limits
+from steadyrl.sandbox.pool import Sandbox
 from tests import needs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -63,6 +65,17 @@ def test_a_run_goes_on_in_the_other_framework_and_comes_back(tiny_models, tmp_pa
     assert run.status == "finished"
     assert [(line["step"], line["attempt"]) for line in run.metrics()] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2)]
     assert all(line["grad_norm"] > 0 for line in run.metrics())
+
+
+def test_programs_run_after_mlx_has_computed():
+    """A child forked by a process that has used MLX may hang; the sandbox's workers are programs of their own."""
+    needs.package("mlx", extra="mlx")
+    import mlx.core as mx
+
+    mx.eval(mx.ones(3) * 2)
+    with Sandbox("weak", Limits(wall_s=20.0)) as pool:
+        outcome = pool.run("def add(a, b):\n    return a + b\n", "add", [(1, 2)])
+    assert [result.value for result in outcome.results] == [3]
 
 
 def test_without_mlx_one_line_says_what_to_install(monkeypatch):
