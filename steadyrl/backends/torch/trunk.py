@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from steadyrl.backends.torch.adapter import added_to
-from steadyrl.backends.torch.decoder import norm
+from steadyrl.backends.torch.decoder import norm, without_autocast
 from steadyrl.backends.torch.families import Block, Plan
 from steadyrl.backends.torch.packed import Packed, Segments
 
@@ -150,9 +150,14 @@ def _attention(
     plan: Plan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """Return [S, heads, W, head_dim]; causal where there is no mask."""
+    kept_in = v.dtype
+    if v.device.type == "cpu":  # forward and back it takes nearly three times as long there in lower precision
+        q, k, v = q.float(), k.float(), v.float()
+        mask = None if mask is None else mask.float()
     if plan.heads != plan.kv_heads:
         k, v = (t.repeat_interleave(plan.heads // plan.kv_heads, dim=1) for t in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+    with without_autocast(v.device):
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None).to(kept_in)
 
 
 def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:

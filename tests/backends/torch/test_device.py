@@ -1,0 +1,41 @@
+"""The precision of products: what is asked for is used, and a slower choice is said."""
+
+import logging
+
+import pytest
+
+from tests import needs
+
+torch = needs.package("torch")
+
+from steadyrl.backends.torch import device  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("name", "used"), [("auto", None), ("fp32", None), ("bf16", torch.bfloat16)])
+def test_on_a_cpu_only_those_who_ask_for_bfloat16_get_it(name, used):
+    assert device.lower_precision(name, CPU) == used
+
+
+@pytest.mark.parametrize(("bf16_s", "said"), [(0.02, ["2.0 times"]), (0.005, []), (0.01, [])])
+def test_bfloat16_that_is_slower_than_float32_is_said(monkeypatch, caplog, bf16_s, said):
+    """Time stands still but for what each product takes: 0.01 s in float32."""
+    clock = clock_of({torch.float32: 0.01, torch.bfloat16: bf16_s}, monkeypatch)
+    monkeypatch.setattr(device.time, "perf_counter", clock)
+    with caplog.at_level(logging.WARNING):
+        device.lower_precision("bf16", CPU)
+    assert len(caplog.records) == len(said)
+    assert all(words in caplog.text for words in said)
+
+
+def clock_of(costs, monkeypatch):
+    """Return a clock that moves by the cost of every product, and put it beside torch's own product."""
+    passed, multiply = [0.0], torch.mm
+
+    def counted(x, y):
+        passed[0] += costs[x.dtype]
+        return multiply(x, y)
+
+    monkeypatch.setattr(torch, "mm", counted)
+    return lambda: passed[0]
