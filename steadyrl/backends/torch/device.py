@@ -11,6 +11,7 @@ from steadyrl.errors import ConfigError
 
 log = logging.getLogger(__name__)
 WIDTH, REPEATED = 384, 5  # of the matrices whose product is timed: some ten milliseconds in all
+NOTABLE = 1.1  # times as long
 
 
 def lower_precision(name: str, device: torch.device) -> torch.dtype | None:
@@ -33,7 +34,7 @@ def _product_s(dtype: torch.dtype) -> float:
 
 
 def _warn_if_slower(times: float) -> None:
-    if times > 1.0:
+    if times > NOTABLE:
         log.warning(
             "backend.precision = 'bf16': this processor takes %.1f times as long for a product in bfloat16 as in "
             "float32, so that 'fp32' is faster here, and more exact",
