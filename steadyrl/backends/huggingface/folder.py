@@ -27,6 +27,7 @@ READING_ERRORS = (
 )  # fmt: skip
 _JUDGES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")
 _LONGEST = 300  # characters of an error of transformers that are shown
+_TOKENIZERS, _VOCABULARIES = ("tokenizer", "vocab", "merges"), {".model", ".tiktoken"}  # how their files are called
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
 
 
@@ -139,9 +140,14 @@ def _check_files(path: str) -> None:
         log.warning("model.path = '%s' is no folder here; looking it up on the Hugging Face hub", path)
         return
     if not (folder / "config.json").is_file():
-        raise ModelError(f"'{path}' is not a model folder: it has no config.json")
+        found = "it has no config.json"
+        if folder.suffix == ".gguf" or any(folder.glob("*.gguf")):
+            found = "GGUF is not read; expected the folder in Hugging Face layout that the file was made from"
+        raise ModelError(f"'{path}' is not a model folder: {found}")
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"'{path}' holds no weights: expected model.safetensors (other formats are not read)")
+    if not any(file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES for file in folder.iterdir()):
+        raise ModelError(f"'{path}' holds no tokenizer: expected tokenizer.json, as it lies beside the model's weights")
     for name in _FILES:
         if (folder / name).is_file():
             _check_object(folder / name)
