@@ -56,8 +56,11 @@ demo-base: $(INSTALLED)
 	@echo
 	@run=$$(ls -d runs/*-ppo-search-s0* | tail -n 1); $(ASK)
 
-# The whole recipe of SmolLM2; at the end ten answers at random from before, between and after.
+# The whole recipe of SmolLM2: ten answers at random of the untrained model first, and at the end those after each stage.
 demo-smollm2: models/smollm2
+	@echo "ten held-out requests and what SmolLM2 answers before training, with the F1 of what is found:"
+	@$(BIN)/python scripts/ten_answers.py examples/smollm2/search-sft.toml $(WARM)
+	@echo
 	$(BIN)/steadyrl train examples/smollm2/search-sft.toml $(WARM)
 	rm -rf models/smollm2-search
 	$(BIN)/steadyrl export $$(ls -d runs/*-sft-search-s0* | tail -n 1) --to models/smollm2-search --merge

@@ -1,8 +1,10 @@
-"""Print what a model answered to ten held-out requests, drawn at random, before and after each of some runs.
+"""Print what a model answers to ten held-out requests, drawn at random: now, or before and after each of some runs.
 
+    python scripts/ten_answers.py CONFIG.toml [SETTING=VALUE ...]
     python scripts/ten_answers.py RUN [RUN ...]
 
 Runs that go on from one another are given in their order: the answers before the second run are those after the first.
+A config's model is asked the requests that its run would be shown with.
 """
 
 from __future__ import annotations
@@ -10,32 +12,59 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+from steadyrl import config
+from steadyrl.evaluate import evaluate
+from steadyrl.train import open_session
 
 SHOWN = 10
 WIDTH = 60
 
 
-def main(runs: list[Path]) -> None:
-    """Print a block for each request that every run was evaluated on."""
-    stages = [answers(runs[0] / "evaluations" / "before.jsonl")]
-    stages += [answers(run / "evaluations" / "after.jsonl") for run in runs]
-    common = sorted(set.intersection(*(set(stage) for stage in stages)))
-    for problem in random.Random(0).sample(common, min(SHOWN, len(common))):
+def main(paths: list[Path]) -> None:
+    """Print a block for each of ten requests that every run was evaluated on."""
+    stages = [answers(paths[0] / "evaluations" / "before.jsonl")]
+    stages += [answers(run / "evaluations" / "after.jsonl") for run in paths]
+    for problem in ten_of(set.intersection(*(set(stage) for stage in stages))):
         print(stages[0][problem]["prompt"])
-        for name, stage in zip(["before", *(f"after {run.name}" for run in runs)], stages, strict=True):
-            answer = stage[problem]["answers"]["greedy"]
-            text = " ".join(answer["text"].split())
-            shown = text if len(text) <= WIDTH else f"{text[:WIDTH]} ..."
-            print(f"    {answer['metric']:.2f}  {shown or '(nothing)'}    ({name})")
+        for name, stage in zip(["before", *(f"after {run.name}" for run in paths)], stages, strict=True):
+            print(f"{line(stage[problem]['answers']['greedy'])}    ({name})")
 
 
 def answers(path: Path) -> dict[str, dict]:
     """Return the records of an evaluation by problem."""
-    return {(record := json.loads(line))["problem"]: record for line in path.read_text().splitlines()}
+    return {(record := json.loads(text))["problem"]: record for text in path.read_text().splitlines()}
+
+
+def ask(path: Path, overrides: list[str]) -> None:
+    """Print a block for each of ten of a config's held-out problems, with what its model answers as it is."""
+    session = open_session(config.load(path, overrides))
+    by_id = {problem.id: problem for problem in session.heldout}
+    chosen = [by_id[id] for id in ten_of(by_id)]
+    terms, metric, seed = session.terms, session.task.metric, session.config.run.seed
+    for record in evaluate(session.backend, chosen, terms, metric, session.sampling, seed):
+        print(record["prompt"])
+        print(line(record["answers"]["greedy"]))
+
+
+def ten_of(problems: Iterable[str]) -> list[str]:
+    """Return ten of the ids of problems, the same ones for the same ids."""
+    known = sorted(problems)
+    return random.Random(0).sample(known, min(SHOWN, len(known)))
+
+
+def line(answer: dict) -> str:
+    """Return an answer's F1 and text as one line."""
+    text = " ".join(answer["text"].split())
+    return f"    {answer['metric']:.2f}  {text[:WIDTH] + ' ...' * (len(text) > WIDTH) or '(nothing)'}"
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("usage: python scripts/ten_answers.py RUN [RUN ...]")
-    main([Path(name) for name in sys.argv[1:]])
+        sys.exit("usage: python scripts/ten_answers.py CONFIG.toml [SETTING=VALUE ...], or RUN [RUN ...]")
+    if sys.argv[1].endswith(".toml"):
+        ask(Path(sys.argv[1]), sys.argv[2:])
+    else:
+        main([Path(name) for name in sys.argv[1:]])
