@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steadyrl.tasks.search.index import Document
@@ -32,20 +31,3 @@ class Corpus:
     documents: Sequence[Document]
     train: Sequence[Request]
     heldout: Sequence[Request]
-
-
-def halves(requests: Sequence[Request]) -> Mapping[str, list[Request]]:
-    """Return two halves, "a" and "b", of about the same size; requests whose ids share all before a dot stay together.
-
-    For the standard library this is the top-level module. The largest modules are dealt out first, each to the half
-    that has fewer requests so far.
-    """
-    modules: dict[str, list[Request]] = defaultdict(list)
-    for request in requests:
-        modules[request.id.partition(".")[0]].append(request)
-    chosen: dict[str, str] = {}
-    sizes = {"a": 0, "b": 0}
-    for module in sorted(modules, key=lambda module: (-len(modules[module]), module)):
-        chosen[module] = min(sizes, key=lambda half: (sizes[half], half))
-        sizes[chosen[module]] += len(modules[module])
-    return {half: [r for r in requests if chosen[r.id.partition(".")[0]] == half] for half in sizes}

@@ -23,7 +23,7 @@ from steadyrl.sections import PathText, Section
 from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
 from steadyrl.tasks.search.beir import beir_corpus
 from steadyrl.tasks.search.cache import stdlib_with_index
-from steadyrl.tasks.search.corpus import Corpus, Request, halves
+from steadyrl.tasks.search.corpus import Corpus, Request
 from steadyrl.tasks.search.empty_forms import empty_forms, honest_core
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
@@ -45,11 +45,6 @@ class SearchSettings(Section):
         "request: {request}\nquery:", description="Template of the prompt. {request} is replaced by the request."
     )
     corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
-    half: Literal["a", "b", "both"] = Field(
-        "both",
-        description="Which half of the training requests to use. 'a' and 'b' share no module of the standard library "
-        "(and no request), so a warm start on one leaves the other unseen.",
-    )
 
     @field_validator("prompt")
     @classmethod
@@ -72,7 +67,6 @@ class SearchTask:
         else:
             self.corpus = _corpus(settings)
             self.index = SearchIndex.build(self.corpus.documents)
-        self._train = self.corpus.train if settings.half == "both" else halves(self.corpus.train)[settings.half]
         self._gold = gold_queries(seed=settings.corpus_seed) if settings.corpus == "generated" else {}
         self._prompt = settings.prompt
         self._relevant = {
@@ -83,7 +77,7 @@ class SearchTask:
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """See Task."""
-        requests = self._train if split == "train" else self.corpus.heldout
+        requests = self.corpus.train if split == "train" else self.corpus.heldout
         return [self._problem(request) for request in requests]
 
     def rewards(self) -> Mapping[str, RewardFn]:

@@ -7,7 +7,6 @@ import pytest
 from steadyrl import config
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.rewards.combine import make_terms, score_texts
-from steadyrl.tasks.search.corpus import Request, halves
 from steadyrl.tasks.search.index import EngineFailure
 from steadyrl.tasks.search.query import parse
 from steadyrl.tasks.search.task import SearchTask, measure, structure
@@ -258,19 +257,3 @@ def test_judgements_are_kept_within_bounds(beir, monkeypatch):
 )
 def test_structure_pays_for_operators_between_different_words(query, earned):
     assert structure(parse(query).tree) == earned
-
-
-def test_halves_keep_modules_together_and_are_of_like_size():
-    sizes = {"tk": 5, "io": 3, "os": 2, "re": 1}
-    requests = [Request(f"{module}.f{i}", "text", ("d",)) for module, size in sizes.items() for i in range(size)]
-    found = halves(requests)
-    modules = {half: {request.id.partition(".")[0] for request in part} for half, part in found.items()}
-    assert modules == {"a": {"tk", "re"}, "b": {"io", "os"}}  # 5; 3; then 2 where there are 3, then 1 where there are 5
-    assert sorted(request.id for part in found.values() for request in part) == sorted(r.id for r in requests)
-
-
-def test_half_of_a_task_trains_and_all_is_held_out(beir):
-    assert [problem.id for problem in beir(half="a").problems("train")] == ["q1"]
-    task, both = made("generated", half="b"), made("generated")
-    assert 0 < len(task.problems("train")) < len(both.problems("train"))
-    assert task.problems("heldout") == both.problems("heldout")
