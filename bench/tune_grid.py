@@ -1,10 +1,11 @@
 """Does `steadyrl tune` find the rate of a full grid for a tenth of its samples? python bench/tune_grid.py TASK ...
 
 The tasks are toy, smollm2, length and retrieval. The grids of the first two are made here: the toy's in a minute, that
-of a LoRA adapter on SmolLM2-135M (models/smollm2, see `make smollm2`) in half an hour on one core. Those of the base
-model are the runs without an autopilot of bench/any_rate.py, as they stand in bench/results/any_rate.jsonl. The search
-starts from a config whose rate is three decades below the grid's best, and may take a tenth of the grid's samples.
-Prints one row of a table for each task.
+of a LoRA adapter on SmolLM2-135M (models/smollm2, see `make smollm2`) in half an hour on one core. They are kept in
+bench/results/tune_grid.jsonl, one line per run, and a grid that was cut goes on where it was. Those of the base model
+are the runs without an autopilot of bench/any_rate.py, as they stand in bench/results/any_rate.jsonl. The search starts
+from a config whose rate is three decades below the grid's best, and may take a tenth of the grid's samples. Prints one
+row of a table for each task.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import numpy as np
 from steadyrl import config, launch
 from steadyrl.config import Config
 from steadyrl.errors import DivergedError
-from steadyrl.rundir import read_lines, write_lines
+from steadyrl.rundir import append_line, read_lines, write_lines
 from steadyrl.studies.measure import heldout_mean
 from steadyrl.studies.tune import RATE, Follow, Options, tune
 
 HERE = Path(__file__).parent
+GRIDS = HERE / "results" / "tune_grid.jsonl"
 sys.path.insert(0, str(HERE))  # the reward below, and any_rate
 
 import any_rate  # noqa: E402 (it is found only after the line above)
@@ -82,13 +84,16 @@ def smollm2(folder: Path) -> Config:
     )
 
 
-def made_grid(settings: Config, rates: Sequence[float], seeds: Sequence[int]) -> Grid:
-    """Run a whole grid; a run that diverged scored nothing."""
-    grid: dict[float, list[float]] = {}
-    for rate in rates:
-        grid[rate] = [_score(settings, rate, seed) for seed in seeds]
-        print(f"{rate:.1e}: {', '.join(f'{score:.3f}' for score in grid[rate])}", file=sys.stderr, flush=True)
-    return grid
+def made_grid(name: str, settings: Config, rates: Sequence[float], seeds: Sequence[int]) -> Grid:
+    """Run what is missing of a grid; a run that diverged scored nothing."""
+    known = {(line["task"], line["rate"], line["seed"]): line["score"] for line in read_lines(GRIDS)}
+    for seed in seeds:
+        for rate in rates:
+            if (name, rate, seed) not in known:
+                known[name, rate, seed] = _score(settings, rate, seed)
+                line = {"task": name, "rate": rate, "seed": seed, "score": known[name, rate, seed]}
+                append_line(GRIDS, line)
+    return {rate: [known[name, rate, seed] for seed in seeds] for rate in rates}
 
 
 def _score(settings: Config, rate: float, seed: int) -> float:
@@ -114,10 +119,10 @@ def row(name: str, folder: Path) -> str:
     """Measure one task and return its row."""
     if name == "toy":
         settings = toy(folder)
-        grid = made_grid(settings, TOY_RATES, TOY_SEEDS)
+        grid = made_grid(name, settings, TOY_RATES, TOY_SEEDS)
     elif name == "smollm2":
         settings = smollm2(folder)
-        grid = made_grid(settings, REAL_RATES, REAL_SEEDS)
+        grid = made_grid(name, settings, REAL_RATES, REAL_SEEDS)
     else:
         grid = recorded_grid(name)
         plan = any_rate.Plan(name, "off", next(iter(grid)), 0)
