@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+from steadyrl import config as configs
 from steadyrl import launch
+from steadyrl.batch import make_batch
 from steadyrl.evaluate import means
+from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir, write_text
 from steadyrl.stats import difference_of_means, student_quantile
+from steadyrl.train import open_session
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "mlx_curves.md"
 PICTURE = ROOT / "docs" / "pictures" / "mlx-curves.png"
 BACKENDS = {"torch": "PyTorch", "mlx": "MLX"}
-SEEDS, STEPS, LAST = tuple(range(10)), 40, 10
+SEEDS, STEPS, LAST = tuple(range(8)), 40, 10
+REQUESTS = 800  # that every trained policy answers, measured by PyTorch alone
 SETTINGS = [
     f"run.steps={STEPS}", "run.preflight=off", "rollout.prompts_per_step=16", "evaluate.problems=100",
     "update.old_logprobs=recompute",  # so that PyTorch too measures the entropy on all rows
@@ -63,7 +69,20 @@ def numbers(run: RunDir) -> dict[str, float]:
     last = run.metrics()[-LAST:]
     found = {f"`{name}`, last {LAST} steps": statistics.mean(line[name] for line in last) for name in SHOWN}
     held = run.evaluations()["after"]
-    return found | {f"held-out worth, {kind}": means(held, kind)["worth"] for kind in ("sampled", "greedy")}
+    found |= {f"held-out worth, {kind}": means(held, kind)["worth"] for kind in ("sampled", "greedy")}
+    return found | {f"entropy at the end, {REQUESTS} requests, PyTorch": entropy(run)}
+
+
+def entropy(run: RunDir) -> float:
+    """Return the entropy of the last policy's answers, in nats per token, whichever framework trained it."""
+    policy = run.path / "checkpoints" / f"{run.checkpoints()[-1]:06d}" / "policy"
+    settings = ["backend.name=torch", f"model.path={policy}", "update.old_logprobs=recompute"]
+    session = open_session(configs.load(ROOT / "examples" / "search.toml", settings))
+    answered = collect(session.backend, session.problems[:REQUESTS], 1, session.sampling, (0, 0))
+    groups = [replace(one, rollouts=tuple(replace(r, reward=0.0) for r in one.rollouts)) for one in answered]
+    batch = make_batch(groups, session.backend.tokenizer.pad_id)
+    scores = session.backend.score(batch, session.sampling, frozenset())
+    return float(scores.entropy[batch.completion_mask].mean())
 
 
 def write(runs: dict[str, list[RunDir]]) -> None:

@@ -93,10 +93,10 @@ def main() -> None:
     last = {name: float(np.mean([line[name] for line in seen[-10:]])) for name in ("entropy PyTorch", "entropy MLX")}
     found = {
         "steps": args.steps, "seed": args.seed, "entropy, last 10 steps": last,
-        "largest difference of a step's entropy": float(np.abs(gaps).max()), "each step": seen,
+        "largest difference of a step's entropy": float(np.abs(gaps).max()), "each score": seen,
     }  # fmt: skip
     write_text(RESULTS, json.dumps(found, indent=1) + "\n")
-    print(json.dumps({name: value for name, value in found.items() if name != "each step"}, indent=1))
+    print(json.dumps({name: value for name, value in found.items() if name != "each score"}, indent=1))
 
 
 if __name__ == "__main__":

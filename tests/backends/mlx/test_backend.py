@@ -229,6 +229,14 @@ def test_memory_that_runs_out_halves_the_micro_batches(tiny_models, caplog):
         memory.halved(MemoryError(), 1, "x")
 
 
+def test_the_bound_of_memory_reaches_mlx():
+    before = mx.set_memory_limit(2**36), mx.set_cache_limit(2**36)
+    memory.limit(0.0)
+    assert mx.set_memory_limit(2**36) == 2**36
+    memory.limit(2.0)
+    assert (mx.set_memory_limit(before[0]), mx.set_cache_limit(before[1])) == (2**31, 2**29)
+
+
 def test_the_cosine_of_a_gradient_is_that_with_the_ones_before(tiny_models):
     first, *others = cosines(opened("mlx", tiny_models["llama"]))
     assert first is None
