@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -99,21 +99,44 @@ def _copy_policy(folder: Path, model: Any, lora: bool) -> None:
             raise CheckpointError(f"'{folder}' does not fit the model: other adapter matrices than this run trains")
         set_peft_model_state_dict(model, adapter)
         return
-    saved = _read_policy(folder, model)
+    files = sorted(folder.glob("model*.safetensors")) or [folder / "model.safetensors"]
+    for file in files:
+        check_readable(file)
+    own = model.state_dict()
     with torch.no_grad():
-        own = model.state_dict()
-        for name, tensor in saved.state_dict().items():
+        if _names_modules(files, own):
+            for name, tensor in _tensors(files):
+                own[name].copy_(tensor)
+            return
+        for name, tensor in _read_policy(folder, model).state_dict().items():
             own[name].copy_(tensor)
+
+
+def _names_modules(files: Sequence[Path], own: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether files hold all of a model's own weights, in their shapes, by the names of its modules.
+
+    Then they need no second model to be read. Weights that share memory, such as a tied head, are saved once.
+    """
+    shapes = {name: tensor.shape for name, tensor in _tensors(files)}
+    reached = {own[name].data_ptr() for name in shapes.keys() & own.keys()}
+    fit = all(name in own and own[name].shape == shape for name, shape in shapes.items())
+    return fit and all(tensor.data_ptr() in reached for tensor in own.values())
+
+
+def _tensors(files: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names and tensors, mapped from the files and read where they are used."""
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  # it is no dict
+                yield name, opened.get_tensor(name)
 
 
 def _read_policy(folder: Path, model: Any) -> Any:
     """Return a model like this one with the weights of a folder, read as transformers reads it.
 
-    The names in the file are those of the hub. For some families (mixtures of experts, GPT-NeoX) they are not those of
-    the modules, and only transformers knows how to turn one into the other.
+    For some families (mixtures of experts, GPT-NeoX) the hub's names, which the file has, are not those of the modules.
+    Only transformers knows how to turn one into the other.
     """
-    for file in sorted(folder.glob("model*.safetensors")) or [folder / "model.safetensors"]:
-        check_readable(file)
     try:
         with reading(str(folder)):
             saved, found = type(model).from_pretrained(

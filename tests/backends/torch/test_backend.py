@@ -341,6 +341,33 @@ def test_an_adapter_saved_and_loaded_goes_on_as_if_it_had_not_stopped(tiny_model
     check_continuation(tiny_models["qwen3"], tmp_path, "model.lora_rank=4")
 
 
+def test_weights_by_the_names_of_the_modules_are_loaded_without_a_second_model(tiny_models, tmp_path, monkeypatch):
+    saved, other = opened(tiny_models["llama"]), opened(tiny_models["llama"])
+    train(saved, range(2))
+    saved.save(tmp_path)
+    monkeypatch.setattr(type(other.model), "from_pretrained", None)
+    other.load(tmp_path)
+    assert all(torch.equal(w, weights(saved)[name]) for name, w in weights(other).items())
+
+
+@pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
+def test_weights_that_do_not_fit_are_refused_and_none_is_taken(tiny_models, tmp_path, change):
+    backend = opened(tiny_models["llama"])
+    backend.save(tmp_path)
+    before = {name: w.clone() for name, w in weights(backend).items()}
+    file = tmp_path / "policy" / "model.safetensors"
+    tensors = {name: tensor + 1 for name, tensor in load_file(file).items()}
+    name = "model.layers.0.mlp.up_proj.weight"
+    if change == "missing":
+        del tensors[name]
+    else:
+        tensors["strange" if change == "unknown" else name] = torch.zeros(3, 3)
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        backend.load(tmp_path)
+    assert all(torch.equal(w, before[name]) for name, w in weights(backend).items())
+
+
 def check_continuation(folder, tmp_path, *overrides):
     unbroken, stopped, resumed = (opened(folder, *overrides, f"run.seed={seed}") for seed in (0, 0, 1))
     train(unbroken, range(4))
