@@ -127,7 +127,8 @@ def needs(work: Workload, kind: str, weight: int) -> list[tuple[str, Need]]:
 
     - generate: every prompt once per group, then the rows token by token; all weights are read at every token, and
       the keys and values of what stands before.
-    - score: one pass of the reference over the rows. Log-probs and values of the policy come with the sampling.
+    - score: one pass of the reference over the rows, every prompt once per group. Log-probs and values of the policy
+      come with the sampling.
     - update: per epoch a pass forward and two backward, and the optimizer's pass over its state. With an adapter one
       pass backward, for the weights have no gradient; the adapter itself is not counted.
 
@@ -145,7 +146,8 @@ def needs(work: Workload, kind: str, weight: int) -> list[tuple[str, Need]]:
     ]
     if kind == "generate":
         return found
-    forward = work.group * sum(forward_flops(shape, 0, p + work.new_tokens - 1, work.new_tokens) for p in prompts)
+    forward = sum(forward_flops(shape, 0, length, logits=0) for length in prompts)
+    forward += work.group * sum(forward_flops(shape, p, work.new_tokens - 1, work.new_tokens) for p in prompts)
     state = 0 if LORA else (shape.body + shape.head) * ADAM_BYTES
     passes = 2 if LORA else 3
     found.append(("score", Need(forward, read, read)))
