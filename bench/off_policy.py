@@ -104,6 +104,9 @@ class RoundedEngine:
         ends, pad = policy.tokenizer.end_ids, policy.tokenizer.pad_id
         return sample(split_head(self._model), plan_of(self._model), prompts, sampling, seeds, ends, pad)
 
+    def rest(self) -> None:
+        """Keep the copy: it takes no room that scoring needs."""
+
 
 def toy_settings(rollouts: str, folder: Path) -> dict[str, Any]:
     """Return the settings of a run of the toy."""

@@ -189,8 +189,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "",
         "",
         "Cosine of an update's gradient with the mean of the gradients before it (Adam's first moment), mean over the "
-        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. Not with FSDP, "
-        "TRPO, or Adam in 8 bits.",
+        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. Not with TRPO or "
+        "Adam in 8 bits.",
     ),
     Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
     Metric(

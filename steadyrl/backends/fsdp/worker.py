@@ -20,6 +20,7 @@ from steadyrl.backends.fsdp.shard import Root, Sharding, gathered
 from steadyrl.backends.torch.backend import TorchBackend
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import lower_precision
+from steadyrl.backends.torch.masters import cosine_of, products_with_momentum
 from steadyrl.backends.torch.model import split_head
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.recheck import Measured, checked
@@ -122,6 +123,8 @@ class Worker:
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             for group in self.whole.optimizer.param_groups:
                 group["lr"] = learning_rate
+            products = products_with_momentum(self.whole.trainable().values(), self.whole.optimizer)
+            stats |= cosine_of([sum(parts) for parts in zip(*self._ranks.everywhere(products), strict=True)])
             self.whole.optimizer.step()
         return stats | {"grad_norm": (norm, 1.0)}
 

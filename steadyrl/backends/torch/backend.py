@@ -30,7 +30,7 @@ from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.families import plan_of
 from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
-from steadyrl.backends.torch.masters import Masters
+from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
@@ -273,7 +273,7 @@ class TorchBackend:
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
-            stats |= self._masters.along_momentum(self.optimizer)
+            stats |= cosine_of(products_with_momentum(self._masters.named.values(), self.optimizer))
             self.optimizer.step()
             self._masters.write()
             self._changed()

@@ -7,18 +7,43 @@ optimizer moves float32 copies, and the weights are these copies, rounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from steadyrl.backends.torch.state import load_tensors, save_tensors
 from steadyrl.errors import CheckpointError
 
 FILE = "masters.safetensors"
 BLOCK = 2**16  # numbers
+
+
+@torch.no_grad()
+def products_with_momentum(weights: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return gradients times Adam's mean of those before them, and each of the two times itself; of this rank's share.
+
+    The mean is part of the optimizer's state, so that a resumed run measures the same.
+    """
+    products = []
+    for weight in weights:
+        if weight.grad is None or "exp_avg" not in optimizer.state.get(weight, {}):
+            continue
+        pair = weight.grad, optimizer.state[weight]["exp_avg"]
+        sides = [t.to_local().flatten() if isinstance(t, DTensor) else t.flatten() for t in pair]
+        blocks = zip(*(side.split(_at_once(side)) for side in sides), strict=True)
+        products += [torch.stack([new @ mean, new @ new, mean @ mean]) for new, mean in blocks]
+    found: list[float] = torch.stack(products).sum(0).tolist() if products else [0.0, 0.0, 0.0]
+    return found
+
+
+def cosine_of(products: Sequence[float]) -> dict[str, tuple[float, float]]:
+    """Return the cosine of ``products_with_momentum`` as a statistic; empty where there is no mean yet."""
+    both, new, mean = products
+    return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
 
 class Masters:
@@ -67,22 +92,6 @@ class Masters:
         """Return the gradients of all weights, [P]; 0 where a weight has none."""
         parts = (m.grad if m.grad is not None else torch.zeros_like(m) for m in self.named.values())
         return torch.cat([part.detach().flatten() for part in parts]).cpu().numpy()
-
-    @torch.no_grad()
-    def along_momentum(self, optimizer: torch.optim.Optimizer) -> dict[str, tuple[float, float]]:
-        """Return the cosine of the gradients with Adam's mean of those before them, as a statistic; empty without one.
-
-        The mean is part of the optimizer's state, so that a resumed run measures the same.
-        """
-        pairs = [
-            (master.grad.flatten(), optimizer.state[master]["exp_avg"].flatten())
-            for master in self.named.values()
-            if master.grad is not None and "exp_avg" in optimizer.state.get(master, {})
-        ]
-        blocks = [block for pair in pairs for block in zip(*(side.split(_at_once(side)) for side in pair), strict=True)]
-        products = [torch.stack([new @ mean, new @ new, mean @ mean]) for new, mean in blocks]
-        both, new, mean = torch.stack(products).sum(0).tolist() if products else (0.0, 0.0, 0.0)
-        return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
     @torch.no_grad()
     def set_flat(self, weights: np.ndarray) -> None:
