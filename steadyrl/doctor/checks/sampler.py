@@ -29,6 +29,7 @@ KL_SAMPLER = 0.1  # nats per token; verl's own warning
 IMPORTANCE = 2.0  # mean weight, up or down; verl's own warning
 # A sampler with reloaded base weights was seen at 0.029, and that run never learned (trl#5312).
 IMPORTANCE_LOST = 0.1
+MASKED = 0.5  # of the tokens: learning stopped where 0.75 were dropped, and not where 0.26 were (docs/off-policy.md)
 GROWN = 0.2  # first difference over the last, below which it came with the updates
 # TRL's newer PPO counts -1 for each padding token in its sampled entropy and averages the exact one over padding.
 PADDED_ENTROPY = ("trl-ppo",)
@@ -154,7 +155,7 @@ def warped_sampling(run: Run) -> Result:
 def sampler_mismatch(run: Run) -> Result:
     found = _mismatch(run)
     if found is None:
-        return None
+        return _dropped(run)
     series, since, sentence = found
     lost = series.quantity == "importance" and tail(series) > -np.log(IMPORTANCE_LOST)
     cause, because = _mismatch_cause(run, series, lost)
@@ -165,6 +166,15 @@ def sampler_mismatch(run: Run) -> Result:
         "sampler and trainer give the sampled tokens different probabilities",
         (sentence, *because),
     )
+
+
+def _dropped(run: Run) -> Result:
+    masked = run.get("correction_masked")
+    since = None if masked is None else first_lasting(masked, masked.values > MASKED, LASTING)
+    if masked is None or since is None:
+        return None
+    text = f"correction_masked {number(tail(masked))}, above {MASKED} from step {since} on"
+    return Found("correction", "warning", since, "the correction for another policy drops most tokens", (text,))
 
 
 def _mismatch(run: Run) -> tuple[Series, int, str] | None:

@@ -140,6 +140,17 @@ def test_rounding_that_the_loss_corrects_for_is_no_mismatch_and_more_is(make, fi
     assert finding(sampler_mismatch, made).cause == "precision"
 
 
+def test_a_correction_that_drops_most_tokens_is_told_and_one_that_drops_some_is_not(make, finding):
+    made = make(3)
+    made.put("sampler_gap", 0.3)
+    made.settings |= {"ahead": 1, "correction": "geometric"}
+    made.put("correction_masked", 0.26)
+    assert said(sampler_mismatch(made.run())) == []
+    made.put("correction_masked", np.where(np.arange(200) < 20, 0.1, 0.75))
+    found = finding(sampler_mismatch, made)
+    assert (found.cause, found.since_step, found.overrides) == ("correction", 20, ("update.correction=token",))
+
+
 def test_a_kl_between_sampler_and_trainer_is_a_mismatch(make, finding):
     made = make(4)
     made.put("kl_sampler", 0.3 + 0.01 * made.noise(), "nats/token", "k3")
