@@ -1,0 +1,37 @@
+import importlib.util
+from pathlib import Path
+
+from steadyrl.rundir import RunDir
+from steadyrl.train import train
+
+PATH = Path(__file__).parent.parent / "scripts" / "ten_answers.py"
+specification = importlib.util.spec_from_file_location("ten_answers", PATH)
+ten_answers = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(ten_answers)
+
+CONFIG = """
+[backend]
+name = "toy"
+[task]
+name = "prompts"
+[rewards]
+"toy_rewards:share_of_a" = 1.0
+[sampling]
+max_new_tokens = 6
+"""
+
+
+def test_what_a_model_answers_now_is_what_its_run_shows_as_before(toy, tmp_path, capsys):
+    session = toy("run.steps=2", share := "task.args.heldout_share=0.7")
+    assert len(session.heldout) > ten_answers.SHOWN
+    (tmp_path / "toy.toml").write_text(CONFIG)
+    ten_answers.ask(tmp_path / "toy.toml", [share, f"task.args.path={tmp_path / 'prompts.jsonl'}"])
+    now = capsys.readouterr().out.splitlines()
+    run = RunDir(tmp_path / "run")
+    assert train(session, run) == "finished"
+    ten_answers.main([run.path])
+    shown = capsys.readouterr().out.splitlines()
+    assert len(now) == 2 * ten_answers.SHOWN
+    assert now[::2] == shown[::3]
+    assert [f"{line}    (before)" for line in now[1::2]] == shown[1::3]
+    assert now[1::2] != [line.removesuffix("    (after run)") for line in shown[2::3]]
