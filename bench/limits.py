@@ -21,7 +21,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SQUARE = (512, 1024, 2048)
 THIN_ROWS, THIN_WIDTHS = 16, (128, 512, 896)
 WORKING_SETS_MIB = (4, 16, 64, 256, 512)
-MEASURE_S = 0.5  # per number; the best repetition counts, a limit is not a mean
+MEASURE_S = 0.5  # per number; the best block counts, a limit is not a mean
+BLOCK_S = 2e-3  # at least; the processor's clock may stand still for shorter
 ADAM_BYTES = 28  # per parameter: read weight, gradient and two moments, write weight and moments, all float32
 
 
@@ -92,16 +93,24 @@ def read_bandwidth(mib: int) -> float:
 
 
 def best_seconds(action: Callable[[], object]) -> float:
-    """Return the shortest of many repetitions."""
+    """Return the seconds of an action in the shortest of many blocks of it."""
     wait = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
-    action()
-    wait()
-    best, end = float("inf"), now() + MEASURE_S
-    while (began := now()) < end:
-        action()
+
+    def block(calls: int) -> float:
+        began = now()
+        for _ in range(calls):
+            action()
         wait()
-        best = min(best, now() - began)
-    return best
+        return now() - began
+
+    calls = 1
+    while block(calls) < BLOCK_S:
+        calls *= 2
+    end = now() + MEASURE_S
+    best = block(calls)
+    while now() < end:
+        best = min(best, block(calls))
+    return best / calls
 
 
 def floor(work: Workload, kind: str, gflops: float, bandwidths: dict[int, float], weight: int) -> dict[str, float]:
