@@ -1,7 +1,7 @@
 """What fits into which memory, by ``footprint``, and how far that is from measured peaks.
 
     python scripts/memory.py            write the table of docs/scaling.md
-    python scripts/memory.py measure [WHAT ...]    train small random models on the CPU, and compare (Linux)
+    python scripts/memory.py measure [MODEL [WAY ...]]    train small random models on the CPU, and compare (Linux)
 
 A measured peak is the resident memory of the process at its highest, less that before the model was loaded.
 """
@@ -9,10 +9,13 @@ A measured peak is the resident memory of the process at its highest, less that 
 from __future__ import annotations
 
 import ctypes
+import gc
+import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, of_shape, peak, sampling, update
@@ -43,33 +46,36 @@ WAYS = {
 DEVICES = (24, 80, 141)  # GB
 USABLE = 0.9  # of a device: the rest is CUDA's own, and what its allocator cannot use
 GB = 1e9
-# Measured models: shape, whether an adapter trains, with a reference, prompts x samples x (prompt + new tokens).
+# Measured models, and what they do: prompts, samples of each, tokens of a prompt, new tokens.
 SMALL = {
-    "22M": Shape(8192, 384, 10, 384, 192, 1024, tied=True),
-    "58M": Shape(8192, 640, 11, 640, 320, 1728, tied=False),
+    "1.8M": (Shape(7168, 128, 4, 128, 128, 384, tied=True), (16, 8, 24, 40)),
+    "22M": (Shape(8192, 384, 10, 384, 192, 1024, tied=True), (8, 4, 24, 40)),
+    "58M": (Shape(8192, 640, 11, 640, 320, 1728, tied=False), (8, 4, 24, 40)),
+    "135M": (Shape(49_152, 576, 30, 576, 192, 1536, tied=True), (4, 4, 60, 30)),
 }
-TINY = Shape(1024, 64, 1, 64, 64, 64, tied=True)
+TINY, TINY_WORK = Shape(1024, 64, 1, 64, 64, 64, tied=True), (2, 2, 4, 4)
+PLAIN, REFERENCE, ADAPTER = "algorithm.args.kl_coef=0", "algorithm.args.kl_coef=0.05", f"model.lora_rank={RANK}"
 MEASURED = {
-    "all weights": ((), Way(device="cpu")),
-    "all weights, reference": (("algorithm.args.kl_coef=0.05",), Way(device="cpu", reference=True)),
+    "all weights": ((PLAIN,), Way(device="cpu")),
+    "all weights, reference": ((REFERENCE,), Way(device="cpu", reference=True)),
     "all weights, gradient checkpointing": (
-        ("backend.args.gradient_checkpointing=true",), Way(device="cpu", checkpointing=True),
+        (PLAIN, "backend.args.gradient_checkpointing=true"), Way(device="cpu", checkpointing=True),
     ),
-    "all weights, bf16": (("backend.args.weights=bf16",), Way(device="cpu", bf16=True, products=BF16)),
-    "LoRA": (
-        (f"model.lora_rank={RANK}", "algorithm.args.kl_coef=0.05"), Way(device="cpu", lora=True, reference=True),
+    "all weights, bf16": ((PLAIN, "backend.args.weights=bf16"), Way(device="cpu", bf16=True, products=BF16)),
+    "all weights, products in bf16": ((PLAIN, "backend.precision=bf16"), Way(device="cpu", products=BF16)),
+    "all weights, 8-bit optimizer": ((PLAIN, "backend.args.optimizer_bits=8"), Way(device="cpu", optimizer_bits=8)),
+    "LoRA": ((REFERENCE, ADAPTER), Way(device="cpu", lora=True, reference=True)),
+    "LoRA, bf16 base": (
+        (REFERENCE, ADAPTER, "backend.args.weights=bf16"),
+        Way(device="cpu", lora=True, reference=True, bf16=True, products=BF16),
+    ),
+    "LoRA, 4-bit base": (
+        (REFERENCE, ADAPTER, "backend.args.quantize=nf4"),
+        Way(device="cpu", lora=True, reference=True, quantized=True),
     ),
 }  # fmt: skip
-PROMPTS, SAMPLES, PROMPT, NEW, STEPS, HEAD = 4, 4, 24, 40, 2, 64
+HEAD = 64
 M_MMAP_THRESHOLD = -3  # of malloc.h
-ROWS = PROMPTS * SAMPLES
-SMALL_WORK = Work(
-    tokens=PROMPTS * PROMPT + ROWS * NEW,
-    attended=PROMPTS * PROMPT + ROWS * (PROMPT + NEW),
-    chosen=ROWS * NEW,
-    rows=ROWS,
-    length=PROMPT + NEW,
-)
 
 
 def table() -> str:
@@ -94,45 +100,63 @@ def page(text: str) -> str:
 
 
 def measure(names: list[str]) -> None:
-    """Print measured peaks beside the formula's; every model is trained in a process of its own.
+    """Print measured peaks beside the formula's: of all models, or of the one that is named first, in the ways named.
 
-    The process is forked when all libraries are loaded and a tiny model has sampled. Freed memory goes back to the
+    Every model is trained in a process of its own, forked when all libraries are loaded. Freed memory goes back to the
     system at once: what ``memory.keep_freed`` keeps for the next step comes on top in a run.
     """
     from steadyrl.backends.torch import memory
 
     memory.keep_freed = lambda device: None
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
-    print("| model | trained | formula, MB | measured, MB | measured / formula |")
-    print("|---|---|--:|--:|--:|", flush=True)
+    print("| model | trained | update, MB | measured | sampling, MB | measured | peak: measured / formula |")
+    print("|---|---|--:|--:|--:|--:|--:|", flush=True)
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
         apart(lambda: make(folder / "tiny", TINY))
-        train(folder / "tiny", [], steps=0)
-        for model, shape in SMALL.items():
+        for model, (shape, asked) in SMALL.items():
+            if names and names[0] != model:
+                continue
             apart(lambda folder=folder / model, shape=shape: make(folder, shape))
             for name, (overrides, way) in MEASURED.items():
-                if names and name not in names:
+                if names[1:] and name not in names[1:]:
                     continue
-                found = apart(lambda folder=folder / model, overrides=overrides: grown(folder, list(overrides)))
-                expected = peak(shape, way, SMALL_WORK, RANK)
-                sizes = f"{expected / 1e6:.0f} | {found / 1e6:.0f} | {found / expected:.2f}"
-                print(f"| {model} | {name} | {sizes} |", flush=True)
+                work, task = work_of(*asked), partial(grown, folder / model, overrides, asked)
+                found, expected = apart(task), (update(shape, way, work, RANK), sampling(shape, way, work, RANK))
+                sizes = (expected[0], found["update"], expected[1], found["sampling"])
+                share = max(found.values()) / max(expected)
+                print(
+                    f"| {model} | {name} | {' | '.join(f'{size / 1e6:.0f}' for size in sizes)} | {share:.2f} |",
+                    flush=True,
+                )
 
 
-def apart(work: Callable[[], object]) -> int:
-    """Do the work in a forked process, and return the number that it ends with."""
+def work_of(prompts: int, samples: int, prompt: int, new: int) -> Work:
+    """Return what is computed at once: completions of all prompts are sampled, and half of them are a micro-batch."""
+    rows = prompts // 2 * samples
+    return Work(
+        tokens=prompts // 2 * prompt + rows * new,
+        attended=prompts // 2 * prompt + rows * (prompt + new),
+        chosen=rows * new,
+        rows=2 * rows,
+        length=prompt + new,
+    )
+
+
+def apart(work: Callable[[], dict[str, int] | None]) -> dict[str, int]:
+    """Do the work in a forked process, and return what it returns."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        os.write(theirs, str(work() or 0).encode())
+        os.write(theirs, json.dumps(work() or {}).encode())
         os._exit(0)
     os.close(theirs)
     _, status = os.waitpid(child, 0)
     if status:
         sys.exit(f"a process ended with {status}")
     with os.fdopen(ours) as pipe:
-        return int(pipe.read())
+        found: dict[str, int] = json.loads(pipe.read())
+        return found
 
 
 def make(folder: Path, shape: Shape) -> None:
@@ -152,20 +176,31 @@ def make(folder: Path, shape: Shape) -> None:
     transformers.LlamaForCausalLM(made).save_pretrained(folder)
 
 
-def grown(folder: Path, overrides: list[str]) -> int:
-    """Train a model; return the bytes by which the resident memory of this process grew at most."""
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    train(folder, overrides, STEPS)
-    return resident("VmHWM") - before
+def grown(folder: Path, overrides: Sequence[str], asked: tuple[int, ...]) -> dict[str, int]:
+    """Train a model; return the bytes by which the resident memory of this process grew at most, by phase.
+
+    A tiny model is trained before it, in the same way, so that what libraries take at their first use is there.
+    """
+    train(folder.parent / "tiny", overrides, TINY_WORK, 1, lambda phase: None)
+    gc.collect()
+    before, most = resident("VmRSS"), dict[str, int]()
+
+    def note(phase: str) -> None:
+        most[phase] = max(most.get(phase, 0), resident("VmHWM") - before)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+
+    train(folder, overrides, asked, 2, note)
+    del most["loading"]
+    return most
 
 
-def train(folder: Path, overrides: list[str], steps: int) -> None:
-    """Sample once, and make some steps of GRPO."""
+def train(
+    folder: Path, overrides: Sequence[str], asked: tuple[int, ...], steps: int, note: Callable[[str], None]
+) -> None:
+    """Make some steps of GRPO; ``note`` is called at the end of each phase."""
     from dataclasses import replace
 
     import numpy as np
-    import peft  # noqa: F401  # here, and not when it is first needed
 
     from steadyrl import config, plugins
     from steadyrl.backends.torch.backend import TorchBackend
@@ -173,29 +208,38 @@ def train(folder: Path, overrides: list[str], steps: int) -> None:
     from steadyrl.rollout.collect import collect
     from steadyrl.types import Problem, Sampling
 
+    prompts, samples, length, new = asked
     settings = {
         "model": {"path": str(folder)},
-        "backend": {"device": "cpu", "threads": 1},
+        "backend": {
+            "device": "cpu",
+            "threads": 1,
+            "args": {"micro_batch_tokens": prompts * samples * (length + new) // 2},
+        },
         "algorithm": {"name": "grpo"},
         "rewards": {"length": 1.0},
-        "rollout": {"samples_per_prompt": SAMPLES},
+        "rollout": {"samples_per_prompt": samples},
     }
     resolved = config.resolve(settings, overrides)
     algorithm = plugins.load("algorithm", "grpo").build(resolved.algorithm.args)
-    backend, drawn = TorchBackend(resolved, algorithm), Sampling(max_new_tokens=NEW)
+    backend, drawn = TorchBackend(resolved, algorithm), Sampling(max_new_tokens=new)
+    for parameter in backend.model.parameters():  # out of the file that is mapped
+        parameter.data = parameter.data.clone()
     generator = np.random.default_rng(0)
-    for step in range(max(1, steps)):
-        texts = [" ".join(map(str, generator.integers(2, 1000, PROMPT))) for _ in range(PROMPTS)]
-        groups = collect(backend, [Problem(text, text) for text in texts], SAMPLES, drawn, (0, step))
-        if not steps:
-            return
+    note("loading")
+    for step in range(steps):
+        texts = [" ".join(map(str, generator.integers(2, 1000, length))) for _ in range(prompts)]
+        groups = collect(backend, [Problem(text, text) for text in texts], samples, drawn, (0, step))
+        note("sampling")
         groups = [
             replace(g, rollouts=tuple(replace(r, reward=float(n)) for n, r in enumerate(g.rollouts))) for g in groups
         ]
         batch = make_batch(groups, backend.tokenizer.pad_id)
         batch = replace(batch, old=backend.score(batch, drawn, algorithm.needs))
         batch = algorithm.prepare(batch, algorithm.state)
+        note("scoring")
         backend.step(batch, algorithm.loss, drawn, algorithm.needs, 1e-5, 1.0)
+        note("update")
 
 
 def resident(name: str) -> int:

@@ -17,6 +17,8 @@ ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float
 CHUNK, LEAST_ROWS, KEEP = 2**23, 512, 2**26  # of ``head``: logits computed at once, and those kept
 # While finished rows leave the batch, the cache is there as it was and as it will be: see ``sampler.LEAVE_SHARE``.
 CACHES = {"cpu": 1.9, "cuda": 1.5}
+# What MKL and oneDNN keep on a CPU for their next product, by the bytes of what they multiply; measured.
+LIBRARIES = {FP32: 20e6, BF16: 60e6}
 
 
 @dataclass(frozen=True)
@@ -161,18 +163,12 @@ def of_shape(shape: Shape, way: Way, rank: int = 0) -> dict[str, float]:
 
 
 def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
-    """Return the most bytes in use during an update, on each device."""
+    """Return the most bytes in use during an update of several micro-batches, on each device."""
     trained = shape.adapter(rank) if way.lora else shape.parameters
-    stream = FP32 if way.kept_in == FP32 else way.products  # of what runs from layer to layer
-    # What the two halves read: as it comes, on a CPU scaled to length 1, and normed.
-    halves = 2 * shape.hidden * ((2 if way.device == "cpu" else 1) * stream + way.products)
-    # Queries, what the heads found as it is laid out and in a row, and of the feed-forward gate, up and what follows.
-    inside = way.products * (3 * shape.queries + 4 * shape.inner)
-    layer = work.tokens * (halves + inside) + work.attended * 2 * shape.queries * way.products  # keys and values
+    layer = _layer(shape, way, work)
     layers = shape.layers * layer
     if way.checkpointing:
-        layers = shape.layers * work.tokens * shape.hidden * stream + layer
-    passing = layer / 2  # gradients of what one layer computed
+        layers = shape.layers * work.tokens * shape.hidden * _stream(way) + layer
     copies = 0.0
     if way.products < way.kept_in and not way.quantized:  # autocast keeps what it has rounded
         copies += way.products * shape.linear
@@ -180,22 +176,44 @@ def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
         copies += way.kept_in * shape.hidden * shape.inner
     if way.ranks > 1:  # two layers are gathered, with the gradients of one
         copies += (2 * way.kept_in + FP32) * shape.linear / shape.layers + way.kept_in * shape.table
-    return (
-        sum(of_shape(shape, way, rank).values())
-        + gradients(trained, way)
-        + max(layers + passing, layers + _head(shape, way, work))
-        + copies
-    )
+    # Float32 gradients are there from the micro-batch before. Those of weights in bfloat16 are whole when activations
+    # are gone; gradients of what one layer computed come with it.
+    whole, rounded = FP32 * trained / way.ranks, gradients(trained, way) - FP32 * trained / way.ranks
+    going = max(layers + layer / 2, layers + _head(shape, way, work), rounded + layer)
+    return sum(of_shape(shape, way, rank).values()) + whole + going + copies + _libraries(way)
+
+
+def _libraries(way: Way) -> float:
+    return LIBRARIES[way.products] if way.device == "cpu" else 0.0
+
+
+def _stream(way: Way) -> int:
+    """Return the bytes of a number that runs from layer to layer."""
+    return FP32 if way.kept_in == FP32 else way.products
+
+
+def _layer(shape: Shape, way: Way, work: Work) -> float:
+    """Return the bytes that the way back through one layer needs."""
+    # What a norm reads; on a CPU in float32, and once more scaled if its weights are trained.
+    normed = FP32 * (1 if way.lora else 2) if way.device == "cpu" else _stream(way)
+    # What a norm gives is rounded for each of the five matrices that read it, unless it is rounded already.
+    read = way.products * (5 if way.products < _stream(way) else 2)
+    # Queries, keys and values as they come; queries and what the heads found in rows, and the latter in a run.
+    attention = 4 * shape.queries + 2 * shape.keys
+    inside = way.products * (attention + 4 * shape.inner)  # gate, it activated, up, and what follows
+    keys_and_values = work.attended * 2 * shape.queries * way.products  # repeated for all heads, prompts for all rows
+    return work.tokens * (2 * shape.hidden * normed + shape.hidden * read + inside) + keys_and_values
 
 
 def _head(shape: Shape, way: Way, work: Work) -> float:
     """Return the bytes of logits and of the head's own copies and gradients."""
     logits = work.chosen * shape.vocabulary
     chunk = min(logits, max(CHUNK, LEAST_ROWS * shape.vocabulary))
-    kept = logits if logits <= KEEP else 0
+    # Probabilities and their gradients; where the former are not kept, the logits that they are computed of once more.
+    found = logits + chunk if logits <= KEEP else 3 * chunk
     wide = shape.table if way.kept_in < FP32 else 0
     steep = 0 if way.lora else shape.table  # of the head; the embedding's comes after it
-    return FP32 * (kept + 2 * chunk + wide + steep + 2 * work.chosen * shape.hidden)
+    return FP32 * (found + wide + steep + 4 * work.chosen * shape.hidden)
 
 
 def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
@@ -210,6 +228,7 @@ def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
         + _decoder(shape, way, lower)
         + CACHES[way.device] * cache
         + logits
+        + _libraries(way)
     )
 
 
