@@ -106,8 +106,8 @@ def layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed,
 def _linear(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return a linear module's output; a plain adapter's second product adds to it, without passes of their own."""
     adapter = added_to(module)
-    if adapter is not None and x.dtype == adapter.down.dtype:
-        low = F.linear(x, adapter.down)
+    if adapter is not None:
+        low = F.linear(x, adapter.down.to(x.dtype))  # peft would copy x for every module that reads it
         found: torch.Tensor = adapter.base(x)
         if found.dtype == low.dtype:
             return found.addmm_(low, adapter.up.t().to(low.dtype), alpha=adapter.scale)

@@ -16,7 +16,7 @@ from steadyrl.backends.torch.graph import StepState  # noqa: E402
 from steadyrl.backends.torch.model import split_head  # noqa: E402
 from steadyrl.backends.torch.packed import pack  # noqa: E402
 from steadyrl.backends.torch.sampler import draw, sample  # noqa: E402
-from steadyrl.backends.torch.trunk import fits, hidden_states  # noqa: E402
+from steadyrl.backends.torch.trunk import _linear, fits, hidden_states  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -114,6 +114,21 @@ def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(na
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
+
+
+def test_a_float32_adapter_on_a_bfloat16_matrix_adds_what_peft_adds():
+    peft = needs.package("peft")
+    settings = peft.LoraConfig(r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = peft.get_peft_model(random_model("llama, untied, biases").bfloat16(), settings).eval()
+    module = next(m for m in model.modules() if type(m).__name__ == "Linear" and hasattr(m, "lora_B"))
+    made = torch.Generator().manual_seed(5)
+    module.lora_B["default"].weight.data.normal_(std=0.3, generator=made)
+    x = torch.randn(6, module.in_features, generator=made).bfloat16()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found, expected, plain = _linear(module, x), module(x), module.base_layer(x)
+    assert module.lora_A["default"].weight.dtype == torch.float32 and found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+    assert (expected - plain).abs().max() > 0.2
 
 
 @pytest.mark.parametrize("name", ["llama, untied, biases", "gpt2"])
