@@ -209,8 +209,10 @@ def print_table(runs: Sequence[Mapping[str, Any]]) -> None:
             continue
         mean, end = (np.array([by_seed[seed][name] for seed in seeds]) for name in ("mean", "reward"))
         plain = np.array([by_case[(rollouts, "off")][seed]["mean"] for seed in seeds])
-        gain = paired_difference(plain, mean)
-        against = "" if correction == "off" else f"{gain.difference:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+        against = ""
+        if correction != "off" and len(seeds) > 1:
+            gain = paired_difference(plain, mean)
+            against = f"{gain.difference:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
         gap, size, dropped = (float(np.mean([by_seed[seed][name] for seed in seeds])) for name in MEASURED)
         print(
             f"| {rollouts} | {correction} | {len(seeds)} | {mean.mean():.3f} | {against} | {end.mean():.3f} | "

@@ -30,6 +30,8 @@ EXACT = ("loss/total", "reward/mean")
 TIMED = ("time", "attempt", "tokens/per_second")
 # Shares of tokens beyond a limit: one that lies on the limit is counted or not, as rounding has it.
 SHARES, OF_SHARES = "clip_fraction", 0.02
+# At temperature 1 thousands of tokens are possible at each place, and about one draw in a thousand lies so near a bound
+# between two of them that rounding decides, in one process with other micro-batches too. At 0.5 few are possible.
 CONFIG = """
 [run]
 preflight = "off"
@@ -46,6 +48,7 @@ retrieval = 1.0
 length = 0.1
 [sampling]
 max_new_tokens = 12
+temperature = 0.5
 [rollout]
 prompts_per_step = 8
 samples_per_prompt = 2
@@ -78,21 +81,13 @@ def main() -> int:
 
 
 def equal(folder: Path, args: argparse.Namespace) -> int:
-    """Compare losses, gradient norms, all other metrics and the sampled texts with one process.
-
-    One draw in some thousands lies where rounding decides between two tokens, and what follows is another run then.
-    Ranks that differ are held to a process that rounds differently too, for its micro-batches are smaller.
-    """
+    """Compare losses, gradient norms, all other metrics and the sampled texts with one process."""
     wrong = 0
     for name in args.only:
         asked = [*WAYS[name], f"run.steps={args.steps}"]
-        alone, rounded = started(folder, 0, asked), None
+        alone = started(folder, 0, asked)
         for ranks in (2, 4):
-            run = started(folder, ranks, asked)
-            if compared(f"{name}, {ranks} ranks", alone, run):
-                continue
-            rounded = rounded or started(folder, 0, [*asked, "backend.args.micro_batch_tokens=64"])
-            wrong += not compared(f"{name}, {ranks} ranks, to one process with smaller micro-batches", rounded, run)
+            wrong += not compared(f"{name}, {ranks} ranks", alone, started(folder, ranks, asked))
     return 1 if wrong else 0
 
 
