@@ -1,5 +1,8 @@
 """The memory that training takes, counted by hand and beside what tensors really hold."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from steadyrl import config
@@ -19,6 +22,7 @@ QWEN = {
     "vocab_size": 151_936, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
     "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True,
 }  # fmt: skip
+ROOT = Path(__file__).parents[3]
 # Two matrices of 10 x 8, one layer: queries and their way back 8 x 8, keys and values 8 x 4, three of 8 x 16.
 SMALL = Shape(10, 8, 1, 8, 4, 16, tied=False)
 WORK = Work(tokens=100, attended=100, chosen=50, rows=4, length=20)
@@ -84,3 +88,12 @@ def test_a_backend_says_what_it_really_holds(tiny_models, overrides):
 
 def size(tensors):
     return sum(tensor.nbytes for tensor in tensors)
+
+
+def test_the_table_of_the_docs_is_what_the_script_writes():
+    spec = importlib.util.spec_from_file_location("memory", ROOT / "scripts" / "memory.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert script.page(text) == text
+    assert "| 7B | LoRA, 4-bit base |" in text
