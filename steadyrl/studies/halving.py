@@ -20,7 +20,7 @@ from steadyrl.studies.claim import claimed
 from steadyrl.studies.trial import RUNGS, Trial, make_trial
 from steadyrl.train import Watch
 
-STEP = 10**0.5  # between neighbouring rates
+PER_DECADE = 2  # rates
 Key = TypeVar("Key")
 WIDTHS = (5, 3, 1)  # rates to begin with: as many as the budget holds
 _POLL_S = 0.5  # between looks at what other processes have done
@@ -51,7 +51,7 @@ def rates_around(centre: float, bounds: tuple[float, float], steps: int, most: i
         most: Steps that the opening may take; the centre alone is always tried.
     """
     exponents = sorted(range(-(max(WIDTHS) // 2), max(WIDTHS) // 2 + 1), key=lambda e: (abs(e), -e))
-    rates = [rate for e in exponents if bounds[0] <= (rate := centre * STEP**e) <= bounds[1]]
+    rates = [rate for e in exponents if bounds[0] <= (rate := centre * 10.0 ** (e / PER_DECADE)) <= bounds[1]]
     width = next((w for w in WIDTHS if w <= len(rates) and steps_of(w, steps) <= most), 1)
     return rates[:width]
 

@@ -11,9 +11,9 @@ from steadyrl import config
 from steadyrl.errors import ConfigError
 from steadyrl.launchers.command import choose
 from steadyrl.studies.halving import halve, rates_around, rungs, steps_of
-from steadyrl.studies.rate_range import Point, centre_of, range_test
+from steadyrl.studies.rate_range import Point, Range, centre_of, range_test
 from steadyrl.studies.trial import Trial, best_first, make_trial
-from steadyrl.studies.tune import Follow, Options, Space, tune
+from steadyrl.studies.tune import Follow, Options, Space, _bounds, tune
 from steadyrl.studies.tune_together import tune_together
 from steadyrl.train import Watch
 from tests import needs
@@ -93,6 +93,8 @@ def test_the_opening_begins_with_as_many_rates_as_its_steps_hold():
     assert rates_around(0.1, wide, 80, 180) == pytest.approx([0.1, 0.316, 0.0316, 1.0, 0.01], rel=1e-2)
     assert rates_around(0.1, wide, 80, 179) == pytest.approx([0.1, 0.316, 0.0316], rel=1e-2)
     assert rates_around(0.1, wide, 80, 10) == [0.1]
+    for centre in (0.22, 9.1e-5, 0.3):  # the highest is the bound of the search
+        assert rates_around(centre, _bounds(Range((), centre, 0, 0.0)), 80, 180)[3] == centre * 10
     assert rates_around(5.0, wide, 80, 1000) == pytest.approx([5.0, 1.58, 0.5], rel=1e-2)  # none above the bounds
 
 
