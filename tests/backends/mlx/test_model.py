@@ -126,6 +126,19 @@ def test_a_text_may_not_be_longer_than_the_window_of_attention(written):
     assert load_model(ModelSection(path=str(folder)), mx.float32).context == 48
 
 
+def test_no_id_reaches_past_the_embedding_where_mlx_would_read_whatever_lies_there(written):
+    """MLX checks no index: a word past the last row has whatever vector stands behind it in memory."""
+    folder, model = written("llama")
+    loaded = load_model(ModelSection(path=str(folder)), mx.float32)
+    loaded.tokenizer.hf.add_tokens([transformers.AddedToken("<past>", special=True)])
+    with pytest.raises(ModelError, match=r"holds the token '<past>'.*embedding has \d+ rows; leave the token out"):
+        loaded.tokenizer.encode_prompt("hello <past>")
+    model.resize_token_embeddings(20)
+    model.save_pretrained(folder)
+    with pytest.raises(ModelError, match="knows words with ids up to 59, and the model's embedding has 20 rows"):
+        load_model(ModelSection(path=str(folder)), mx.float32)
+
+
 def test_every_end_of_the_generation_config_ends_a_completion(written):
     folder, _ = written("llama")
     file = folder / "generation_config.json"
