@@ -150,7 +150,10 @@ def strike(process: subprocess.Popen[str], rank: int, after: float) -> bool:
             return False
         time.sleep(0.05)
     for child in children(process.pid):
-        environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        try:
+            environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        except (ProcessLookupError, FileNotFoundError):  # it ended meanwhile
+            continue
         if f"RANK={rank}".encode() in environment:
             os.kill(child, signal.SIGKILL)
             return True
