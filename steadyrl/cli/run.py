@@ -52,7 +52,8 @@ def train_command(
         outlook = Outlook(progress.forecast, progress.note)
 
         def opened(run: RunDir) -> None:
-            progress.note(f"run directory: {run.path}")
+            if resume is None:  # otherwise it was named
+                progress.note(f"run directory: {run.path}")
             outlook.opened(run)
 
         def step(record: Mapping[str, Any]) -> None:
