@@ -29,9 +29,10 @@ class Outlook:
 
     def look(self, record: Mapping[str, Any]) -> None:
         """Look at a step's metrics."""
-        if self._run is None or record.get(name := score_name(self._run)) is None:
+        if self._run is None or not any(name.startswith("heldout/") for name in record):
             return
         try:
+            name = score_name(self._run)
             if self._widths is None:
                 self._widths = widths_on(finished_beside(self._run), self._run, name)
             told = forecast_run(self._run, self._widths, name)

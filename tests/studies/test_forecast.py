@@ -134,3 +134,8 @@ def test_a_damaged_run_beside_it_ends_the_forecast_and_not_the_run(tmp_path):
     outlook.look({"step": 19, "heldout/m": 0.9})
     outlook.look({"step": 21, "heldout/m": 0.9})
     assert not said and len(noted) == 1 and noted[0].startswith("no forecast: ")
+    run = made(tmp_path / "own", "now", [0.1], status="running")
+    outlook.opened(run)
+    run.info_file.write_text("{")  # its own is damaged
+    outlook.look({"step": 1, "heldout/m": 0.9})
+    assert len(noted) == 2
