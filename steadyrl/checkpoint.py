@@ -67,6 +67,10 @@ class PilotState:
         reported_scale: The scale that the last line about the learning rate ended with.
         steps_taken_back: Steps of the search that were taken back.
         rollbacks: Other returns to an earlier checkpoint.
+        agreement: Mean cosine of the last steps' gradients with those before them; None before the first.
+        narrowing: Share of the band of the KL of a step, in (0, 1]; gradients that disagree lower it.
+        first_entropy: Entropy of the first step, nats per token; None before it.
+        held_by: What keeps the rate from rising: "entropy", or the check of a finding; None where nothing does.
         last_move: The move that is not judged yet.
         findings_since: The step of the last move or undo: findings from before it are answered.
         failed_moves: (check, cause, move) of moves that did not help and are not made again.
@@ -81,6 +85,10 @@ class PilotState:
     reported_scale: float = 1.0
     steps_taken_back: int = 0
     rollbacks: int = 0
+    agreement: float | None = None
+    narrowing: float = 1.0
+    first_entropy: float | None = None
+    held_by: str | None = None
     last_move: LastMove | None = None
     findings_since: int | None = None
     failed_moves: tuple[tuple[str, str, str], ...] = ()

@@ -207,7 +207,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "autopilot/*",
         "",
         "",
-        "A factor of the learning rate: scale holds the KL of a step, rate_multiplier answers findings. Where it acts.",
+        "The autopilot's numbers: scale and rate_multiplier are factors of the learning rate, narrowing is one of the "
+        "band of kl_step_k3, agreement the mean grad_cosine that lowers it; held is 1 while the rate may not rise.",
     ),
     Metric("completion/length", "tokens", "", "Mean length of a completion, the end token included."),
     Metric("completion/truncated", "share", "down", "Completions that ended because they reached the token limit."),

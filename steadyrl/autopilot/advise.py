@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.autopilot.action import KL_STEP, Action, Context, Line, action_line
+from steadyrl.autopilot.band import healthy_band
 from steadyrl.autopilot.controller import LEAP, LEAST_SHARE, search_factor
 from steadyrl.autopilot.knobs import choose
-from steadyrl.autopilot.rate import band_of, kl_sentence, rate_line
+from steadyrl.autopilot.rate import kl_sentence, rate_line
 from steadyrl.checkpoint import PilotState
 from steadyrl.types import Finding
 
@@ -32,7 +33,7 @@ def advise(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Find
 
 def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> tuple[PilotState, Line | None]:
     """Say what the rate should be: at once for a step that would be taken back, else after five outside the band."""
-    measured, base = record.get(KL_STEP), band_of(context.config)
+    measured, base = record.get(KL_STEP), healthy_band(record, context.config)
     if measured is None:
         return pilot, None
     share = record["learning_rate"] / context.config.update.learning_rate

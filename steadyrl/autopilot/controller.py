@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from steadyrl.autopilot.band import Band
 from steadyrl.stats import block_mean_slope
 
 LEAP = 3.5  # times the upper end of the band, about 1 nat/token: nothing of the old policy remains
@@ -23,41 +23,6 @@ COEF_LOW, COEF_HIGH = (
     0.1,
     100.0,
 )  # of the configured one; from below, it would come back too late when the KL rises
-
-
-@dataclass(frozen=True)
-class Band:
-    """Where the KL of a step should lie, nats per token; ``low`` < ``high``."""
-
-    low: float
-    high: float
-
-    @property
-    def middle(self) -> float:
-        """The geometric middle."""
-        return math.sqrt(self.low * self.high)
-
-    def at(self, share: float, rate_multiplier: float) -> Band:
-        """Return the band of a step at a share of the learning rate: the KL of a step grows with the rate's square.
-
-        Args:
-            share: Share of the rate that warm-up and schedule leave, (0, 1]. It lowers the lower end only: Adam's first
-                steps are longer than its rate says, and a warm-up is there for that.
-            rate_multiplier: The autopilot's factor for findings, (0, 1]. It lowers both ends.
-        """
-        return Band(self.low * (share * rate_multiplier) ** 2, self.high * rate_multiplier**2)
-
-    def aim(self, share: float, rate_multiplier: float, rising: bool) -> float:
-        """Return the KL to settle at within the band.
-
-        Args:
-            share: See ``at``.
-            rate_multiplier: See ``at``.
-            rising: Whether the reward clearly rises. Then a step is more signal than noise, and a larger step gains
-                more: the aim is three quarters of the way up the band, in log space. Otherwise it is the lower end.
-        """
-        full = self.low**0.25 * self.high**0.75 if rising else self.low
-        return full * (share * rate_multiplier) ** 2
 
 
 def search_factor(kl: float, band: Band) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 from steadyrl.autopilot.action import Action, Context, action_line
 from steadyrl.autopilot.advise import advise
+from steadyrl.autopilot.band import observe
 from steadyrl.autopilot.knobs import Adjustment, adjust, choose, read_knob, set_knob
 from steadyrl.autopilot.rate import hold_kl_ref, hold_rate, may_roll_back, take_step_back
 from steadyrl.checkpoint import LastMove, PilotState
@@ -40,7 +41,7 @@ def decide(
     back = take_step_back(pilot, record, context)
     if back is not None:
         return back
-    action = hold_kl_ref(hold_rate(pilot, record, context), record, context)
+    action = hold_kl_ref(hold_rate(observe(pilot, record, findings), record, context), record, context)
     return action if findings is None else _answer_findings(action, findings, context)
 
 

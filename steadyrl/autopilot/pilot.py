@@ -58,14 +58,16 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
 def pilot_metrics(
     backend: Backend, batch: Batch, sampling: Sampling, config: Config, state: State
 ) -> dict[str, float | None]:
-    """Return the KL of a step's updates and, in mode "act", the autopilot's factors of the learning rate."""
+    """Return the KL of a step's updates and, in mode "act", the autopilot's factors of the learning rate and band."""
     if config.autopilot.mode == "off":
         return {}
     found = {KL_STEP: step_kl(backend, batch, sampling)}
     if config.autopilot.mode == "advise":
         return found
     pilot = state.autopilot
-    return {**found, "autopilot/scale": pilot.scale, "autopilot/rate_multiplier": pilot.rate_multiplier}
+    factors = {name: getattr(pilot, name) for name in ("scale", "rate_multiplier", "narrowing", "agreement")}
+    held = float(pilot.held_by is not None)
+    return found | {f"autopilot/{name}": value for name, value in factors.items()} | {"autopilot/held": held}
 
 
 @dataclass

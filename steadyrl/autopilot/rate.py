@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.autopilot.action import KL_STEP, ROLLBACKS_AT_MOST, Action, Context, Line, action_line
+from steadyrl.autopilot.band import Band, healthy_band, narrowed_band
 from steadyrl.autopilot.controller import (
     LEAP,
     LEAST_SHARE,
-    Band,
     clearly_rising,
     coefficient_after,
     hold_factor,
@@ -31,21 +31,22 @@ WORTH_SAYING = 1.5  # factor since the last line about the rate; smaller changes
 def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action | None:
     """Decide to go back to before a step that left the policy it started from; None where the step is kept."""
     measured = record.get(KL_STEP)
-    if measured is None or measured <= LEAP * band_of(context.config).high:  # NaN is a leap
+    if measured is None or measured <= LEAP * healthy_band(record, context.config).high:  # NaN is a leap
         return None
     evidence = [
         f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, more than {LEAP:g} times the upper "
         "end of its band"
     ]
     before = [step for step in context.checkpoints if step < context.step]
-    band = band_of(context.config).at(share_of_rate(pilot, record, context.config), pilot.rate_multiplier)
+    base = narrowed_band(pilot, record, context.config)
+    band = base.at(share_of_rate(pilot, record, context.config), pilot.rate_multiplier)
     return _back_and_slower(pilot, context, before, measured, band, "KL of a step", evidence)
 
 
 def after_divergence(pilot: PilotState, error: DivergedError, context: Context) -> Action | None:
     """Decide to go back to the last checkpoint after a gradient that is not finite; None where that cannot be done."""
     evidence = [str(error).partition(";")[0]]
-    band = band_of(context.config)
+    band = Band(*context.config.autopilot.kl_band)  # an infinite KL is above any
     return _back_and_slower(pilot, context, context.checkpoints, math.inf, band, "a gradient is not finite", evidence)
 
 
@@ -55,16 +56,17 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
     if measured is None:
         return Action(pilot)
     share = share_of_rate(pilot, record, context.config)
-    base, searching = band_of(context.config), pilot.found_scale is None
+    base, searching = narrowed_band(pilot, record, context.config), pilot.found_scale is None
     band = base.at(share, pilot.rate_multiplier)
     rising = clearly_rising(context.rewards)
     if rising and context.config.autopilot.kl_ref_target:
         rising = False  # longer steps would leave the target for the KL to the reference
     aim = None if rising is None else base.aim(share, pilot.rate_multiplier, rising)
     factor = search_factor(measured, band) if searching else hold_factor(measured, band, aim)
-    # If all rewards are equal, a small step says nothing about the rate, and a larger step would not help.
-    no_signal = factor > 1.0 and not record.get("reward/std")
-    if no_signal or share < LEAST_SHARE:
+    # If all rewards are equal, a small step says nothing about the rate, and a larger step would not help. A policy
+    # that has lost its entropy moves little whatever the rate.
+    no_rise = factor > 1.0 and (not record.get("reward/std") or pilot.held_by is not None)
+    if no_rise or share < LEAST_SHARE:
         factor = 1.0
     after = scale_after(pilot.scale, factor, pilot.found_scale, bool(rising))
     inside = pilot.steps_inside + 1 if band.low <= measured <= band.high else 0
@@ -74,7 +76,7 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
     if abs(math.log(after / said)) < math.log(WORTH_SAYING):
         return Action(moved)
     why = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
-    line = rate_line(moved, context, "rate", said, after, why, [kl_sentence(record, band)])
+    line = rate_line(moved, context, "rate", said, after, why, [kl_sentence(record, band), *_narrowed(pilot)])
     return Action(replace(moved, reported_scale=after), lines=(line,))
 
 
@@ -98,11 +100,6 @@ def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> 
 def may_roll_back(pilot: PilotState) -> bool:
     """Return whether the run may go back once more; steps of the search that are taken back do not count."""
     return pilot.rollbacks < ROLLBACKS_AT_MOST
-
-
-def band_of(config: Config) -> Band:
-    """Return the band of the KL of a step at the full learning rate."""
-    return Band(*config.autopilot.kl_band)
 
 
 def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) -> float:
@@ -135,6 +132,16 @@ def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
         f"the step moved the policy by {record[KL_STEP]:.3g} nats/token at a learning rate of "
         f"{record['learning_rate']:.3g}; the band is {band.low:.3g} to {band.high:.3g}"
     )
+
+
+def _narrowed(pilot: PilotState) -> list[str]:
+    """Return the sentence of evidence about a band that the gradients have lowered, if they have."""
+    if pilot.narrowing == 1.0 or pilot.agreement is None:
+        return []
+    return [
+        f"the band is {pilot.narrowing:.2g} of the configured one, because gradients pointed back against those before "
+        f"them (mean cosine now {pilot.agreement:.2f})"
+    ]
 
 
 def _back_and_slower(

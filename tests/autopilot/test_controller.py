@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from steadyrl.autopilot.band import Band
 from steadyrl.autopilot.controller import (
-    Band,
     clearly_rising,
     coefficient_after,
     hold_factor,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from steadyrl import checkpoint, config
-from steadyrl.autopilot.controller import Band
+from steadyrl.autopilot.band import Band
 from steadyrl.autopilot.knobs import FIXES, MOVES, adjust, choose
 from steadyrl.autopilot.pilot import KL_STEP, Autopilot, step_kl
 from steadyrl.batch import limit_rewards, make_batch, take_rows

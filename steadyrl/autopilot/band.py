@@ -1,0 +1,127 @@
+"""The band of the KL of a step, and what of the run itself narrows it: pure functions.
+
+``autopilot.kl_band`` is what a run begins with. Long answers lower it, and so do gradients that point back against the
+ones before them. Entropy that was lost and texts that became ill-formed stop the rate from rising.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steadyrl.checkpoint import PilotState
+from steadyrl.config import Config
+from steadyrl.doctor.checks.entropy import FALLEN
+from steadyrl.doctor.checks.kl import LEAST_SEQUENCE
+from steadyrl.doctor.examine import CHECKS
+from steadyrl.types import Finding
+
+RECENT = 0.2  # weight of the newest step in the mean of the cosines, which remembers some five steps
+AGAINST, WITH = -0.1, 0.0  # mean cosine below which the band falls, and from which on it comes back
+NARROWER, WIDER, NARROWEST = 0.8, 1.1, 0.01  # factors of the band per step, and the least share of it
+LOST_ENTROPY = "entropy"
+# The doctor's findings about these say that answers lose their variety or form, in which a higher rate is no help.
+HOLDS = {check.name for check in CHECKS if check.topic in ("Entropy", "Length and text")}
+
+
+@dataclass(frozen=True)
+class Band:
+    """Where the KL of a step should lie, nats per token; ``low`` < ``high``."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """The geometric middle."""
+        return math.sqrt(self.low * self.high)
+
+    def times(self, factor: float) -> Band:
+        """Return the band with both ends times a factor."""
+        return Band(self.low * factor, self.high * factor)
+
+    def at(self, share: float, rate_multiplier: float) -> Band:
+        """Return the band of a step at a share of the learning rate: the KL of a step grows with the rate's square.
+
+        Args:
+            share: Share of the rate that warm-up and schedule leave, (0, 1]. It lowers the lower end only: Adam's first
+                steps are longer than its rate says, and a warm-up is there for that.
+            rate_multiplier: The autopilot's factor for findings, (0, 1]. It lowers both ends.
+        """
+        return Band(self.low * (share * rate_multiplier) ** 2, self.high * rate_multiplier**2)
+
+    def aim(self, share: float, rate_multiplier: float, rising: bool) -> float:
+        """Return the KL to settle at within the band.
+
+        Args:
+            share: See ``at``.
+            rate_multiplier: See ``at``.
+            rising: Whether the reward clearly rises. Then a step is more signal than noise, and a larger step gains
+                more: the aim is three quarters of the way up the band, in log space. Otherwise it is the lower end.
+        """
+        full = self.low**0.25 * self.high**0.75 if rising else self.low
+        return full * (share * rate_multiplier) ** 2
+
+
+def healthy_band(record: Mapping[str, Any], config: Config) -> Band:
+    """Return the configured band, lowered so that its upper end is at most 10 nats per sequence.
+
+    A KL to the reference of up to 10 nats per sequence is healthy for a whole run (see the doctor's kl_runaway), so one
+    step must not move a long answer further than that.
+
+    Args:
+        record: The step's metrics; completion/length is the mean length of its answers, in tokens.
+        config: As configured.
+    """
+    band = Band(*config.autopilot.kl_band)
+    per_sequence = band.high * max(record.get("completion/length") or 1.0, 1.0)
+    return band.times(min(1.0, LEAST_SEQUENCE / per_sequence))
+
+
+def narrowed_band(pilot: PilotState, record: Mapping[str, Any], config: Config) -> Band:
+    """Return ``healthy_band`` times the share of it that the gradients leave."""
+    return healthy_band(record, config).times(pilot.narrowing)
+
+
+def observe(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Finding] | None) -> PilotState:
+    """Return the autopilot's state with what a step that is kept shows about its band.
+
+    Args:
+        pilot: The state before.
+        record: The step's metrics.
+        findings: What the doctor found at this step; None where it did not look.
+    """
+    pilot = replace(pilot, held_by=_held_by(pilot, record, findings))
+    if pilot.first_entropy is None:
+        pilot = replace(pilot, first_entropy=record.get("entropy"))
+    cosine = record.get("grad_cosine")
+    if cosine is None or not math.isfinite(cosine):
+        return pilot
+    mean = cosine if pilot.agreement is None else pilot.agreement + RECENT * (cosine - pilot.agreement)
+    return replace(pilot, agreement=mean, narrowing=narrowing_after(pilot.narrowing, mean))
+
+
+def narrowing_after(narrowing: float, agreement: float) -> float:
+    """Return the next share of the band: four fifths of it while updates undo the ones before, else up to a tenth more.
+
+    Overshooting is what too high a rate does, whatever the task: a step goes past the point at which its gradient is
+    zero, and the next gradient points back. The share therefore falls until it does so no longer.
+
+    Args:
+        narrowing: The present share, from 0.01 to 1.
+        agreement: Mean cosine of the last steps' gradients with those before them, -1 to 1.
+    """
+    factor = NARROWER if agreement < AGAINST else WIDER if agreement >= WITH else 1.0
+    return min(max(narrowing * factor, NARROWEST), 1.0)
+
+
+def _held_by(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Finding] | None) -> str | None:
+    """Return what keeps the rate from rising, None where nothing does; a finding holds until the doctor looks again."""
+    entropy = record.get("entropy")
+    if entropy is not None and pilot.first_entropy is not None and entropy < FALLEN * pilot.first_entropy:
+        return LOST_ENTROPY
+    if findings is None:
+        return None if pilot.held_by == LOST_ENTROPY else pilot.held_by
+    return next((one.check for one in findings if one.check in HOLDS and one.severity != "info"), None)
