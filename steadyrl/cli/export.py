@@ -10,13 +10,16 @@ import typer
 from steadyrl import plugins
 from steadyrl.cli.metrics import TABLES, metrics_command
 from steadyrl.cli.terminal import note, printable
+from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 
 RunPath = Annotated[Path, typer.Argument(help="a run directory")]
 
 
 def export_command(
-    run: RunPath,
+    runs: Annotated[
+        list[Path], typer.Argument(help="a run directory; several of one start model are joined into one policy")
+    ],
     to: Annotated[
         Path | None,
         typer.Option(
@@ -30,15 +33,25 @@ def export_command(
     ] = None,
     merge: Annotated[bool, typer.Option("--merge", help="merge a LoRA adapter into the weights")] = False,
 ) -> None:
-    """Write a policy as a Hugging Face folder with tokenizer, generation config and model card, or a run's metrics."""
+    """Write a policy as a Hugging Face folder with tokenizer, generation config and model card, or a run's metrics.
+
+    Of several runs the policies are joined into one, as WARP does (arXiv:2406.16768).
+    """
     if str(to) in {*TABLES, *plugins.BUILT_IN["tracker"]}:
-        metrics_command(run, str(to))
+        for run in runs:
+            metrics_command(run, str(to))
         return
+    from steadyrl.export.joined import export_joined
     from steadyrl.export.model import DEFAULT_FOLDER, export
 
-    opened = RunDir.open(run)
-    folder = opened.path / DEFAULT_FOLDER if to is None else to.expanduser()
-    export(opened, folder, checkpoint, merge, note)
+    opened = [RunDir.open(run) for run in runs]
+    if len(opened) > 1 and to is None:
+        raise ConfigError("several runs are joined into a folder of their own; give it with --to FOLDER")
+    folder = opened[0].path / DEFAULT_FOLDER if to is None else to.expanduser()
+    if len(opened) > 1:
+        export_joined(opened, folder, checkpoint, merge, note)
+    else:
+        export(opened[0], folder, checkpoint, merge, note)
     print(printable(f"exported: {folder}"))
 
 

@@ -91,7 +91,7 @@ def export(
         SteadyError: The run has no such checkpoint, its backend has no model folder, or the folder cannot be written.
     """
     config, choice = configs.resolve(run.resolved()), choose(run, wanted)
-    exporter = _exporter(config)
+    exporter = exporter_of(config)
     with whole_folder(to) as folder:
         phase(f"exporting the policy of {choice.words} of '{run.path}'")
         found: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
@@ -102,7 +102,12 @@ def export(
     return choice
 
 
-def _exporter(config: Config) -> Any:
+def exporter_of(config: Config) -> Any:
+    """Return what exports the checkpoints of a run's backend.
+
+    Raises:
+        ConfigError: The backend's policy is no model folder.
+    """
     name = config.backend.name
     if ":" in name or name not in plugins.BUILT_IN["exporter"]:
         known = ", ".join(f"'{each}'" for each in plugins.BUILT_IN["exporter"])

@@ -45,8 +45,12 @@ def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
 
 def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
     name, ends = str(record["run"]), record["end_tokens"]
+    joined = [f"step {member['step']} of {member['run']}" for member in record.get("joined", ())]
+    made = f"joins the policies after {', '.join(joined)}"
+    if not joined:
+        made = f"holds the policy after step {record['step']} of {name}"
     lines = [
-        f"# '{folder}' holds the policy after step {record['step']} of {name}.",
+        f"# '{folder}' {made}.",
         "# An answer ends with: " + ", ".join(f"{end['text']!r} (id {end['id']})" for end in ends),
         "# Prompts go through the chat template."
         if record["chat"]
@@ -75,7 +79,8 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
     room = next((allowed for allowed in VLLM_RANKS if allowed >= rank), rank)
     command = ["vllm", "serve", str(base), "--enable-lora", "--max-lora-rank", str(room)]
     command += ["--lora-modules", f"{name}={folder}"]
-    merge = shlex.join(["steadyrl", "export", str(run.path), "--merge", "--to", f"{folder}-merged"])
+    runs = [str(member["path"]) for member in record.get("joined", ())] or [str(run.path)]
+    merge = shlex.join(["steadyrl", "export", *runs, "--merge", "--to", f"{folder}-merged"])
     return [
         shlex.join(command),
         # The server reads the base model's generation config, which may lack the template's end of turn.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,9 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
             ``step`` of the checkpoint, and whether it is the ``best`` by held-out score.
     """
     evidence, step = read_evidence(run), exported["step"]
-    view = {
+    view = _base(exported) | {
         "name": evidence.info.get("id") or evidence.name,
         "info": evidence.info,
-        "exported": exported,
-        "base": _base_name(exported["base"]),
-        # Both have a form that needs no escapes.
-        "hub_name": Markup(exported["base"]) if _is_hub_name(exported) else None,
-        "licence": Markup(exported["licence"]) if exported["licence"] else None,
         "step": step,
         "steps": len(evidence.metrics),
         "chosen": BIASED if exported["best"] else None,
@@ -59,6 +54,37 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
         "packages": ", ".join(f"{name} {version}" for name, version in (evidence.info.get("packages") or {}).items()),
     }
     write_text(path, page("model_card.md.j2", view, markup.markdown))
+
+
+def write_joined_card(path: Path, runs: Sequence[Path], exported: Mapping[str, Any]) -> None:
+    """Write the model card of a policy that several runs were joined into.
+
+    Args:
+        path: Of the page.
+        runs: The run directories.
+        exported: See ``write_card``; ``joined`` has a record for each run with its ``step``.
+    """
+    members = []
+    for run, record in zip(runs, exported["joined"], strict=True):
+        evidence = read_evidence(run)
+        rows = _changes(evidence, _evaluation(evidence, RunDir(run), record["step"]))
+        main = [row for row in rows if row["name"] == (evidence.info.get("metric") or "reward")]
+        members.append(
+            {**record, "name": record["run"], "info": evidence.info, "changes": main, "doctor": _doctor(run)}
+        )
+    view = _base(exported) | {"name": exported["run"], "members": members}
+    write_text(path, page("joined_card.md.j2", view, markup.markdown))
+
+
+def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what every card says of the model that was trained from."""
+    return {
+        "exported": exported,
+        "base": _base_name(exported["base"]),
+        # Both have a form that needs no escapes.
+        "hub_name": Markup(exported["base"]) if _is_hub_name(exported) else None,
+        "licence": Markup(exported["licence"]) if exported["licence"] else None,
+    }
 
 
 def copy_licences(base_folder: str | None, folder: Path) -> str | None:

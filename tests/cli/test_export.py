@@ -29,6 +29,17 @@ def test_a_run_of_the_toy_backend_is_refused_in_one_line(steadyrl, toy, tmp_path
     assert (code, out.splitlines()[-1]) == (0, f"steadyrl export {run.path}")
 
 
+def test_several_runs_need_a_folder_and_a_backend_that_can_be_joined(steadyrl, toy, tmp_path):
+    runs = [launch.run(config.dump(toy("run.preflight=off", "run.steps=1").config)).path for _ in range(2)]
+    code, out, error = steadyrl("export", *runs)
+    assert (code, out) == (2, "") and error == (
+        "error: several runs are joined into a folder of their own; give it with --to FOLDER\n"
+    )
+    code, out, error = steadyrl("export", *runs, "--to", tmp_path / "model")
+    assert (code, out) == (2, "") and error.startswith("error: the run was trained with backend.name = 'toy'")
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_run_of_a_model_is_exported_and_then_served(steadyrl, tiny_models, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"red cat {i}"}) + "\n" for i in range(8)))

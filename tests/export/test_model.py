@@ -1,9 +1,7 @@
 """Exported policies: the right checkpoint, equal log-probs without steadyrl, and a card with its figures."""
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from steadyrl import checkpoint, config, launch
@@ -12,60 +10,8 @@ from steadyrl.errors import CheckpointError, ConfigError, ModelError, RunError
 from steadyrl.evaluate import held_out_score
 from steadyrl.export.model import choose, export
 from steadyrl.rundir import RunDir
-from steadyrl.train import open_session
-from steadyrl.types import Sampling
 from tests import needs
-
-BASE = {
-    "run": {"steps": 3, "checkpoint_every": 1, "keep_checkpoints": 3, "preflight": "off"},
-    "backend": {"device": "cpu", "threads": 1},
-    "task": {"name": "prompts"},
-    "rewards": {"toy_rewards:share_of_a": 1.0},
-    "sampling": {"max_new_tokens": 6, "temperature": 0.8},
-    "rollout": {"prompts_per_step": 4, "samples_per_prompt": 2},
-    "algorithm": {"name": "grpo"},
-    "update": {"learning_rate": 3e-3, "warmup_steps": 0, "minibatches": 1},
-    "evaluate": {"problems": 4, "every": 1},
-}
-WORDS = ("red cat", "small dog", "old bird", "big blue cats", "one is new", "not green", "two or three", "the dog")
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_models, tmp_path_factory):
-    """Return a function that trains a tiny model once for each set of overrides, and returns the run."""
-    root, runs = tmp_path_factory.mktemp("runs"), {}
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
-    (root / "prompts.jsonl").write_text("".join(json.dumps({"prompt": words}) + "\n" for words in WORDS))
-
-    def train(name, *overrides):
-        if (name, overrides) not in runs:
-            paths = [f"model.path={tiny_models[name]}", f"run.folder={root / 'runs'}"]
-            data = [f'task.args={{path="{root / "prompts.jsonl"}",heldout_share=0.5}}', *overrides]
-            runs[name, overrides] = launch.run(config.resolve(BASE, [*paths, *data]))
-        return runs[name, overrides]
-
-    yield train
-    monkeypatch.undo()
-
-
-def answers(run, step):
-    """Return the backend of a checkpoint, with prompts and what it answers to them."""
-    session = open_session(config.resolve(run.resolved()))
-    checkpoint.load(run, session.backend, step)
-    prompts = [session.backend.tokenizer.encode_prompt(words) for words in WORDS[:3]]
-    return prompts, session.backend.generate(prompts, Sampling(max_new_tokens=6), [1, 2, 3])
-
-
-def assert_equal_logprobs(model, run, step, atol=2e-5):
-    """The log-probs that steadyrl sampled with are those of the loaded model."""
-    torch = needs.package("torch")
-    for prompt, drawn in zip(*answers(run, step), strict=True):
-        ids = torch.tensor(np.concatenate([prompt, drawn.ids]).astype(np.int64))[None]
-        with torch.no_grad():
-            logp = torch.log_softmax(model(input_ids=ids).logits[0].float(), -1)
-        found = logp[len(prompt) - 1 : -1].gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
-        np.testing.assert_allclose(found, drawn.logprobs, atol=atol)
+from tests.export.training import assert_equal_logprobs
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2"])

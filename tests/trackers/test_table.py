@@ -39,7 +39,7 @@ def test_a_parquet_file_holds_units_and_the_same_numbers(tmp_path):
 
 def test_an_export_to_a_table_writes_the_metrics_and_no_model(tmp_path, capsys):
     run = make_run(tmp_path / "a", steps=4)
-    export_command(run.path, Path("csv"))
+    export_command([run.path], Path("csv"))
     assert (run.report_folder / "metrics.csv").is_file()
     assert "4 steps" in capsys.readouterr().out
 

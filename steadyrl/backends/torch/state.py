@@ -99,17 +99,27 @@ def _copy_policy(folder: Path, model: Any, lora: bool) -> None:
             raise CheckpointError(f"'{folder}' does not fit the model: other adapter matrices than this run trains")
         set_peft_model_state_dict(model, adapter)
         return
-    files = sorted(folder.glob("model*.safetensors")) or [folder / "model.safetensors"]
-    for file in files:
-        check_readable(file)
+    files = weight_files(folder)
     own = model.state_dict()
     with torch.no_grad():
         if _names_modules(files, own):
-            for name, tensor in _tensors(files):
+            for name, tensor in tensors_in(files):
                 own[name].copy_(tensor)
             return
         for name, tensor in _read_policy(folder, model).state_dict().items():
             own[name].copy_(tensor)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of a folder's whole weights.
+
+    Raises:
+        CheckpointError: One is missing or damaged.
+    """
+    files = sorted(folder.glob("model*.safetensors")) or [folder / "model.safetensors"]
+    for file in files:
+        check_readable(file)
+    return files
 
 
 def _names_modules(files: Sequence[Path], own: Mapping[str, torch.Tensor]) -> bool:
@@ -117,13 +127,13 @@ def _names_modules(files: Sequence[Path], own: Mapping[str, torch.Tensor]) -> bo
 
     Then they need no second model to be read. Weights that share memory, such as a tied head, are saved once.
     """
-    shapes = {name: tensor.shape for name, tensor in _tensors(files)}
+    shapes = {name: tensor.shape for name, tensor in tensors_in(files)}
     reached = {own[name].data_ptr() for name in shapes.keys() & own.keys()}
     fit = all(name in own and own[name].shape == shape for name, shape in shapes.items())
     return fit and all(tensor.data_ptr() in reached for tensor in own.values())
 
 
-def _tensors(files: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_in(files: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield names and tensors, mapped from the files and read where they are used."""
     for file in files:
         with safe_open(file, "pt") as opened:

@@ -1,0 +1,158 @@
+"""Joins the policies of several checkpoints of one start model into one, matrix by matrix.
+
+What was learned is a difference of weights. Differences of adapters are joined by spherical interpolation, which keeps
+their length: independent runs learn differences that are nearly at right angles, and the mean of two of these is
+shorter than either. Whole weights are averaged, for the start model need not be there any more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from steadyrl.backends.huggingface.portable import POLICY, PROBE
+from steadyrl.backends.torch.state import load_tensors, tensors_in, weight_files, writing
+from steadyrl.errors import ModelError
+from steadyrl.rundir import read_json
+
+ADAPTER, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+_PARALLEL = 1e-4  # radians: below this the sphere is flat in float64
+
+
+def join_adapters(checkpoints: Sequence[Path], to: Path) -> int:
+    """Write a checkpoint with the joined adapter, whose rank is the sum of the ranks, and return that rank.
+
+    The matrices stand side by side: [c1 B1, c2 B2] times [A1; A2] is c1 B1 A1 + c2 B2 A2, without an approximation.
+
+    Args:
+        checkpoints: Of runs with an adapter of the same modules of one model.
+        to: The new checkpoint's folder.
+
+    Raises:
+        CheckpointError: A checkpoint is damaged.
+        ModelError: The adapters have other modules or shapes, or matrices that cannot stand side by side.
+    """
+    policies = [checkpoint / POLICY for checkpoint in checkpoints]
+    read = [load_tensors(policy / ADAPTER) for policy in policies]
+    settings = [read_json(policy / SETTINGS) for policy in policies]
+    sides = [{name: _outer(name, each) for name, each in found.items()} for found in read]
+    for policy, found, own, side in zip(policies, read, settings, sides, strict=True):
+        _require_plain(policy, found, own)
+        _require_alike(policy, side, policies[0], sides[0])
+    scales, joined = [own["lora_alpha"] / own["r"] for own in settings], {}
+    for name in (name for name in read[0] if _is_first(name)):
+        other = _second(name)
+        first = [found[name].float() for found in read]  # [rank, in] each
+        second = [scale * found[other].float() for scale, found in zip(scales, read, strict=True)]  # [out, rank]
+        shares = spherical(_products(first, second))
+        joined[name] = torch.cat(first, 0)
+        joined[other] = torch.cat([share * each for share, each in zip(shares, second, strict=True)], 1)
+    rank = sum(int(own["r"]) for own in settings)
+    _copy_rest(policies[0], to / POLICY)
+    with writing():
+        save_file(joined, to / POLICY / ADAPTER, {"format": "pt"})
+    changed = settings[0] | {"r": rank, "lora_alpha": rank}  # the scale alpha / r is in the matrices
+    (to / POLICY / SETTINGS).write_text(json.dumps(changed, indent=2), encoding="utf-8")
+    return rank
+
+
+def join_weights(checkpoints: Sequence[Path], to: Path) -> None:
+    """Write a checkpoint with the mean of whole weights, computed in float32 and kept in their precision.
+
+    Args:
+        checkpoints: Of runs that trained all weights of one model.
+        to: The new checkpoint's folder.
+
+    Raises:
+        CheckpointError: A checkpoint is damaged.
+        ModelError: The models have other weights or shapes.
+    """
+    policies = [checkpoint / POLICY for checkpoint in checkpoints]
+    files = [weight_files(policy) for policy in policies]
+    shapes = [{name: tuple(each.shape) for name, each in tensors_in(held)} for held in files]
+    for policy, own in zip(policies, shapes, strict=True):
+        _require_alike(policy, own, policies[0], shapes[0])
+    _copy_rest(policies[0], to / POLICY)
+    others = [dict(tensors_in(held)) for held in files[1:]]  # mapped from the files, and read where they are used
+    for file in files[0]:
+        mean = {
+            name: (sum((held[name].float() for held in others), each.float()) / len(files)).to(each.dtype)
+            for name, each in tensors_in([file])
+        }
+        with writing():
+            save_file(mean, to / POLICY / file.name, {"format": "pt"})
+
+
+def spherical(products: np.ndarray) -> np.ndarray:
+    """Return the share of each of several vectors in their spherical interpolation, one after the other.
+
+    The k-th is joined at 1 / k to what the ones before it gave: every step goes along the arc between the two. Vectors
+    of one direction, or without length, are averaged.
+
+    Args:
+        products: Inner products of the vectors [M, M].
+
+    Source: the second stage of WARP (arXiv:2406.16768), which interpolates differences from the start, layer by layer.
+    """
+    shares = np.zeros(len(products))
+    shares[0] = 1.0
+    for k in range(1, len(products)):
+        share, lengths = 1 / (k + 1), math.sqrt(max(shares @ products @ shares, 0) * max(products[k, k], 0))
+        angle = math.acos(np.clip(shares @ products[k] / lengths, -1, 1)) if lengths > 0 else 0.0
+        kept, added = 1 - share, share
+        if _PARALLEL < angle < math.pi - _PARALLEL:
+            kept, added = (math.sin(part * angle) / math.sin(angle) for part in (kept, added))
+        shares *= kept
+        shares[k] = added
+    return shares
+
+
+def _products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> np.ndarray:
+    """Return the inner products of the differences ``second @ first``, which are never built."""
+    a, b = [each.double() for each in first], [each.double() for each in second]
+    pairs = [[float(((b[i].T @ b[j]) * (a[i] @ a[j].T)).sum()) for j in range(len(a))] for i in range(len(a))]
+    return np.array(pairs)
+
+
+def _is_first(name: str) -> bool:
+    return ".lora_A." in name or "lora_embedding_A" in name
+
+
+def _second(name: str) -> str:
+    return name.replace(".lora_A.", ".lora_B.").replace("lora_embedding_A", "lora_embedding_B")
+
+
+def _outer(name: str, matrix: torch.Tensor) -> int:
+    """Return the side of an adapter's matrix that is not its rank."""
+    return matrix.shape[1 if _is_first(name) else 0] if matrix.ndim == 2 else -1
+
+
+def _require_plain(policy: Path, found: Mapping[str, torch.Tensor], own: Mapping[str, object]) -> None:
+    firsts = [name for name in found if _is_first(name)]
+    plain = {*firsts, *map(_second, firsts)} == set(found) and all(each.ndim == 2 for each in found.values())
+    if not plain or any(own.get(key) for key in ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora")):
+        raise ModelError(
+            f"the adapter in '{policy}' has more than one rank, or matrices that are no pair, as of fused experts; "
+            "expected a pair of matrices of one rank for each module. Such adapters cannot be joined"
+        )
+
+
+def _require_alike(policy: Path, own: Mapping[str, object], first: Path, expected: Mapping[str, object]) -> None:
+    differ = sorted(name for name in {*own, *expected} if own.get(name) != expected.get(name))
+    if differ:
+        raise ModelError(
+            f"'{policy}' holds other weights than '{first}': {len(differ)} are missing, unknown or of another shape, "
+            f"such as {differ[0]}; join runs of one start model with the same trained modules"
+        )
+
+
+def _copy_rest(policy: Path, to: Path) -> None:
+    """Copy what is beside the weights; the probe is of one policy alone."""
+    shutil.copytree(policy, to, ignore=shutil.ignore_patterns("*.safetensors", PROBE))
