@@ -97,16 +97,18 @@ CATALOGUE: tuple[Metric, ...] = (
         "KL to the reference per completion: the sum of k1 over its tokens. A KL penalty totals this.",
     ),
     Metric("kl_ref_k1_seq_se", "nats/sequence", "", "Standard error of kl_ref_k1_seq over the step's completions."),
+    Metric("kl_ref_k3", "nats/token", "", "KL to the reference, k3 = r - 1 - log r, where r = ref/p. Never negative."),
+    Metric("kl_ref_exact", "nats/token", "", "Exact KL to the reference, on the tokens that sampling keeps."),
+    Metric("kl_ref_exact_seq", "nats/sequence", "", "Exact KL to the reference per completion: sum over its tokens."),
     Metric(
-        "kl_ref_k3",
+        "kl_ref_full",
         "nats/token",
         "",
-        "KL to the reference, estimator k3 = r - 1 - log r, where r = ref/p. Never negative.",
+        "Exact KL of what is sampled to the whole distribution of the reference. Only with top_p or top_k. It exceeds "
+        "kl_ref_exact by -log of the reference's probability of the kept tokens, and rises alone if the policy gives "
+        "up what the reference would choose.",
     ),
-    Metric("kl_ref_exact", "nats/token", "", "Exact KL to the reference, over the whole vocabulary at each position."),
-    Metric(
-        "kl_ref_exact_seq", "nats/sequence", "", "Exact KL to the reference per completion: the sum over its tokens."
-    ),
+    Metric("kl_ref_full_seq", "nats/sequence", "", "kl_ref_full per completion: the sum over its tokens."),
     Metric(
         "kl_old_k1",
         "nats/token",
@@ -344,10 +346,11 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
         if len(per_sequence) > 1:
             found["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
         found["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
-    if old.kl_ref_exact is not None:
-        rows = slice(None) if old.rechecked is None else old.rechecked
-        found["kl_ref_exact"] = float(old.kl_ref_exact[rechecked].mean())
-        found["kl_ref_exact_seq"] = float(np.where(mask, old.kl_ref_exact, 0.0)[rows].sum(axis=1).mean())
+    rows = slice(None) if old.rechecked is None else old.rechecked
+    for name, divergence in (("kl_ref_exact", old.kl_ref_exact), ("kl_ref_full", old.kl_ref_full)):
+        if divergence is not None:
+            found[name] = float(divergence[rechecked].mean())
+            found[f"{name}_seq"] = float(np.where(mask, divergence, 0.0)[rows].sum(axis=1).mean())
     if old.values is not None and batch.returns is not None:
         found["value/mean"] = float(old.values[mask].mean())
         found["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])

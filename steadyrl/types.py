@@ -213,9 +213,11 @@ class TokenScores:
         entropy: Exact entropy of the distribution at that position, nats; None in a step that does not need it.
         values: Value head's prediction before the token was chosen, or None where it was not asked for.
         ref_logprobs: Under the frozen reference, or None where it was not asked for.
-        kl_ref_exact: KL(policy || reference) over the whole (kept) vocabulary at that position, nats; or None.
-        rechecked: [B] bool, the rows on which ``entropy`` and ``kl_ref_exact`` were measured and the sampler's
-            log-probs were checked; None for all of them.
+        kl_ref_exact: KL(policy || reference) at that position, nats, both normalised over the ids that truncation
+            kept; or None.
+        kl_ref_full: The same with the reference over its whole vocabulary; None where sampling does not truncate.
+        rechecked: [B] bool, the rows on which ``entropy`` and the exact KLs were measured and the sampler's log-probs
+            were checked; None for all of them.
     """
 
     logprobs: Array
@@ -223,6 +225,7 @@ class TokenScores:
     values: Array | None = None
     ref_logprobs: Array | None = None
     kl_ref_exact: Array | None = None
+    kl_ref_full: Array | None = None
     rechecked: np.ndarray | None = None
 
 

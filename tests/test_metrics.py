@@ -109,7 +109,9 @@ def test_the_sampler_gap_is_a_mean_distance():
 def test_kl_metrics_by_hand():
     """Log-ratios 1/2 and -1 in one row, 1 in the other."""
     batch = measured_batch(
-        ref_logprobs=np.array([[0, -1.5, -1], [0, -1.5, 0]]), kl_ref_exact=np.array([[9, 0.1, 0.2], [9, 0.6, 9]])
+        ref_logprobs=np.array([[0, -1.5, -1], [0, -1.5, 0]]),
+        kl_ref_exact=np.array([[9, 0.1, 0.2], [9, 0.6, 9]]),
+        kl_ref_full=np.array([[9, 1, 2], [9, 6, 9]]),
     )
     found = batch_metrics(batch)
     assert found["kl_ref_k1"] == pytest.approx(1 / 6)
@@ -118,6 +120,8 @@ def test_kl_metrics_by_hand():
     assert found["kl_ref_k3"] == pytest.approx((math.exp(-0.5) - 0.5 + math.exp(1) - 2 + math.exp(-1)) / 3)
     assert found["kl_ref_exact"] == pytest.approx(0.3)
     assert found["kl_ref_exact_seq"] == pytest.approx(0.45)
+    assert found["kl_ref_full"] == pytest.approx(3.0)
+    assert found["kl_ref_full_seq"] == pytest.approx(4.5)
 
 
 def test_value_and_advantage_metrics_by_hand():

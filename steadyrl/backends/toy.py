@@ -122,6 +122,9 @@ class ToyBackend:
                 "ref_logprobs": ref[at, chosen] if "ref_logprobs" in needs else None,
                 "kl_ref_exact": np.where(p > 0, p * (logp - ref), 0.0).sum(axis=1) if "ref_logprobs" in needs else None,
             }
+            if "ref_logprobs" in needs and sampling.truncates and sampling.logprobs == "sampled":
+                whole = self._logp(self._reference, previous, sampling, np.ones_like(keep))
+                found["kl_ref_full"] = np.where(p > 0, p * (logp - whole), 0.0).sum(axis=1)
         return TokenScores(**{name: None if x is None else _spread(x, mask) for name, x in found.items()})
 
     def step(

@@ -108,7 +108,11 @@ class Panel:
 
 KL_PANEL = Panel(
     "KL to the reference",
-    {"kl_ref_exact_seq": (VERMILLION, "exact"), "kl_ref_k1_seq": (BLUE, "k1 ± 1 SE")},
+    {
+        "kl_ref_full_seq": (GREEN, "reference whole"),
+        "kl_ref_exact_seq": (VERMILLION, "exact"),
+        "kl_ref_k1_seq": (BLUE, "k1 ± 1 SE"),
+    },
     zero=True,
 )
 COEFFICIENT_PANEL = Panel("KL coefficient", {"algorithm/kl_coef": (GREEN, "")}, exact=True)

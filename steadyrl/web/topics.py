@@ -23,8 +23,8 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
 FIRST = ("Reward", "Held-out", "KL", "Entropy", "Policy", "Value", "Length and text")
 # Panels that hold several metrics: what belongs together is compared in one picture.
 TOGETHER: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("KL to the reference, per sequence", ("kl_ref_k1_seq", "kl_ref_exact_seq")),
-    ("KL to the reference, per token", ("kl_ref_k1", "kl_ref_k3", "kl_ref_exact")),
+    ("KL to the reference, per sequence", ("kl_ref_k1_seq", "kl_ref_exact_seq", "kl_ref_full_seq")),
+    ("KL to the reference, per token", ("kl_ref_k1", "kl_ref_k3", "kl_ref_exact", "kl_ref_full")),
     ("KL to the old policy", ("kl_old_k1", "kl_old_k3", "kl_step_k3")),
     ("Entropy", ("entropy", "entropy_sampled")),
     ("Reward", ("reward/mean", "groups/best")),

@@ -75,6 +75,21 @@ def test_scores_are_those_of_the_distribution_that_was_sampled_from(way):
         assert batch.old.entropy[row, t] == pytest.approx(stats.entropy(np.exp(logp)))
         assert batch.old.kl_ref_exact[row, t] == pytest.approx(stats.entropy(np.exp(logp), np.exp(ref)))
         assert batch.old.values[row, t] == backend.parameters["values"][before]
+        if batch.kept:
+            whole = log_softmax(backend._reference[before] / sampling.temperature)[ids]
+            assert batch.old.kl_ref_full[row, t] == pytest.approx((np.exp(logp) * (logp - whole)).sum())
+    assert batch.kept or batch.old.kl_ref_full is None
+
+
+def test_the_whole_vocabulary_of_the_reference_shows_a_collapse_that_the_kept_tokens_hide():
+    """A policy that is sure of a token keeps it alone; to the reference it is one of eight, or rarer."""
+    backend, sampling = varied(), Sampling(max_new_tokens=4, top_p=0.9)
+    backend.parameters["logits"][:, 3] = 50.0
+    batch = scored_batch(backend, sampling)
+    at = batch.completion_mask
+    before = batch.tokens[:, :-1][at[:, 1:]]
+    np.testing.assert_allclose(batch.old.kl_ref_exact[at], 0.0, atol=1e-12)
+    np.testing.assert_allclose(batch.old.kl_ref_full[at], -log_softmax(backend._reference, axis=1)[before, 3])
 
 
 def test_raw_logprobs_change_what_is_measured_and_not_what_is_drawn():

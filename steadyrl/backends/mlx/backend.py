@@ -143,10 +143,13 @@ class MlxBackend:
             keep("entropy", entropy_of(logp))
             if reference is not None:
                 with self._net.as_reference():
-                    ref = log_softmax(self._loaded.logits(reference[rows].astype(mx.float32)), scale, cut)
-                p = mx.exp(logp)
-                keep("ref_logprobs", at_chosen(ref, tokens))
-                keep("kl_ref_exact", total(mx.where(p > 0, p * (logp - ref), 0.0)))
+                    theirs = self._loaded.logits(reference[rows].astype(mx.float32))
+                ref, p = log_softmax(theirs, scale, cut), mx.exp(logp)
+                there, exact = at_chosen(ref, tokens), total(mx.where(p > 0, p * (logp - ref), 0.0))
+                keep("ref_logprobs", there)
+                keep("kl_ref_exact", exact)
+                if cut is not None:  # the same for every kept token: see the torch backend's
+                    keep("kl_ref_full", exact + there - at_chosen(log_softmax(theirs, scale, None), tokens))
         return {name: np.concatenate(pieces) for name, pieces in found.items()}
 
     def step(

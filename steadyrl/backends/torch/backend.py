@@ -243,7 +243,7 @@ class TorchBackend:
         drawn = how_drawn(part, sampling, self._head.out_features, self.device)
         theirs = None if reference is None else (self._reference_logits, reference)
         for rows, name, values in distributions((self._head, hidden), theirs, drawn, places):
-            found[name][places[rows]] = values
+            found.setdefault(name, torch.zeros_like(found["logprobs"]))[places[rows]] = values
 
     def _reference_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         with self._as_reference() as (_, head):

@@ -68,9 +68,17 @@ def distributions(
         yield rows, "entropy", entropy_of(logp)
         if reference is not None:
             logits, states = reference
-            ref, p = log_softmax(logits(states[at]), scale, cut), logp.exp()
-            yield rows, "ref_logprobs", ref.gather(1, chosen[at, None])[:, 0]
-            yield rows, "kl_ref_exact", torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
+            theirs = logits(states[at])
+            ref, p = log_softmax(theirs, scale, cut), logp.exp()
+            there = ref.gather(1, chosen[at, None])[:, 0]
+            exact = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
+            yield rows, "ref_logprobs", there
+            yield rows, "kl_ref_exact", exact
+            if (
+                cut is not None
+            ):  # of every kept token the reference's log-probs differ by the same: the mass that was cut
+                whole = log_softmax(theirs, scale, None).gather(1, chosen[at, None])[:, 0]
+                yield rows, "kl_ref_full", exact + there - whole
 
 
 def logits_of(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:

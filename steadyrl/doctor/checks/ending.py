@@ -45,8 +45,7 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
 
 @check()
 def truncated(run: Run) -> Result:
-    found = cut_off(run)
-    if found is None:
+    if (found := cut_off(run)) is None:
         return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
     share, told = found
     level = float(share.values[-max(5, int(LATE * len(share))) :].mean())

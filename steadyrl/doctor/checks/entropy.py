@@ -33,8 +33,7 @@ PER_TOKEN = (0.01, 6.0)  # nats: what a language model's entropy per token may b
 
 @check()
 def entropy_collapse(run: Run) -> Result:
-    entropy = find(run, "entropy")
-    if entropy is None:
+    if (entropy := find(run, "entropy")) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     if not entropy.values.any():
         return Unknown("the entropy is 0 in every row: it was not measured", ("entropy (exact)",))
@@ -76,8 +75,7 @@ def _bonus(run: Run) -> tuple[str, ...]:
 
 @check()
 def entropy_explosion(run: Run) -> Result:
-    entropy = find(run, "entropy")
-    if entropy is None:
+    if (entropy := find(run, "entropy")) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     # Of the first steps only: an explosion can be over within the first tenth of a run.
     start, end = head(entropy, 0.03, OPENING), tail(entropy)
@@ -113,8 +111,7 @@ def _explosion_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]
 @check()
 def entropy_is_a_sum(run: Run) -> Result:
     logged = (s.finite() for s in run.series["entropy"] if s.unit in (TOKEN, ""))
-    entropy = next((series for series in logged if len(series) >= OPENING), None)
-    if entropy is None:
+    if (entropy := next((series for series in logged if len(series) >= OPENING), None)) is None:
         return None
     vocabulary, length = setting(run, "vocabulary"), run.get("length")
     most = float(np.log(vocabulary)) if vocabulary else LN_LARGEST_VOCABULARY

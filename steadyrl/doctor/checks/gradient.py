@@ -40,8 +40,7 @@ HOW_TO_LOG = {
 
 @check()
 def grad_norm(run: Run) -> Result | list[Result]:
-    norm = run.get("grad_norm")
-    if norm is None:
+    if (norm := run.get("grad_norm")) is None:
         usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
         hint = HOW_TO_LOG.get(run.trainer, usual)
         return Unknown(f"the gradient norm is not logged; {run.trainer}: {hint}", ("grad_norm",))

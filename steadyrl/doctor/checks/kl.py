@@ -36,6 +36,7 @@ LOST_TOKEN = 3.0  # nats: the reference gives sampled tokens a twentieth of the 
 AT_START_EXACT = 1e-3  # nats per token where the first step is measured before any update
 AT_START = {TOKEN: 0.3, SEQUENCE: 5.0}  # nats at the first logged step: no update makes so much
 KEPT = 0.3  # of the KL at the end, from which on that of the first step is no beginning of it
+HIDDEN_TOKEN, HIDDEN_TIMES = 1.0, 10.0  # nats above the first step's, and times the KL that training sees
 ZERO = 1e-9  # nats; two passes of one model differ by rounding, 1e-7, unless they are one and the same
 BF16_RATE = 1e-5  # an update of 1e-6 is rounded away for weights above some 4e-4, which most are
 STILL = 1e-9  # gradient norm that counts as none
@@ -49,10 +50,9 @@ UNMOVED = 1e-8  # nats per token: a KL between successive policies that is round
 def kl_runaway(run: Run) -> Result:
     if all(series.unit == "" for series in run.series["kl_ref"]):
         return Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
-    if found := _impossible(run) or _at_start(run):
+    if found := _impossible(run) or _at_start(run) or _hidden(run):
         return found
-    high = _high(run)
-    if high is None:
+    if (high := _high(run)) is None:
         return None
     since, kl, limit = high
     per_token, reward, learned = find(run, "kl_ref"), run.get("reward"), learns(run)
@@ -81,11 +81,20 @@ def _impossible(run: Run) -> Result:
     if kl is None or run.traits.kl_place == "reward" or float(np.median(kl.values)) <= LN_LARGEST_VOCABULARY:
         return None
     since = int(kl.steps[(kl.values > LN_LARGEST_VOCABULARY).argmax()])
-    told = (
-        f"the KL to the reference is {number(float(np.median(kl.values)))} nats per token: the policy gives the "
-        "tokens that train next to no probability"
-    )
+    told = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
     return Found("impossible_tokens", "critical", since, told, (levels(kl.source, kl),))
+
+
+def _hidden(run: Run) -> Result:
+    """Find a KL that truncated sampling hides: only the reference's whole vocabulary shows it."""
+    full, kl = run.get("kl_ref_full", TOKEN), run.get("kl_ref", TOKEN, "exact")
+    if full is None or kl is None or len(full) != len(kl):
+        return None
+    hidden, times = full.values - full.values[0] > HIDDEN_TOKEN, full.values / np.maximum(kl.values, ZERO)
+    if (since := first_lasting(full, hidden & (times > HIDDEN_TIMES), LASTING)) is None or not hidden[-1]:
+        return None
+    told = f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
+    return Found("truncation", "warning", since, told, (levels("kl_ref_full", full),))
 
 
 def _high(run: Run) -> tuple[int, Series, str] | None:
@@ -123,8 +132,7 @@ def _at_start(run: Run) -> Result:
         return None
     if (len(kl) < LASTING) if kl.unit == TOKEN else run.averaged_over > 1:
         return None
-    gap = run.get("sampler_gap")
-    if gap is not None and gap.values[0] > AT_START_EXACT:
+    if (gap := run.get("sampler_gap")) is not None and gap.values[0] > AT_START_EXACT:
         return None  # the policy's own log-probs are off: see sampler_mismatch
     # Measured before the first update: 0, but for rounding.
     exactly = run.trainer == "steadyrl" and kl.steps[0] == 0 and kl.estimator in ("exact", "k3")
@@ -168,8 +176,7 @@ def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
     zero = np.abs(kl.values) <= ZERO
     zero[:1] = False
-    since = first_lasting(kl, zero, LASTING)
-    if since is None:
+    if (since := first_lasting(kl, zero, LASTING)) is None:
         return None
     after = np.flatnonzero(~zero & (kl.steps > since))
     until = int(kl.steps[after[0] - 1]) if len(after) else int(kl.steps[-1])
@@ -199,8 +206,7 @@ def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]
     if logged is not None and not np.isfinite(logged.values).any():
         return "no_update", ("the gradient norm is not finite in these steps, so that the optimizer skips them",)
     still = gradient is not None and np.median(gradient.values) <= STILL
-    idle = nothing_to_learn(run)
-    if idle and (gradient is None or still):
+    if (idle := nothing_to_learn(run)) and (gradient is None or still):
         return "no_advantage", (idle,)
     if still:
         return "no_update", ("the gradient norm is 0",)

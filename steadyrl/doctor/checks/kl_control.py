@@ -136,8 +136,7 @@ def kl_controller(run: Run) -> Result:
     target, moves = target_in(run), coefficient_moves(run)
     if target is None:
         return Unknown("the controller's target or its unit is not known", ("kl_target",))
-    kl = find(run, "kl_ref", target[1], *SEEN)
-    if kl is None:
+    if (kl := find(run, "kl_ref", target[1], *SEEN)) is None:
         return Unknown(f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
     since = first_lasting(kl, kl.values > OFF_TARGET * target[0], MIN_STEPS)
     if since is None or tail(kl) <= OFF_TARGET * target[0]:

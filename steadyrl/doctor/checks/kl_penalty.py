@@ -35,8 +35,7 @@ def kl_penalty_off(run: Run) -> Result:
         why = "the coefficient is set, and neither it nor the parts of the loss are logged"
         return Unknown(why, ("kl_coef", "loss", "loss_policy"))
     gone = np.abs(held.values) < MEASURED_OFF * fixed
-    since = first_lasting(held, gone, LASTING)
-    if since is None or not gone[held.steps >= since].all():
+    if (since := first_lasting(held, gone, LASTING)) is None or not gone[held.steps >= since].all():
         return None
     cause = "penalty_switched_off" if (~gone[held.steps < since]).sum() >= LASTING else "not_applied"
     median = number(float(np.median(held.values[held.steps >= since])))

@@ -49,8 +49,7 @@ class _Below:
 
 @check()
 def negative_kl(run: Run) -> Result:
-    kl = _signed(run)
-    if kl is None:
+    if (kl := _signed(run)) is None:
         why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
         return Unknown(why, ("kl_ref (k1)",))
     if kl.values.min() >= 0:
@@ -58,8 +57,7 @@ def negative_kl(run: Run) -> Result:
     errors = run.get("kl_ref_se", kl.unit)
     if len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS):
         return Unknown(f"it falls below 0, but {len(kl)} steps do not tell a fault from noise", ("kl_ref_se",))
-    below = _below(kl, errors)
-    if below is None:
+    if (below := _below(kl, errors)) is None:
         return None
     cause, because = _cause(run, kl, below)
     unit, coefficient = kl.unit or "(unit unknown)", run.get("kl_coef")

@@ -182,8 +182,7 @@ def reward_falling(run: Run) -> Result:
 
 def _steepest(run: Run, since: int) -> float:
     """Return the greatest gradient norm about a step if it is huge and far above the others; else 0."""
-    norm = run.get("grad_norm")
-    if norm is None:
+    if (norm := run.get("grad_norm")) is None:
         return 0.0
     there = (norm.steps >= since - 2 * run.averaged_over) & (norm.steps <= since)
     most = float(norm.values[there].max(initial=0.0))

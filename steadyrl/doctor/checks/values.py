@@ -53,8 +53,7 @@ def explained_variance_low(run: Run) -> Result:
     if len(series) < warm + MIN_STEPS:
         return Unknown(f"the value head is given {warm} steps to settle; few follow")
     steps, medians = block_medians(series.at(slice(warm, None)))
-    start = _lasting_from(medians < EV_BAD)
-    if start is None:
+    if (start := _lasting_from(medians < EV_BAD)) is None:
         return None
     low = float(np.median(medians[start:]))
     cause, told = _low_cause(run, low)

@@ -19,8 +19,6 @@ CLIP_LARGE = 0.3
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
-
-
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
 

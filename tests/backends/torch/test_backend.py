@@ -277,6 +277,20 @@ def test_the_policy_starts_as_its_reference(backends, family, way):
     np.testing.assert_allclose(old.ref_logprobs, old.logprobs, atol=1e-6)
 
 
+def test_the_kl_to_the_whole_reference_counts_what_truncation_cut(tiny_models):
+    """Of equal policies it is -log of the kept tokens' probability, worked out from the whole distributions."""
+    backend = opened(tiny_models["llama"])
+    batch = scored_batch(backend, NARROW)
+    kept = iter(np.split(batch.kept.ids, batch.kept.lengths[batch.completion_mask].cumsum()))
+    for row in range(len(TEXTS)):
+        p = long_logprobs(tiny_models["llama"], batch, row, NARROW.temperature)
+        for t in np.flatnonzero(batch.completion_mask[row]):
+            mass = sum(math.exp(p[t - 1][i]) for i in next(kept))
+            assert batch.old.kl_ref_full[row, t] == pytest.approx(-math.log(mass), abs=2e-5)
+    assert batch.old.kl_ref_full.max() > 0.05
+    assert scored_batch(backend, PLAIN).old.kl_ref_full is None
+
+
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_training_moves_the_policy_and_leaves_the_reference(tiny_models, lora_rank):
     backend = opened(tiny_models["llama"], f"model.lora_rank={lora_rank}")

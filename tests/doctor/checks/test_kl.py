@@ -23,6 +23,26 @@ def test_large_updates_are_what_drives_it_away(seed, make, finding):
     assert 85 < found.since_step < 120  # 20 nats per sequence are reached near step 92
 
 
+def test_a_collapse_that_truncated_sampling_hides_is_seen_in_the_whole_vocabulary(make, finding):
+    made = make(0)
+    made.kl(np.zeros(made.n))
+    full = np.where(np.arange(made.n) < 100, 0.05, 6.0)
+    made.put("kl_ref_full", full, "nats/token", "exact")
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.severity, found.since_step) == ("truncation", "warning", 100)
+    assert "kl_ref_full is 6 nats per token, kl_ref 0" in found.message
+    assert found.overrides == ("sampling.top_p=1", "sampling.top_k=0")
+
+
+def test_what_truncation_cuts_from_the_start_is_no_drift(make, finding):
+    """A flat policy under a low top_k has much outside of it, and a policy that learns has it in both KLs."""
+    made = make(0)
+    kl = np.linspace(0.0, 0.5, made.n)
+    made.kl(kl * 40)
+    made.put("kl_ref_full", kl + 1.5, "nats/token", "exact")
+    assert [one.state for one in kl_runaway(made.run())] == ["ok"]
+
+
 def test_a_coefficient_of_zero_is_no_penalty(make, finding):
     made = make(0)
     run_away(made)
