@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from steadyrl import checkpoint, record
 from steadyrl import config as configs
+from steadyrl.backends.fsdp.plugin import meet
 from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError
@@ -81,6 +82,7 @@ def run(
     settings, text = _read(config, overrides)
     require_ranks(settings)
     require_trackers(settings.run.trackers)
+    meet()
     session = open_session(settings)
     checked = _check_before(session, watch)
     directory = record.begin(session.config, text)
@@ -146,6 +148,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         settings = configs.resolve(_for_another_backend(directory.resolved(), before, overrides), overrides)
         require_ranks(settings)
         require_trackers(settings.run.trackers)
+        meet()
         session = open_session(settings)
         _require_unfinished(directory, session.config)
         if not accept_changed_data:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from steadyrl import config as configs
 from steadyrl import plugins
-from steadyrl.backends.fsdp.ranks import Ranks, joined, stay
+from steadyrl.backends.fsdp.ranks import Ranks, joined
 from steadyrl.backends.fsdp.worker import Worker
 from steadyrl.backends.limits import require_room
 from steadyrl.config import Config
@@ -84,7 +83,7 @@ class FsdpBackend:
 def lead(config: Config, algorithm: Algorithm) -> FsdpBackend:
     """Build the backend on all ranks; see plugin.create."""
     ranks = joined()
-    atexit.register(ranks.leave)
+    ranks.meet()
     with ranks.phase("build"):
         ranks.say(configs.dump(config))
         return FsdpBackend(Worker(config, algorithm, ranks), ranks)
@@ -93,9 +92,9 @@ def lead(config: Config, algorithm: Algorithm) -> FsdpBackend:
 def follow() -> int:
     """Do what rank 0 says until it ends; see plugin.follow."""
     ranks = joined()
-    stay()
     worker: Worker | None = None
     try:
+        ranks.meet()
         while True:
             with ranks.phase("waiting for rank 0"):
                 heard = ranks.hear()

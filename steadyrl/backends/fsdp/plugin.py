@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from steadyrl import plugins
 from steadyrl.backends.fsdp.settings import FsdpSettings
-from steadyrl.backends.fsdp.torchrun import place
+from steadyrl.backends.fsdp.torchrun import noted, place
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.protocols import Algorithm
@@ -58,8 +58,24 @@ def create(config: Config, algorithm: Algorithm) -> FsdpBackend:
     return lead(config, algorithm)
 
 
+def meet() -> None:
+    """Meet the other ranks, before anything else is done that may take long; see ``Ranks.meet``.
+
+    Raises:
+        RankError: One does not come.
+    """
+    if place().ranks == 1:
+        return
+    noted()  # before PyTorch is loaded, which takes long
+    plugins.require("torch")
+    from steadyrl.backends.fsdp.ranks import joined
+
+    joined().meet()
+
+
 def follow() -> int:
     """Do what rank 0 says until it ends; return the exit code of this process."""
+    noted()
     plugins.require("torch")
     from steadyrl.backends.fsdp.backend import follow as follow_rank_0
 

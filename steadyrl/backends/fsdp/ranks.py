@@ -1,4 +1,4 @@
-"""How the ranks of a run talk: what rank 0 says reaches all of them, and a rank that dies or hangs is named.
+"""How the ranks of a run meet and talk: what rank 0 says reaches all of them, and one that is lost is named.
 
 Calls and results travel as pickles, as torch's own collectives for objects do: the processes of one run trust one
 another. Nothing of this reaches a file.
@@ -6,15 +6,17 @@ another. Nothing of this reaches a file.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -22,15 +24,18 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from steadyrl.backends.fsdp.torchrun import Place, place
+from steadyrl.backends.fsdp.torchrun import Handler, Noted, Place, noted, place
 from steadyrl.errors import ConfigError, RankError
 
 log = logging.getLogger(__name__)
 
 _FOREVER = timedelta(days=365)  # rank 0 may be busy for long with tasks and judges
+_COMES_S = 600.0  # a rank imports PyTorch in this time
+_CONNECT_S = 20.0  # ranks that are there connect in this time; torchrun kills all 30 s after one has died
 _ANSWER_S = 5.0  # a rank that is alive answers a roll call in this time
 _LOOK_S = 0.2  # between looks for a roll call
-_CALL = "steadyrl/call"
+_CALL = "steadyrl/call"  # the number of roll calls so far
+_ALONE = "while rank 0 worked alone"
 # What gloo and NCCL say when a connection breaks or nothing comes; they raise no type of their own for it.
 _BROKEN = ("gloo", "nccl", "connection", "timed out", "timeout", "peer")
 
@@ -43,13 +48,66 @@ class Ranks:
         lost: The ranks that died or do not answer; known when an error says so.
     """
 
-    def __init__(self, where: Place, store: Store):
-        self.place, self._store, self.lost = where, store, list[int]()
-        self._broken, self._left = False, threading.Event()
+    def __init__(self, where: Place):
+        self.place, self.lost = where, list[int]()
+        self._others = [rank for rank in range(where.ranks) if rank != where.rank]
+        self._connected, self._left, self._doing = False, threading.Event(), _ALONE
         self._answering = threading.Thread(target=self._answer, daemon=True)
-        dist.init_process_group("gloo", store=store, rank=where.rank, world_size=where.ranks, timeout=_FOREVER)
-        if where.ranks > 1:
+
+    def meet(self) -> None:
+        """Connect to the other ranks, if that is not done yet.
+
+        Raises:
+            RankError: One does not come, or died meanwhile.
+        """
+        if self._connected:
+            return
+        if self.place.ranks == 1:
+            self._store: Store = HashStore()
+            self._connect()
+            return
+        with noted() as signals:
+            self._store, _, _ = next(rendezvous("env://", timeout=_FOREVER))
             self._answering.start()
+            if self.place.rank == 0:
+                atexit.register(self.leave)
+            self._wait_for_others(signals)
+            with self.phase("meet"):
+                self._connect()
+            signals.answer = {number: self._answer_for(before) for number, before in signals.answer.items()}
+
+    def _wait_for_others(self, signals: Noted) -> None:
+        """Wait until all are there; once torchrun ends this process, only as long as one that lives takes to come."""
+        self._store.set(self._key("here"), "")
+        until = time.monotonic() + _COMES_S
+        while missing := [rank for rank in self._others if not self._store.check([self._key("here", rank)])]:
+            if signals.came:
+                until = min(until, time.monotonic() + _ANSWER_S)
+            if time.monotonic() > until:
+                self.lost = missing
+                raise RankError(f"{_ranks(missing)} died or did not come in 'meet'; start the run again")
+            time.sleep(_LOOK_S)
+
+    def _connect(self) -> None:
+        where, wait = self.place, timedelta(seconds=_CONNECT_S)
+        dist.init_process_group("gloo", store=self._store, rank=where.rank, world_size=where.ranks, timeout=wait)
+        self._talk = dist.new_group(backend="gloo", timeout=_FOREVER)
+        self._connected = True
+
+    def _answer_for(self, before: Handler) -> Handler:
+        """Return how a signal is answered from now on.
+
+        torchrun ends all ranks when one has died, and rank 0 says which; it alone answers other signals, for it still
+        needs the others for a last checkpoint.
+        """
+        if self.place.rank > 0 or not callable(before):
+            return signal.SIG_IGN if self.place.rank > 0 else before
+
+        def answer(number: int, frame: FrameType | None) -> None:
+            self._require_all(broken=False)
+            before(number, frame)
+
+        return answer
 
     def groups(self, device: str, timeout_s: float) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """Return the group in which weights and gradients are exchanged, and that of everything else.
@@ -78,15 +136,15 @@ class Ranks:
                 f"the algorithm's loss cannot be sent to the other ranks ({error}); make it a function of a module, or "
                 "functools.partial of one"
             ) from error
-        dist.broadcast(torch.tensor([len(data)]), 0)
-        dist.broadcast(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0)
+        dist.broadcast(torch.tensor([len(data)]), 0, self._talk)
+        dist.broadcast(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, self._talk)
 
     def hear(self) -> Any:
         """Wait for what rank 0 says next, however long it takes."""
         size = torch.zeros(1, dtype=torch.long)
-        dist.broadcast(size, 0)
+        dist.broadcast(size, 0, self._talk)
         data = torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, 0)
+        dist.broadcast(data, 0, self._talk)
         return pickle.loads(data.numpy().tobytes())
 
     def everywhere(self, mine: object) -> list[Any]:
@@ -114,17 +172,24 @@ class Ranks:
         Raises:
             RankError: A rank died, failed, or does not answer.
         """
+        self._doing = f"in '{name}'"
         try:
             yield
-        except (RuntimeError, KeyboardInterrupt) as error:
-            # torchrun ends all processes as soon as one has died, which reaches rank 0 like Ctrl-C.
-            if self.place.ranks == 1 or not (isinstance(error, KeyboardInterrupt) or _is_broken(error)):
+        except RankError:
+            raise
+        except RuntimeError as error:
+            if self.place.ranks == 1 or not _is_broken(error):
                 raise
-            found = self._lost(name, isinstance(error, KeyboardInterrupt))
-            if found is None:
-                raise
-            self._broken = True
-            raise RankError(f"{found}; go on from the last checkpoint with --resume") from error
+            self._require_all(broken=True, because=error)
+            raise
+        finally:
+            self._doing = _ALONE
+
+    def _require_all(self, broken: bool, because: BaseException | None = None) -> None:
+        found = self._lost(broken)
+        if found is not None:
+            self._connected = False
+            raise RankError(f"{found}; go on from the last checkpoint with --resume") from because
 
     def failed(self, what: str) -> None:
         """Let the others know why this rank ends."""
@@ -135,7 +200,7 @@ class Ranks:
         self._left.set()
         if self._answering.is_alive():  # in torch while Python ends, it would abort the process
             self._answering.join(_ANSWER_S)
-        if self._broken:
+        if not self._connected:
             return
         try:
             if self.place.rank == 0:
@@ -148,67 +213,56 @@ class Ranks:
         return f"steadyrl/{what}/{self.place.rank if rank is None else rank}"
 
     def _answer(self) -> None:
-        """Answer the first roll call; a thread of its own, for the main one may wait for a rank that is gone."""
-        store = cast("Any", self._store).clone()  # torch's types lack it
+        """Answer roll calls; a thread of its own, for the main one may wait for a rank that is gone."""
+        store, heard = cast("Any", self._store).clone(), 0  # torch's types lack it
         try:
             while not self._left.wait(_LOOK_S):
-                if store.check([_CALL]):
-                    store.set(self._key("alive"), "")
-                    return
+                if (calls := store.add(_CALL, 0)) > heard:
+                    heard = calls
+                    store.set(self._key("alive"), str(heard))
         except RuntimeError as error:  # it ends with the run, and this thread with it
             log.info("rank %d has no store any more: %s", self.place.rank, error)
 
-    def _lost(self, phase: str, interrupted: bool) -> str | None:
-        """Call the roll, and return what became of which rank; None where nothing did.
+    def _lost(self, broken: bool) -> str | None:
+        """Call the roll, and return what became of which rank, and in which phase; None where nothing did.
 
         Args:
-            phase: What all of them did.
-            interrupted: A signal ended it, and no time that is over.
+            broken: An exchange broke or took too long, so that one who answers may be stuck.
         """
-        others = [rank for rank in range(self.place.ranks) if rank != self.place.rank]
+        doing = self._doing
         try:
-            self.failed("")
-            self._store.set(_CALL, "")
-            self._wait([self._key("alive", rank) for rank in others])
-            reasons = {rank: self._reason(rank) for rank in others}
-            own = [f"rank {rank} failed in '{phase}': {reason}" for rank, reason in reasons.items() if reason]
-            self.lost = [rank for rank in others if not self._store.check([self._key("alive", rank)])]
+            if broken:
+                self.failed("")
+            call = self._store.add(_CALL, 1)
+            self.lost = self._without("alive", lambda heard: int(heard) >= call)
+            reasons = {rank: self._said("failed", rank) for rank in self._others}
+            own = [f"rank {rank} failed {doing}: {reason}" for rank, reason in reasons.items() if reason]
             if own:
                 return own[0]
             if self.lost:
-                return f"{_ranks(self.lost)} died or does not answer in '{phase}'"
-            if interrupted:
-                return None
-            self._wait([self._key("failed", rank) for rank in others])
-            stuck = [rank for rank in others if not self._store.check([self._key("failed", rank)])]
+                return f"{_ranks(self.lost)} died or does not answer {doing}"
+            stuck = self._without("failed", lambda reason: True) if broken else []
         except RuntimeError:  # the store is kept by torchrun on the first machine
-            return f"the first machine is gone in '{phase}'"
-        return f"{_ranks(stuck)} is not finished with '{phase}' in time (backend.args.timeout_s)" if stuck else None
+            return f"the first machine is gone {doing}"
+        return f"{_ranks(stuck)} is not finished {doing} in time (backend.args.timeout_s)" if stuck else None
 
-    def _wait(self, keys: list[str]) -> None:
-        until = time.monotonic() + _ANSWER_S
-        while time.monotonic() < until and not self._store.check(keys):
+    def _without(self, what: str, fits: Callable[[str], bool]) -> list[int]:
+        """Return the other ranks that do not say something that fits in time."""
+        until, left = time.monotonic() + _ANSWER_S, list(self._others)
+        while left and time.monotonic() < until:
+            left = [rank for rank in left if (said := self._said(what, rank)) is None or not fits(said)]
             time.sleep(_LOOK_S / 4)
+        return left
 
-    def _reason(self, rank: int) -> str:
-        key = self._key("failed", rank)
-        return str(self._store.get(key).decode()) if self._store.check([key]) else ""
+    def _said(self, what: str, rank: int) -> str | None:
+        key = self._key(what, rank)
+        return str(self._store.get(key).decode()) if self._store.check([key]) else None
 
 
 @functools.cache
 def joined() -> Ranks:
-    """Return the ranks of this process's run, which it joins when this is first called."""
-    where = place()
-    if where.ranks == 1:
-        return Ranks(where, HashStore())
-    store, _, _ = next(rendezvous("env://", timeout=_FOREVER))
-    return Ranks(where, store)
-
-
-def stay() -> None:
-    """Let rank 0 alone answer Ctrl-C and its like: it still needs this rank for a last checkpoint."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    """Return the ranks of this process's run; see ``Ranks.meet``."""
+    return Ranks(place())
 
 
 def _is_broken(error: BaseException) -> bool:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
 
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 
 NAME = "fsdp"  # of the backend whose ranks work together
+Handler = Callable[[int, FrameType | None], Any] | int | None
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what asks a process to end
 
 
 @dataclass(frozen=True)
@@ -47,3 +54,35 @@ def require_ranks(config: Config) -> None:
             f"torchrun started {ranks} processes, and backend.name = '{name}' trains in one; add backend.name={NAME}, "
             "or start `steadyrl train` without torchrun"
         )
+
+
+class Noted:
+    """Signals that ask this process to end are noted until the context ends, and then answered.
+
+    torchrun sends one as soon as another rank has died, and this one is to say which: it must be able to ask.
+
+    Attributes:
+        came: What was noted.
+        answer: How each is answered from the end of the context on; by default as before.
+    """
+
+    def __init__(self) -> None:
+        self.came: list[int] = []
+        self.answer: dict[int, Handler] = {
+            number: signal.signal(number, lambda number, frame: self.came.append(number)) for number in _ENDS
+        }
+
+    def __enter__(self) -> Noted:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self.answer.items():
+            signal.signal(number, handler)
+        if error is None and self.came:
+            signal.raise_signal(self.came[0])
+
+
+@functools.cache
+def noted() -> Noted:
+    """Return what is noted from when this is first called."""
+    return Noted()

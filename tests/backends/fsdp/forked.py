@@ -2,9 +2,10 @@
 
 import multiprocessing
 import os
-import socket
 import threading
 import traceback
+
+from torch.distributed import TCPStore
 
 from steadyrl.backends.fsdp import plugin
 
@@ -15,15 +16,13 @@ def on_ranks(count, work, *args):
     """Do ``work(*args)`` on rank 0 while the others follow; return what it returns and the exit codes of all ranks.
 
     What rank 0 raises is returned; None where it was killed. A rank that leaves a thread behind ends with another code
-    than 0. ``work`` is a function of a module.
+    than 0. ``work`` is a function of a module. What ranks read and write is kept here, as torchrun keeps it.
     """
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
     mine, theirs = context.Pipe()
-    ranks = [context.Process(target=_rank, args=(rank, count, port, theirs, work, args)) for rank in range(count)]
+    ranks = [context.Process(target=_rank, args=(rank, count, store.port, theirs, work, args)) for rank in range(count)]
     for rank in ranks:
         rank.start()
     theirs.close()
@@ -41,6 +40,7 @@ def _rank(rank, count, port, pipe, work, args):
     os.environ |= {
         "TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": str(rank),
         "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }  # fmt: skip
     if rank:
         pipe.close()

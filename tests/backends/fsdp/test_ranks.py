@@ -63,6 +63,21 @@ def test_a_rank_that_dies_ends_the_run_with_an_error_that_names_it_and_what_was_
     assert codes == [0, -9]
 
 
+@pytest.mark.parametrize("wait", [work.meet_nobody, work.meet_one_that_torchrun_misses])
+def test_a_rank_that_does_not_come_ends_the_run_with_an_error_that_names_it(wait):
+    found, _ = on_ranks(1, wait)
+    assert isinstance(found, RankError)
+    assert str(found) == "rank 1 died or did not come in 'meet'; start the run again"
+
+
+def test_a_signal_asks_who_is_lost_where_rank_0_is_alone_and_else_ends_the_run_as_ever():
+    found, _ = on_ranks(2, work.be_ended, False)
+    assert isinstance(found, RankError)
+    assert str(found).startswith("rank 1 died or does not answer while rank 0 worked alone; go on from the last")
+    found, codes = on_ranks(2, work.be_ended, True)
+    assert (found, codes) == ("interrupted", [0, 0])
+
+
 def test_an_update_without_memory_says_what_to_set(settings):
     found, _ = on_ranks(1, work.lack_memory, settings)
     assert isinstance(found, ModelError)

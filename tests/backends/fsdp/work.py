@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import threading
+import time
 from dataclasses import replace
 
 from steadyrl import config
+from steadyrl.backends.fsdp import ranks
 from steadyrl.batch import make_batch
 from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
@@ -24,6 +27,36 @@ def trained(settings, folder, *overrides):
     ]
     lines = [line for file in sorted(run.rollouts_file(0).parent.iterdir()) for line in file.read_text().splitlines()]
     return metrics, [json.loads(line)["completion"] for line in lines]
+
+
+def meet_nobody():
+    """Wait for a rank that was never started."""
+    os.environ["WORLD_SIZE"] = "2"
+    ranks._COMES_S = 0.5
+    ranks.joined().meet()
+
+
+def meet_one_that_torchrun_misses():
+    """Be ended, as by torchrun, while rank 1 has not come."""
+    os.environ["WORLD_SIZE"] = "2"
+    ranks._ANSWER_S = 0.5
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    ranks.joined().meet()
+
+
+def be_ended(others_live):
+    """Be ended, as by torchrun, between two phases; rank 1 has left before, or is still there."""
+    ranks._ANSWER_S = 1.0
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
+    together = ranks.joined()
+    together.meet()
+    if not others_live:
+        together.say(None)
+        time.sleep(0.5)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        return "interrupted"
 
 
 def lose_a_rank(settings):
