@@ -20,6 +20,7 @@ from steadyrl.studies.seeds import (
     Difference,
     Word,
     difference,
+    difference_of_pairs,
     interquartile_mean,
     judge_higher,
     judge_lower,
@@ -166,6 +167,12 @@ def values_of(runs: Sequence[Made], metric: str, take: Take, rule: Rule) -> tupl
     return tuple(value for value in found if value is not None)
 
 
+def meets(expect: Expect, value: float) -> bool:
+    """Return whether a run's number meets the bound of an expectation."""
+    assert expect.value is not None, "the file was checked"
+    return value >= expect.value if expect.be == "at least" else value <= expect.value
+
+
 def middle(values: Sequence[float]) -> float | None:
     """Return the interquartile mean over seeds, or None without any."""
     return float(interquartile_mean(values)) if values else None
@@ -198,13 +205,16 @@ def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[M
     own = [made for made in runs[arm.name] if made.state in (*DONE, "failed")]
     values = values_of(own, metric, expect.take, rule)
     if expect.be in ABSOLUTE:
-        assert expect.value is not None, "the file was checked"
-        met = [v >= expect.value if expect.be == "at least" else v <= expect.value for v in values]
+        met = [meets(expect, value) for value in values]
         word: Word = "undecided" if not met else "supported" if all(met) else "refuted"
         return Judged(expect, metric, "", word, values, (), None)
     than = expect.than or arm.experiment.base
-    others = values_of([made for made in runs[than] if made.state in (*DONE, "failed")], metric, expect.take, rule)
-    change = difference(others, values, rule.confidence)
+    other = [made for made in runs[than] if made.state in (*DONE, "failed")]
+    others = values_of(other, metric, expect.take, rule)
+    # All runs of both were measured and have the same seeds: the n-th value of one and of the other are a pair.
+    seeds = [made.seed for made in own]
+    pairs = seeds == [made.seed for made in other] and len(seeds) == len(values) == len(others)
+    change = (difference_of_pairs if pairs else difference)(others, values, rule.confidence)
     judged = "undecided" if change is None else JUDGES[expect.be](change, expect.margin)
     return Judged(expect, metric, than, judged, values, others, change)
 

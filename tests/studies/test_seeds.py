@@ -6,6 +6,7 @@ import pytest
 from steadyrl.studies.seeds import (
     Difference,
     difference,
+    difference_of_pairs,
     interquartile_mean,
     interval,
     judge_higher,
@@ -71,13 +72,37 @@ def test_the_words_follow_from_interval_and_margin(low, high, margin, higher, lo
     assert judge_same(change, margin) == same
 
 
-def decided(effect, seeds, repetitions=300):
-    """Return in what percentage of simulated studies the interval leaves 0 out, and in what it holds the truth."""
+def test_pairs_decide_where_the_seed_moves_both_arms_alike():
+    first = [1.0, 2.0, 3.0]
+    found = difference_of_pairs(first, [1.5, 2.52, 3.49])
+    assert found.paired and found.change == pytest.approx(difference(first, [1.5, 2.52, 3.49]).change)
+    assert 0.4 < found.low < found.change < found.high < 0.6
+    apart = difference(first, [1.5, 2.52, 3.49])
+    assert apart.low < 0 and not apart.paired
+    assert difference_of_pairs(first, [2.52, 3.49, 1.5]) == difference(first, [2.52, 3.49, 1.5])  # nothing in common
+
+
+def test_pairs_that_differ_alike_and_two_pairs_are_no_certainty():
+    first = [0.25, 0.5, 0.625]
+    second = [value + 1 / 16 for value in first]  # one more problem of 16 in every seed
+    assert difference_of_pairs(first, second) == difference(first, second)
+    assert difference_of_pairs([1.0, 2.0], [1.5, 2.52]) == difference([1.0, 2.0], [1.5, 2.52])
+    assert difference_of_pairs([], []) is None
+
+
+def decided(effect, seeds, repetitions=300, compare=difference, common=0.0):
+    """Return in what percentage of simulated studies the interval leaves 0 out, and in what it holds the truth.
+
+    The seed makes a share ``common`` of the variance of both arms.
+    """
     generator = np.random.default_rng(seeds)
     apart = covered = 0
     for _ in range(repetitions):
-        first, second = generator.normal(0.0, 1.0, (2, seeds))
-        change = difference(first, second + effect)
+        first, second = generator.normal(0.0, 1.0, (2, seeds)) * (1 - common) ** 0.5
+        if common:
+            shared = common**0.5 * generator.normal(0.0, 1.0, seeds)
+            first, second = first + shared, second + shared
+        change = compare(first, second + effect)
         apart += not change.low <= 0 <= change.high
         covered += change.low <= effect <= change.high
     return 100 * apart / repetitions, 100 * covered / repetitions
@@ -87,6 +112,19 @@ def decided(effect, seeds, repetitions=300):
 def test_identical_arms_are_not_told_apart_in_95_of_100_studies(seeds):
     apart, _ = decided(0.0, seeds)
     assert apart <= 5
+
+
+@pytest.mark.parametrize("common", [0.0, 0.5])
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_pairs_do_not_tell_identical_arms_apart_in_95_of_100_studies_either(seeds, common):
+    apart, covered = decided(0.0, seeds, 200, difference_of_pairs, common)
+    assert apart <= 6 and covered >= 94  # 4 % expected at most; 200 studies have a deviation of 1.4
+
+
+def test_pairs_find_more_where_the_seed_makes_half_of_the_variance():
+    alone, _ = decided(2.0, 3, 100, difference, 0.5)
+    pairs, _ = decided(2.0, 3, 100, difference_of_pairs, 0.5)
+    assert pairs >= alone + 8  # docs/studies.md: 43 and 26 of 100
 
 
 def test_five_seeds_find_a_difference_of_some_pooled_standard_deviations_at_the_stated_rates():

@@ -1,0 +1,42 @@
+"""Which runs of two experiments are pairs: those of equal seeds, where every one of them was measured."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from steadyrl.rundir import RunDir
+from steadyrl.studies.outcome import Made, _judge
+from steadyrl.studies.plan import Arm, Expect, Experiment, Rule
+
+STUDY = SimpleNamespace(file=SimpleNamespace(metric="reward/mean", rule=Rule()))
+EXPECT = Expect(says="It is higher.", be="higher")
+BASE = {0: 1.0, 1: 2.0, 2: 3.0}
+FIRST_THREE = {0: 1.5, 1: 2.52, 2: 3.49}
+
+
+def made(folder, name, rewards):
+    runs = []
+    for seed, reward in rewards.items():
+        path = folder / f"{name}-{seed}"
+        path.mkdir()
+        (path / "metrics.jsonl").write_text(json.dumps({"step": 0, "attempt": 0, "reward/mean": reward}))
+        runs.append(Made(seed, RunDir(path), "finished", 1, "", ""))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("rewards", "paired"),
+    [
+        (FIRST_THREE, True),
+        ({1: 1.5, 2: 2.52, 3: 3.49}, False),  # the same numbers of other seeds
+        ({**FIRST_THREE, 3: 4.5}, False),
+        ({**FIRST_THREE, 2: None}, False),
+    ],
+)
+def test_runs_are_pairs_where_both_experiments_have_the_same_seeds(tmp_path, rewards, paired):
+    runs = {"base": made(tmp_path, "base", BASE), "arm": made(tmp_path, "arm", rewards)}
+    arm = Arm(Experiment(name="arm", title="t", **{"from": "base"}), None, {})
+    judged = _judge(STUDY, arm, EXPECT, runs)
+    assert judged.change.paired == paired
+    assert judged.word == ("supported" if paired else "undecided")
