@@ -12,11 +12,12 @@ from typing import Any
 
 from steadyrl.metrics import describe
 from steadyrl.report import markup
+from steadyrl.report.criteria import criteria
 from steadyrl.report.curves import Records, curves, script, style
 from steadyrl.report.study_pictures import overlay
 from steadyrl.report.write import page
 from steadyrl.rundir import write_json, write_text
-from steadyrl.studies.outcome import Claim, Judged, Made, Outcome, Verdict, claims, middle, outcomes, values_of
+from steadyrl.studies.outcome import Claim, Judged, Made, Outcome, Verdict, claims, meets, middle, outcomes, values_of
 from steadyrl.studies.plan import ABSOLUTE, Study, Take, jobs
 from steadyrl.studies.seeds import LEAST_SEEDS, interval
 from steadyrl.studies.study import DONE, require_runs
@@ -103,6 +104,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         "sections": sections,
         "rows": rows,
         "claims": [_claim(claim) for claim in claims(found)],
+        "criteria": criteria(study, found),
         "weak": _weak(study, found),
         "open": _open(study, found),
         "confidence": round(100 * study.file.rule.confidence),
@@ -190,10 +192,9 @@ def numbers(judged: Judged) -> str:
     expect = judged.expect
     what = f"{judged.metric}, {TAKES[expect.take]}"
     if expect.be in ABSOLUTE:
-        assert expect.value is not None, "the file was checked"
         if not judged.values:
             return f"{what}: not measured."
-        met = sum(v >= expect.value if expect.be == "at least" else v <= expect.value for v in judged.values)
+        met = sum(meets(expect, value) for value in judged.values)
         shown = ", ".join(markup.number(value) for value in judged.values)
         seeds = "seed" if len(judged.values) == 1 else "seeds"
         return f"{what}: {shown}; {expect.be} {expect.value:g} in {met} of {len(judged.values)} {seeds}."
@@ -207,8 +208,9 @@ def numbers(judged: Judged) -> str:
     if change.low is None or change.high is None or change.smallest is None:
         return f"{text}; one seed, so there is no interval."
     bounds = markup.interval([change.low, change.high])
+    over = f"{change.seeds[1]} pairs of equal" if change.paired else f"{change.seeds[1]} and {change.seeds[0]}"
     return (
-        f"{text} {bounds} over {change.seeds[1]} and {change.seeds[0]} seeds; so few seeds show a true difference of "
+        f"{text} {bounds} over {over} seeds; so few seeds show a true difference of "
         f"{markup.number(change.smallest)} in 4 of 5 studies."
     )
 
