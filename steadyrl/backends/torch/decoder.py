@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.device import lays_blocks
 from steadyrl.backends.torch.families import Block, Function, Plan, plan_of
 from steadyrl.backends.torch.shared import Prompts, pays
 
@@ -325,12 +326,10 @@ def product(modules: Sequence[nn.Module], rows: int, dtype: torch.dtype) -> Func
     weights, bias = [w for w, _ in known], None
     if any(b is not None for _, b in known):
         bias = torch.cat([b if b is not None else w.new_zeros(len(w)) for w, b in known]).to(dtype)
-    if weights[0].device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if lays_blocks(weights[0].device, dtype):
         joined = torch.cat(weights) if len(weights) > 1 else weights[0]
         packed = torch.ops.mkldnn._reorder_linear_weight(joined.to(dtype).contiguous(), rows)
         multiply = torch.ops.mkldnn._linear_pointwise
-        if weights[0].dtype == dtype:
-            return lambda x: multiply(x, packed, bias, "none", [], "")
         return lambda x: multiply(x.to(dtype), packed, bias, "none", [], "")
     if len(weights) == 1 and weights[0].dtype == dtype:
         return lambda x: F.linear(x, weights[0], bias)  # the very weights that train

@@ -42,6 +42,13 @@ def _warn_if_slower(times: float) -> None:
         )
 
 
+def lays_blocks(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN lays out matrices of a type in blocks: on a CPU, which needs AVX-512 for bfloat16."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def chosen_device(name: str) -> torch.device:
     """Return the device that a setting names.
 

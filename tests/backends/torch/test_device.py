@@ -9,6 +9,7 @@ from tests import needs
 torch = needs.package("torch")
 
 from steadyrl.backends.torch import device  # noqa: E402
+from steadyrl.backends.torch.decoder import product  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -27,6 +28,13 @@ def test_bfloat16_that_is_slower_than_float32_is_said(monkeypatch, caplog, bf16_
         device.lower_precision("bf16", CPU)
     assert len(caplog.records) == len(said)
     assert all(words in caplog.text for words in said)
+
+
+def test_a_processor_without_blocks_in_bfloat16_multiplies_the_weights_as_they_are(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    linear, x = torch.nn.Linear(3, 2, dtype=torch.bfloat16), torch.ones(4, 3, dtype=torch.bfloat16)
+    assert torch.equal(product([linear], 4, torch.bfloat16)(x), linear(x))
+    assert not device.lays_blocks(torch.device("cuda"), torch.float32)
 
 
 def clock_of(costs, monkeypatch):
