@@ -17,8 +17,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from models import model_folder
 from real_model import CONFIG, OWN_REWARD, QUESTIONS, REWARD
+
+from models import model_folder
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "preflight_time.md"
