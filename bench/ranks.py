@@ -1,6 +1,7 @@
 """Train on several ranks and hold them to one process: the same numbers, checkpoints for any number, killed ranks.
 
     python bench/ranks.py equal      PPO and GRPO, all weights and LoRA, on 2 and 4 ranks against one process
+    python bench/ranks.py equal --double    the same with everything in float64: what is left is not rounding
     python bench/ranks.py resume     a checkpoint of 2 ranks goes on on 1, 2 and 4
     python bench/ranks.py kill       a rank is killed at a random moment, ten times, and the run goes on each time
 
@@ -26,6 +27,7 @@ from steadyrl.rundir import RunDir
 
 # Relative where a number is above 1. Norms of whole gradients and KLs of whole sequences round coarser than the loss.
 TOLERANCE, OF_SUMS = 1e-6, 1e-5
+IN_DOUBLE = 1e-10  # of everything, in float64
 EXACT = ("loss/total", "reward/mean")
 TIMED = ("time", "attempt", "tokens/per_second")
 # Shares of tokens beyond a limit: one that lies on the limit is counted or not, as rounding has it.
@@ -72,6 +74,8 @@ def main() -> int:
     parser.add_argument("part", choices=sorted(PARTS))
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), help="of 'equal'")
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4], help="of 'equal'")
+    parser.add_argument("--double", action="store_true", help="of 'equal': compute in float64 (bench/in_double.py)")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -85,9 +89,10 @@ def equal(folder: Path, args: argparse.Namespace) -> int:
     wrong = 0
     for name in args.only:
         asked = [*WAYS[name], f"run.steps={args.steps}"]
-        alone = started(folder, 0, asked)
-        for ranks in (2, 4):
-            wrong += not compared(f"{name}, {ranks} ranks", alone, started(folder, ranks, asked))
+        alone = started(folder, 0, asked, args.double)
+        for ranks in args.ranks:
+            other = started(folder, ranks, asked, args.double)
+            wrong += not compared(f"{name}, {ranks} ranks", alone, other, IN_DOUBLE if args.double else OF_SUMS)
     return 1 if wrong else 0
 
 
@@ -166,19 +171,21 @@ def children(parent: int) -> Iterator[int]:
     yield from map(int, listed.split())
 
 
-def launcher(ranks: int) -> list[str]:
+def launcher(ranks: int, double: bool = False) -> list[str]:
     """Return the command that trains on so many ranks; 0 is plain Python."""
+    what = [str(Path(__file__).with_name("in_double.py"))] if double else ["-m", "steadyrl"]
     if ranks == 0:
-        return [sys.executable, "-m", "steadyrl", "train"]
+        return [sys.executable, *what, "train"]
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*run, "-m", "steadyrl", "train"]
+    return [*run, *what, "train"]
 
 
-def started(folder: Path, ranks: int, overrides: list[str]) -> RunDir:
+def started(folder: Path, ranks: int, overrides: list[str], double: bool = False) -> RunDir:
     """Make a run, on one process with the backend torch or on several ranks."""
     runs = Path(tempfile.mkdtemp(dir=folder))
     name = "fsdp" if ranks else "torch"
-    command = [*launcher(ranks), str(folder / "config.toml"), f"backend.name={name}", f"run.folder={runs}", *overrides]
+    asked = [str(folder / "config.toml"), f"backend.name={name}", f"run.folder={runs}", *overrides]
+    command = [*launcher(ranks, double), *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed: {done.stderr[-3000:]}")
@@ -190,7 +197,7 @@ def finished(folder: Path) -> bool:
     return any(RunDir.open(path.parent).status == "finished" for path in folder.glob("*/run.json"))
 
 
-def compared(name: str, one: RunDir, other: RunDir) -> bool:
+def compared(name: str, one: RunDir, other: RunDir, limit: float = OF_SUMS) -> bool:
     """Print how far two runs are apart, and return whether they are the same but for rounding."""
     far: dict[str, float] = {}
     lines = list(zip(one.metrics(), other.metrics(), strict=True))
@@ -208,7 +215,7 @@ def compared(name: str, one: RunDir, other: RunDir) -> bool:
     shares = max((gap for metric, gap in far.items() if metric.startswith(SHARES)), default=0.0)
     far = {metric: gap for metric, gap in far.items() if not metric.startswith(SHARES)}
     worst = max(far, key=lambda metric: far[metric])
-    near = far[worst] <= OF_SUMS and shares <= OF_SHARES and all(far[metric] <= TOLERANCE for metric in EXACT)
+    near = far[worst] <= limit and shares <= OF_SHARES and all(far[metric] <= TOLERANCE for metric in EXACT)
     right = differ == 0 and near
     verdict = "the same" if right else "DIFFERENT"
     print(
