@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from steadyrl import config
@@ -11,9 +12,13 @@ from tests import needs
 from tests.backends.fsdp import work
 from tests.backends.fsdp.forked import on_ranks
 
-needs.package("torch")
+torch = needs.package("torch")
 needs.package("transformers")
 needs.package("peft")
+
+from peft import PeftModel  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
 
 from steadyrl.backends.fsdp import state  # noqa: E402
 
@@ -76,6 +81,26 @@ def test_a_signal_asks_who_is_lost_where_rank_0_is_alone_and_else_ends_the_run_a
     assert str(found).startswith("rank 1 died or does not answer while rank 0 worked alone; go on from the last")
     found, codes = on_ranks(2, work.be_ended, True)
     assert (found, codes) == ("interrupted", [0, 0])
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
+@pytest.mark.parametrize(("rank", "weights", "near"), [(0, "fp32", 1e-5), (4, "fp32", 1e-5), (4, "bf16", 0.2)])
+def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_path, rank, weights, near):
+    settings["model"]["lora_rank"] = rank
+    settings["backend"]["args"] = {"weights": weights}
+    found, codes = on_ranks(2, work.export, settings, tmp_path)
+    assert codes == [0, 0], found
+    tokens, mask, expected = found
+    model = AutoModelForCausalLM.from_pretrained(settings["model"]["path"] if rank else tmp_path / "policy")
+    if rank:
+        model = PeftModel.from_pretrained(model, tmp_path / "policy")
+        saved = load_file(tmp_path / "policy" / "adapter_model.safetensors")
+        kept_in = torch.float32 if weights == "fp32" else torch.bfloat16  # as the ranks gather it to sample
+        assert {tensor.dtype for tensor in saved.values()} == {kept_in}
+    with torch.no_grad():
+        logp = model(input_ids=torch.from_numpy(tokens).long()).logits.log_softmax(-1).numpy()
+    for row, at in np.argwhere(mask):
+        assert logp[row, at - 1, tokens[row, at]] == pytest.approx(expected[row, at], abs=near)
 
 
 def test_an_update_without_memory_says_what_to_set(settings):

@@ -69,15 +69,24 @@ def lack_memory(settings):
     update(settings, without_memory)
 
 
-def update(settings, loss):
-    """Make one update on four rollouts."""
+def export(settings, folder):
+    """Make an update and a checkpoint; return the tokens of four rollouts, where completions lie, and their log-probs."""
+    return update(settings, after=lambda backend: backend.save(folder))
+
+
+def update(settings, loss=None, after=None):
+    """Make one update on four rollouts; return tokens, mask and the log-probs that they have ``after`` it."""
     session = open_session(config.resolve(settings))
     backend, algorithm, sampling = session.backend, session.algorithm, Sampling(max_new_tokens=4)
     groups = collect(backend, [Problem("a", "the"), Problem("b", "one dog")], 2, sampling, (0, 0))
     groups = [replace(g, rollouts=tuple(replace(r, reward=float(i)) for i, r in enumerate(g.rollouts))) for g in groups]
     batch = make_batch(groups, backend.tokenizer.pad_id)
     batch = algorithm.prepare(replace(batch, old=backend.score(batch, sampling, algorithm.needs)), algorithm.state)
-    backend.step(batch, loss, sampling, algorithm.needs, 1e-3, 1.0)
+    backend.step(batch, loss or algorithm.loss, sampling, algorithm.needs, 1e-2, 1.0)
+    if after is not None:
+        after(backend)
+        fresh = replace(batch, sampling_logprobs=batch.sampling_logprobs - 1.0)  # unlike the policy's: all are scored
+        return batch.tokens, batch.completion_mask, backend.score(fresh, sampling, algorithm.needs).logprobs
 
 
 def deadly(xp, new, arrays, count):
