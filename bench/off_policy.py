@@ -1,4 +1,4 @@
-"""Rollouts of another policy, with and without corrections: python bench/off_policy.py toy|base [0-4] [folder].
+"""Rollouts of another policy, with and without corrections: python bench/off_policy.py toy|base --folder FOLDER.
 
 Trains by GRPO on rollouts that are 0, 1, 4 and 8 steps old, and on those of a sampler in bfloat16, without a
 correction and with each. Prints by case the mean reward of the policies of all steps (the toy's exactly, the base
@@ -9,11 +9,13 @@ and the share of tokens that were dropped.
 
 The toy spells the alphabet onwards from the letter that it is given. The base model learns to join more words by AND
 in the queries of the search task. Runs that the folder already holds are not made again, so that several processes
-may share the work, each with seeds of its own (as in 3-4).
+may share the work, each with seeds of its own (as in --seeds 3-4), and so that cases can be added one by one
+(--corrections off icepop --rollouts "4 old" "8 old").
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import itertools
 import json
@@ -183,16 +185,14 @@ def drawn_rewards(run: RunDir, ahead: int) -> list[float]:
     return [*trained, *waiting][ahead:]
 
 
-def missing(held: Sequence[Mapping[str, Any]], model: str, seeds: Sequence[int]) -> list[tuple[str, str, int]]:
+def missing(held: Sequence[Mapping[str, Any]], asked: argparse.Namespace) -> list[tuple[str, str, int]]:
     """Return the runs that are not made yet: rollouts, correction, seed."""
     made = {(run["model"], run["rollouts"], run["correction"], run["seed"]) for run in held}
-    wanted = [
-        (rollouts, correction, seed)
-        for correction in CORRECTIONS
-        for seed in seeds
-        for rollouts in (ROLLOUTS if correction == "off" else ROLLOUTS[1:])
+    first, _, last = asked.seeds.partition("-")
+    wanted = itertools.product(asked.rollouts, asked.corrections, range(int(first), int(last or first) + 1))
+    return [
+        one for one in wanted if (asked.model, *one) not in made and (one[0] != "fresh" or one[1] == CORRECTIONS[0])
     ]
-    return [one for one in wanted if (model, *one) not in made]
 
 
 def print_table(runs: Sequence[Mapping[str, Any]]) -> None:
@@ -220,23 +220,29 @@ def print_table(runs: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def main(model: str, seeds: str = "0-4", results: str = "") -> None:
+def main() -> None:
     """Make the runs that are missing and print the table."""
-    first, _, last = seeds.partition("-")
-    held = Path(results or tempfile.mkdtemp()) / f"off_policy_{model}.jsonl"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", choices=SETTINGS)
+    parser.add_argument("--seeds", default="0-4")
+    parser.add_argument("--folder", type=Path, default=None, help="what is measured stays here, off_policy_MODEL.jsonl")
+    parser.add_argument("--corrections", nargs="+", choices=CORRECTIONS, default=CORRECTIONS)
+    parser.add_argument("--rollouts", nargs="+", choices=ROLLOUTS, default=ROLLOUTS)
+    asked = parser.parse_args()
+    held = (asked.folder or Path(tempfile.mkdtemp())) / f"off_policy_{asked.model}.jsonl"
     held.touch()
 
     def read() -> list[dict[str, Any]]:
         return [json.loads(line) for line in held.read_text(encoding="utf-8").splitlines()]
 
-    for rollouts, correction, seed in missing(read(), model, range(int(first), int(last or first) + 1)):
+    for rollouts, correction, seed in missing(read(), asked):
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(model, rollouts, correction, seed, Path(folder))
-        case = {"model": model, "rollouts": rollouts, "correction": correction, "seed": seed}
+            found = measure(asked.model, rollouts, correction, seed, Path(folder))
+        case = {"model": asked.model, "rollouts": rollouts, "correction": correction, "seed": seed}
         with held.open("a", encoding="utf-8") as file:
             file.write(json.dumps(case | found) + "\n")
     print_table(read())
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
