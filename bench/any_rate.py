@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,28 +98,40 @@ def settings(plan: Plan, folder: str) -> config.Config:
 
 def make(plan: Plan) -> dict[str, Any]:
     """Make a run and return its line: held-out reward before and after, and what became of it."""
-    began, error = time.perf_counter(), None
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(settings(plan, folder))
         before = held_out(session) if plan.arm == "tuned" else None  # the same for all runs of a reward
-        try:
-            if plan.arm == "random":
-                random_patches(session, RunDir(folder))
-            else:
-                launch.run(session.config)
-        except SteadyError as caught:
-            error = str(caught).partition(";")[0]
-        run = RunDir(folder) if plan.arm == "random" else RunDir(next(Path(folder).iterdir()))
-        checkpoint.load(run, session.backend)  # of patches there is none: the session itself was trained
-        rows, actions = run.metrics(), run.actions()
+        if plan.arm == "random":
+            found = outcome(session, folder, lambda: random_patches(session, RunDir(folder)))
+        else:
+            found = outcome(session, folder, lambda: launch.run(session.config))
+    return {**asdict(plan), "before": before, **found}
+
+
+def outcome(session: Session, folder: str, train: Callable[[], object], answers: int = ANSWERS) -> dict[str, Any]:
+    """Train, and return the held-out reward afterwards and what became of the run.
+
+    Args:
+        session: Gets the weights of the run's last checkpoint; without one it was trained itself.
+        folder: Will have the run directory, or be it.
+        train: Makes the run.
+        answers: See ``held_out``.
+    """
+    began, error = time.perf_counter(), None
+    try:
+        train()
+    except SteadyError as caught:
+        error = str(caught).partition(";")[0]
+    lines = next(iter(Path(folder).rglob("metrics.jsonl")), None)
+    run = RunDir(folder if lines is None else lines.parent)
+    checkpoint.load(run, session.backend)
+    rows = run.metrics()
     return {
-        **asdict(plan),
-        "before": before,
-        "after": held_out(session),
+        "after": held_out(session, answers),
         "error": error,
         "entropy": rows[-1]["entropy"] if rows else None,
         "rate_at_the_end": rows[-1]["learning_rate"] if rows else None,
-        "actions": [[line.get(name) for name in ("step", "kind", "knob", "cause")] for line in actions],
+        "actions": [[line.get(name) for name in ("step", "kind", "knob", "cause")] for line in run.actions()],
         "seconds": round(time.perf_counter() - began, 1),
     }
 
@@ -150,12 +162,12 @@ def patch(settings: config.Config, state: State, rows: list[dict[str, Any]], gen
     state.algorithm = {**state.algorithm, **numbers}
 
 
-def held_out(session: Session) -> float | None:
+def held_out(session: Session, answers: int = ANSWERS) -> float | None:
     """Return the mean held-out reward of sampled answers, or None where nothing can be sampled any more."""
-    problems = session.heldout[:ANSWERS]
-    draws = -(-ANSWERS // len(problems))
+    problems = session.heldout[:answers]
+    draws = -(-answers // len(problems))
     try:
-        groups = collect(session.backend, problems, draws, session.sampling, (0, _KEY))
+        groups = collect(session.backend, problems, draws, session.sampling, (0, _KEY), environment=session.environment)
     except (DivergedError, ValueError, RuntimeError):  # weights that are not finite have no distribution
         return None
     scored = score_groups(groups, session.terms)

@@ -1,0 +1,170 @@
+"""Does any starting rate work where the autopilot was not chosen? python bench/any_rate_elsewhere.py [CELL ...].
+
+A cell is a task and an algorithm that chose nothing of the autopilot. It is trained from three starting rates with the
+autopilot, and at five fixed rates without it: the same steps, problems and seed. What is compared is the held-out
+reward of sampled answers at the end. The runs are in bench/results/any_rate_elsewhere.json, the table beside them;
+stopped, it goes on where it was. The cell smollm2 needs the model of `make smollm2`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from any_rate import CLOSE, RESULTS, held_out, outcome
+from rlaif_table import machine
+
+from steadyrl import config, launch
+from steadyrl.rundir import RunDir, read_json, write_json, write_text
+from steadyrl.train import open_session
+
+ROOT = Path(__file__).parent.parent
+RESULT = RESULTS.with_name("any_rate_elsewhere.json")
+STARTS = (1e-6, 3e-4, 1e-2)
+WARM_STARTS = ROOT / "runs" / "any-rate-elsewhere"
+EVERYWHERE = (
+    "run.preflight=off", "run.seed=0", "run.doctor_every=10", "run.checkpoint_every=20", "run.keep_checkpoints=2",
+    "backend.device=cpu", "backend.threads=1", "evaluate.problems=1", "autopilot.cooldown=20",
+)  # fmt: skip
+LOW, HIGH = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3), (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # adapters need higher rates
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A task and an algorithm.
+
+    Attributes:
+        example: The file in examples/ that it is a smaller run of.
+        overrides: What differs from it.
+        rates: The fixed rates.
+        warm_start: The supervised example that it starts from, "" for none.
+        answers: Held-out answers at the end.
+    """
+
+    example: str
+    overrides: tuple[str, ...]
+    rates: tuple[float, ...] = LOW
+    warm_start: str = ""
+    answers: int = 400
+
+
+_CODE = ("run.epochs=0", "run.steps=40", "rollout.prompts_per_step=12")
+CELLS: Mapping[str, Cell] = {
+    "rlaif-code": Cell("rlaif-code", _CODE, warm_start="rlaif-code-sft"),
+    "rloo-code": Cell(
+        "rlaif-code", (*_CODE, "algorithm.name=rloo", "algorithm.args={kl_coef=0.02}"), warm_start="rlaif-code-sft"
+    ),
+    "lora": Cell(
+        "search-grpo",
+        ("run.steps=40", "model.lora_rank=16", "model.lora_alpha=32", "rollout.prompts_per_step=16"),
+        HIGH,
+    ),
+    "ppo-16": Cell("search", ("run.steps=60", "rollout.prompts_per_step=16")),
+    "browse": Cell(
+        "browse", ("run.steps=30", "rollout.prompts_per_step=6", "rollout.refill=0"), LOW, "browse-sft", answers=192
+    ),
+    "smollm2": Cell(
+        "smollm2/search-grpo",
+        ("model.path=models/smollm2", "run.steps=30", "rollout.prompts_per_step=8"),
+        HIGH,
+        answers=200,
+    ),
+}
+
+
+def main() -> None:
+    """Make what is lacking of the cells that are asked for, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cells", nargs="*", choices=[*CELLS, []], metavar="CELL", help=f"of {', '.join(CELLS)}")
+    for name in parser.parse_args().cells or CELLS:
+        for line in missing(name):
+            kept = [line, *recorded()]  # read anew: another process may make other cells
+            write_json(RESULT, {"machine": machine(), "runs": sorted(kept, key=_place)})
+            write_text(RESULT.with_suffix(".md"), page(kept))
+            print({key: line[key] for key in ("cell", "arm", "rate", "after", "seconds")}, flush=True)
+
+
+def missing(name: str) -> Iterator[dict[str, Any]]:
+    """Make the runs of a cell that are not recorded, and yield the line of each."""
+    cell, done = CELLS[name], {(line["cell"], line["arm"], line["rate"]) for line in recorded()}
+    wanted = [("fixed", rate) for rate in cell.rates] + [("autopilot", rate) for rate in STARTS]
+    for arm, rate in wanted:
+        if (name, arm, rate) in done:
+            continue
+        mode = "act" if arm == "autopilot" else "off"
+        own = [f"model.path={warm_start(cell.warm_start)}"] if cell.warm_start else []
+        with tempfile.TemporaryDirectory() as folder:
+            changes = (f"update.learning_rate={rate}", f"autopilot.mode={mode}", f"run.folder={folder}")
+            settings = config.load(example(cell.example), [*EVERYWHERE, *cell.overrides, *own, *changes])
+            session = open_session(settings)
+            before = held_out(session, cell.answers) if rate == cell.rates[0] else None  # the same for all of a cell
+            found = outcome(session, folder, lambda settings=settings: launch.run(settings), cell.answers)
+        yield {"cell": name, "arm": arm, "rate": rate, "steps": settings.run.steps, "before": before, **found}
+
+
+def warm_start(name: str) -> Path:
+    """Return the policy of a supervised example, which is trained once for all runs and cells."""
+    folder = WARM_STARTS / name
+    runs = [RunDir(path) for path in sorted(folder.glob("*"))]
+    run = next((run for run in runs if run.status == "finished"), None)
+    if run is None:
+        run = launch.run(example(name), ["run.preflight=off", "evaluate.problems=1", f"run.folder={folder}"])
+    return run.checkpoint_folder(run.checkpoints()[-1]) / "policy"
+
+
+def example(name: str) -> Path:
+    """Return the settings of an example."""
+    return ROOT / "examples" / f"{name}.toml"
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Return the lines of all runs so far."""
+    return list(read_json(RESULT)["runs"]) if RESULT.is_file() else []
+
+
+def page(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the cells that were made."""
+    made_on = machine()
+    out = [
+        "# The autopilot where it was not chosen",
+        "",
+        f"{made_on['processor']}, {made_on['cores']} cores; `python bench/any_rate_elsewhere.py`. Held-out reward of "
+        "sampled answers after the steps, by starting rate with the autopilot, and the best of five fixed rates "
+        "without it. One seed.",
+        "",
+        "| cell | steps | before | best fixed rate | " + " | ".join(f"from {rate:g}" for rate in STARTS) + " | near |",
+        "|---" * (len(STARTS) + 5) + "|",
+    ]
+    near = total = 0
+    for name in CELLS:
+        own = [line for line in lines if line["cell"] == name]
+        fixed = {line["rate"]: line["after"] or 0.0 for line in own if line["arm"] == "fixed"}
+        helped = {line["rate"]: line["after"] or 0.0 for line in own if line["arm"] == "autopilot"}
+        if len(fixed) < len(CELLS[name].rates) or len(helped) < len(STARTS):
+            out.append(f"| {name} | not made, or not all of it |" + " |" * (len(STARTS) + 3))
+            continue
+        best = max(fixed, key=lambda rate: fixed[rate])
+        top = fixed[best]
+        close = sum(value >= CLOSE * top for value in helped.values())
+        near, total = near + close, total + len(STARTS)
+        before = next(line["before"] for line in own if line["before"] is not None)
+        shown = [f"{helped[rate]:.3f}" + (f" ({helped[rate] / top:.0%})" if top else "") for rate in STARTS]
+        out.append(
+            f"| {name} | {own[0]['steps']} | {before:.3f} | {top:.3f} at {best:g} | "
+            + " | ".join(shown)
+            + f" | {close} of {len(STARTS)} |"
+        )
+    out += ["", f"Within 10 % of the best of five fixed rates: {near} of {total} runs."]
+    return "\n".join(out) + "\n"
+
+
+def _place(line: Mapping[str, Any]) -> tuple[int, bool, float]:
+    return list(CELLS).index(line["cell"]), line["arm"] == "autopilot", line["rate"]
+
+
+if __name__ == "__main__":
+    main()
