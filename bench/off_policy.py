@@ -20,7 +20,6 @@ import copy
 import itertools
 import json
 import string
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
