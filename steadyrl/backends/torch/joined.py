@@ -1,8 +1,8 @@
 """Joins the policies of several checkpoints of one start model into one, matrix by matrix.
 
 What was learned is a difference of weights. Differences of adapters are joined by spherical interpolation, which keeps
-their length: independent runs learn differences that are nearly at right angles, and the mean of two of these is
-shorter than either. Whole weights are averaged, for the start model need not be there any more.
+their length: the mean of two that point in different directions is shorter than either. Whole weights are averaged, for
+the start model need not be there any more.
 """
 
 from __future__ import annotations
