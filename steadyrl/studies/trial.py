@@ -1,22 +1,37 @@
-"""One run of a search for settings, and what came of it."""
+"""One run of a search for settings, and what came of it.
+
+Its score is the mean of many sampled held-out answers, the same problems and draws for every trial. Two rates are often
+a few hundredths apart, and the held-out evaluation of a run has one answer to each of a few problems.
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from steadyrl import config as configs
-from steadyrl import launch
+from steadyrl import launch, plugins
 from steadyrl.config import Config
 from steadyrl.doctor.examine import diagnose
 from steadyrl.errors import SteadyError
+from steadyrl.evaluate import pick_heldout
+from steadyrl.rewards.combine import make_terms, planned_updates
+from steadyrl.rollout.episode import environment_of
+from steadyrl.rollout.prompts import limit_of
 from steadyrl.rundir import RunDir
-from steadyrl.studies.measure import heldout_mean
+from steadyrl.studies.answers import Questions, answer
+from steadyrl.studies.findings import TOTAL, sample_value
+from steadyrl.studies.subject import find_subject, open_policy
 from steadyrl.train import Watch
+from steadyrl.types import Sampling
 
 RUNGS = 4  # held-out evaluations of a trial; the pruner halves at them
+ANSWERS = 256  # held-out, that make a score; no more than a trial samples between two rungs
 
 
 @dataclass(frozen=True)
@@ -26,7 +41,7 @@ class Trial:
     Attributes:
         settings: What was tried, by dotted name.
         seed: Its seed.
-        score: Held-out score at its end; None where there is none.
+        score: Held-out score at its end, see ``score_of``; None where there is none.
         critical: The doctor's critical findings.
         steps: Made.
         state: "finished", "pruned" or "failed".
@@ -67,7 +82,7 @@ def make_trial(
         watch: Follows it.
         until: Steps after which it pauses; None for its end.
     """
-    every = max(1, config.run.steps // RUNGS)
+    every = max(1, config.run.steps // RUNGS) if until is None else 0  # of a pause, the score is all that counts
     overrides = [*(f"{name}={value}" for name, value in settings.items()), f"run.seed={seed}"]
     plain = configs.dump(configs.resolve(configs.dump(config), [*overrides, f"evaluate.every={every}"]))
     plain["run"] |= {"folder": str(place), "checkpoint_every": config.run.steps, "preflight": "off"}
@@ -91,7 +106,41 @@ def make_trial(
         return Trial(settings, seed, None, (), 0, "failed")
     if state == "finished" and run.status != "finished":
         state = "pruned"
-    return Trial(settings, seed, _score(run), _critical(run), len(run.metrics()), state)
+    ended = state == "failed" or watch.stop()
+    score = _last_measured(run) if ended else score_of(config, run)
+    return Trial(settings, seed, score, _critical(run), len(run.metrics()), state)
+
+
+def score_of(config: Config, run: RunDir) -> float | None:
+    """Return the mean of the task's metric over sampled answers of a run's newest checkpoint; None without any.
+
+    Args:
+        config: Of the search; its seed, problems and sampling are the same for all trials.
+        run: With a checkpoint.
+    """
+    task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
+    sampling = Sampling(**config.sampling.model_dump())
+    per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * per_step)
+    problems = pick_heldout(pick_heldout(task.problems("heldout"), config.evaluate.problems), wanted)
+    if not problems:
+        return None
+    questions = Questions(
+        problems=problems,
+        samples=max(1, round(wanted / len(problems))),
+        sampling=sampling,
+        terms=make_terms(config.rewards, task, planned_updates(config)),
+        seed=config.run.seed,
+        environment=environment_of(task, sampling, config.rollout),
+        limit=limit_of(task),
+    )
+    backend = open_policy(find_subject(str(run.path), config))
+    answers = answer(backend, questions, None, lambda found: None)
+    del backend
+    gc.collect()  # a model can be in a cycle of references, and the next trial needs its memory
+    values = [sample_value(one, task.metric or TOTAL) for several in answers.values() for one in several]
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _newest(place: Path) -> RunDir | None:
@@ -99,11 +148,8 @@ def _newest(place: Path) -> RunDir | None:
     return RunDir(runs[-1]) if runs else None
 
 
-def _score(run: RunDir) -> float | None:
-    """Return the score at the end; of a run that was pruned the last one that was measured."""
-    after = heldout_mean(run, "after", "metric")
-    if after is not None:
-        return after
+def _last_measured(run: RunDir) -> float | None:
+    """Return the last score that a run measured itself, of one that did not come to its end."""
     name = f"heldout/{run.info().get('metric') or 'reward'}"
     known = [record[name] for record in run.metrics() if isinstance(record.get(name), int | float)]
     return float(known[-1]) if known else None

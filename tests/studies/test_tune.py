@@ -83,19 +83,19 @@ def test_trials_without_a_critical_finding_come_first():
 
 def test_the_opening_halves_at_a_quarter_and_at_a_half():
     assert rungs(80) == [20, 40, 80] and rungs(8) == [2, 4, 8] and rungs(2) == [1, 2] and rungs(1) == [1]
-    assert steps_of(5, 80) == 5 * 20 + 2 * 20 + 40
+    assert steps_of(4, 80) == 4 * 20 + 2 * 20 + 40
     assert steps_of(3, 80) == 3 * 20 + 20 + 40
     assert steps_of(1, 80) == 80
 
 
-def test_the_opening_begins_with_as_many_rates_as_its_steps_hold():
+def test_the_opening_begins_half_a_decade_below_the_centre_with_as_many_rates_as_its_steps_hold():
     wide = (1e-4, 10.0)
-    assert rates_around(0.1, wide, 80, 180) == pytest.approx([0.1, 0.316, 0.0316, 1.0, 0.01], rel=1e-2)
-    assert rates_around(0.1, wide, 80, 179) == pytest.approx([0.1, 0.316, 0.0316], rel=1e-2)
+    assert rates_around(0.1, wide, 80, 160) == pytest.approx([0.1, 0.316, 1.0, 0.0316], rel=1e-2)
+    assert rates_around(0.1, wide, 80, 159) == pytest.approx([0.1, 0.316, 1.0], rel=1e-2)
     assert rates_around(0.1, wide, 80, 10) == [0.1]
     for centre in (0.22, 9.1e-5, 0.3):  # the highest is the bound of the search
-        assert rates_around(centre, _bounds(Range((), centre, 0, 0.0)), 80, 180)[3] == centre * 10
-    assert rates_around(5.0, wide, 80, 1000) == pytest.approx([5.0, 1.58, 0.5], rel=1e-2)  # none above the bounds
+        assert rates_around(centre, _bounds(Range((), centre, 0, 0.0)), 80, 160)[2] == centre * 10
+    assert rates_around(2.0, wide, 80, 1000) == pytest.approx([2.0, 6.32, 0.632], rel=1e-2)  # none above the bounds
 
 
 def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp_path):
@@ -131,7 +131,7 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
 
     def cut():
         asked.append(1)
-        return len(asked) >= 40
+        return len(asked) >= 60
 
     assert tune(settings(), tmp_path / "tune", options, Follow(said.append, cut)) is None
     trials = sum(line.startswith("trial") for line in said)
@@ -140,7 +140,7 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     assert sum(line.startswith("range test") for line in said) == 1
     numbers = [line.partition(":")[0] for line in said if line.startswith("trial")]
     rates = {line.partition(":")[0] for line in said if line.startswith("rate ")}
-    assert len(rates) == 3  # for five the finalists leave too little
+    assert len(rates) == 4
     assert len(set(numbers)) == len(numbers) == len(result["trials"]) - len(rates) > trials
     assert result["samples"] <= 2000
     searched = [trial["settings"] for trial in result["trials"] if len(trial["settings"]) == 2]
