@@ -129,7 +129,7 @@ def difference_of_pairs(
     if apart is None or len(first) < LEAST_PAIRS:
         return apart
     n = len(first)
-    drawn = np.asarray([first, second], np.float64)[:, _draws(n, seed)]  # [2, RESAMPLES, n]
+    drawn = np.asarray([first, second], np.float64)[:, _draws(n, seed)]  # [2, resamples, n]
     before, after = interquartile_mean(drawn)
     squared = float((after - before).var()) * n / (n - 1)
     pairs = _with_interval(apart.first, apart.second, apart.seeds, squared, n - 1.0, confidence)
@@ -186,5 +186,7 @@ def _squared_error(values: Sequence[float], seed: int) -> float:
 
 
 def _draws(n: int, seed: int) -> np.ndarray:
-    """Return the seeds that each resample draws, [RESAMPLES, n]."""
+    """Return the seeds that each resample draws, [resamples, n]: every possible one where there are few, else some."""
+    if n**n <= RESAMPLES:
+        return np.indices((n,) * n).reshape(n, -1).T
     return np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))
