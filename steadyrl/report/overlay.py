@@ -86,9 +86,10 @@ def _topics(runs: Sequence[RunDir]) -> list[dict[str, Any]]:
         for when in ("before", "after")
     ]
     found = [{"name": "Held-out problems", "rows": [row for row in held if any(v is not None for v in row["values"])]}]
+    read = [(run, run.metrics()) for run in runs]
     for topic, measures in TOPICS.items():
         rows = [
-            {"what": f"{metric}, {TAKES[take]}", "values": [measure(run, metric, take, RULE) for run in runs]}
+            {"what": f"{metric}, {TAKES[take]}", "values": [measure(*one, metric, take, RULE) for one in read]}
             for metric, take in measures
         ]
         found.append({"name": topic, "rows": [row for row in rows if any(v is not None for v in row["values"])]})

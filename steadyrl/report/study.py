@@ -86,7 +86,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     folder = require_runs(study, root)
     found = outcomes(study, folder)
     to = to or folder / "report"
-    records = {outcome.arm.name: [made.run.metrics() for made in outcome.runs] for outcome in found}
+    records = {outcome.arm.name: [made.records for made in outcome.runs] for outcome in found}
     sections = [_section(study, outcome, found, records) for outcome in found]
     for section in sections:
         if section["svg"] is not None:

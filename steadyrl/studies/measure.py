@@ -18,11 +18,12 @@ _MINUS = " - "
 _ERROR = "_se"  # the name of a metric's standard error
 
 
-def measure(run: RunDir, metric: str, take: Take, rule: Rule) -> float | None:
+def measure(run: RunDir, records: Sequence[Mapping[str, Any]], metric: str, take: Take, rule: Rule) -> float | None:
     """Return the number of a run, or None where it has none.
 
     Args:
         run: Finished or not.
+        records: Its metrics, read once for all the numbers that are made of them.
         metric: Of metrics.jsonl; or "after/PART" (or "before/PART"), the mean of the held-out evaluation, where
             "after/metric" is the task's own.
         take: What is made of the curve; of an evaluation only "last" and "gain" (after - before).
@@ -35,7 +36,6 @@ def measure(run: RunDir, metric: str, take: Take, rule: Rule) -> float | None:
             return now
         before = heldout_mean(run, "before", part)
         return None if now is None or before is None else now - before
-    records = run.metrics()
     values = curve(records, metric)
     if take == "lowest_z":
         return lowest_z(values, curve(records, metric + _ERROR))

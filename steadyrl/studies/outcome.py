@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
@@ -49,6 +49,7 @@ class Made:
         steps: Made so far.
         ended: Why a rule ended it; "" where none did.
         error: What ended it; "" where nothing did.
+        records: Its metrics, one per step.
     """
 
     seed: int
@@ -57,6 +58,7 @@ class Made:
     steps: int
     ended: str
     error: str
+    records: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def outcomes(study: Study, folder: Path) -> list[Outcome]:
 
 def values_of(runs: Sequence[Made], metric: str, take: Take, rule: Rule) -> tuple[float, ...]:
     """Return the number of each run that has one."""
-    found = (measure(made.run, metric, take, rule) for made in runs)
+    found = (measure(made.run, made.records, metric, take, rule) for made in runs)
     return tuple(value for value in found if value is not None)
 
 
@@ -194,6 +196,7 @@ def _made(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
                 steps=len(records),
                 ended=f"after step {ended[0]}: {ended[1].why}" if ended else "",
                 error=str(run.info().get("error") or ""),
+                records=records,
             )
         )
     return tuple(found)

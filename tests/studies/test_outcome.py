@@ -1,6 +1,5 @@
 """Which runs of two experiments are pairs: those of equal seeds, where every one of them was measured."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +17,8 @@ FIRST_THREE = {0: 1.5, 1: 2.52, 2: 3.49}
 def made(folder, name, rewards):
     runs = []
     for seed, reward in rewards.items():
-        path = folder / f"{name}-{seed}"
-        path.mkdir()
-        (path / "metrics.jsonl").write_text(json.dumps({"step": 0, "attempt": 0, "reward/mean": reward}))
-        runs.append(Made(seed, RunDir(path), "finished", 1, "", ""))
+        record = {"step": 0, "attempt": 0, "reward/mean": reward}
+        runs.append(Made(seed, RunDir(folder / f"{name}-{seed}"), "finished", 1, "", "", [record]))
     return runs
 
 
