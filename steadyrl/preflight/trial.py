@@ -19,7 +19,8 @@ from steadyrl.types import Batch, Group, Problem, TokenScores
 
 # 64 rollouts see a reward that one answer in fifty earns, and 4096 tokens bound what long completions cost.
 ROLLOUTS, TOKENS, LEAST_ROLLOUTS = 64, 4096, 16
-# Of these, half of a step is scored and trained, so that the preflight takes at most the time of two steps.
+# Of these, half of a step is scored and trained, of a large model a quarter, so that the preflight takes at most the
+# time of two steps.
 LEAST_SCORED = 16  # rollouts
 # From here on no more are drawn than in a step. Smaller models draw quickly, and more rollouts see rarer rewards.
 LARGE, LEAST_OF_LARGE = 10_000_000, 4  # parameters, rollouts
@@ -124,14 +125,14 @@ def is_large(session: Session) -> bool:
 
 
 def _part(session: Session, groups: list[Group]) -> list[Group]:
-    """Return the groups that are measured: those that teach most, up to half of a step."""
+    """Return the groups that are measured: those that teach most, up to a part of a step."""
 
     def teaches(number: int) -> tuple[bool, float, int]:
         rewards = [r.reward for r in groups[number].rollouts if r.reward is not None]
         return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
 
-    least = LEAST_OF_LARGE if is_large(session) else LEAST_SCORED
-    limit, rows, chosen = max(least, step_rollouts(session) // 2), 0, []
+    least, share = (LEAST_OF_LARGE, 4) if is_large(session) else (LEAST_SCORED, 2)
+    limit, rows, chosen = max(least, step_rollouts(session) // share), 0, []
     for number in sorted(range(len(groups)), key=teaches, reverse=True):
         if rows and rows + len(groups[number].rollouts) > limit:
             continue

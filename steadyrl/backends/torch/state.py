@@ -175,14 +175,20 @@ def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:
-    """Read what ``save_optimizer`` wrote; what it names no state of has none afterwards, as before the first step."""
+    """Read what ``save_optimizer`` wrote; what it names no state of has none afterwards, as before the first step.
+
+    Moments go where there were some: those of a file are mapped, and each page of them is copied when it changes.
+    """
+    before = dict(optimizer.state)
     optimizer.state.clear()
     for key, value in load_tensors(path).items():
         kind, _, name = key.partition("|")
         if name not in named:
             raise CheckpointError(f"'{path}' holds the state of '{name}', which this model does not train")
-        parameter, state = named[name], optimizer.state[named[name]]
+        state, there = optimizer.state[named[name]], before.get(named[name], {}).get(kind)
         if kind == "step":  # a number in bitsandbytes
             state[kind] = value if value.is_floating_point() else int(value)
+        elif there is not None and (there.shape, there.dtype) == (value.shape, value.dtype):
+            state[kind] = there.copy_(value)
         else:
-            state[kind] = value.to(parameter.device)
+            state[kind] = value.to(named[name].device)

@@ -364,6 +364,19 @@ def test_weights_by_the_names_of_the_modules_are_loaded_without_a_second_model(t
     assert all(torch.equal(w, weights(saved)[name]) for name, w in weights(other).items())
 
 
+def test_moments_are_loaded_into_those_that_are_there(tiny_models, tmp_path):
+    backend = opened(tiny_models["llama"])
+    train(backend, range(1))
+    backend.save(tmp_path)
+    before = {name: dict(backend.optimizer.state[p]) for name, p in backend._masters.named.items()}
+    saved = {name: state["exp_avg"].clone() for name, state in before.items()}
+    train(backend, range(1, 2))
+    backend.load(tmp_path)
+    for name, p in backend._masters.named.items():
+        assert backend.optimizer.state[p]["exp_avg"] is before[name]["exp_avg"]
+        assert torch.equal(backend.optimizer.state[p]["exp_avg"], saved[name])
+
+
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
 def test_weights_that_do_not_fit_are_refused_and_none_is_taken(tiny_models, tmp_path, change):
     backend = opened(tiny_models["llama"])
