@@ -29,7 +29,8 @@ class HFTokenizer:
         vocabulary: Rows of the model's embedding.
 
     Raises:
-        ModelError: The chat template fails, nothing names an end token, or words have no row in the embedding.
+        ModelError: The chat template fails, nothing names an end token, words have no row in the embedding, or the
+            end tokens that the model states are ordinary words.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class HFTokenizer:
             self.encode_prompt("?")  # a template that fails is reported before anything is paid
             turn_end = self._end_of_turn()
             own = own if turn_end is None else [turn_end, *own]
-        ends = list(dict.fromkeys([*own, *stated_ends]))
+        stated = self._checked_ends(list(stated_ends))
+        ends = list(dict.fromkeys([*own, *stated]))
         if not ends:
             raise ModelError(
                 "the model's tokenizer names no end-of-sequence token, so that no completion could end; set "
@@ -103,6 +105,18 @@ class HFTokenizer:
                 f"the tokenizer knows words with ids up to {most}, and the model's embedding has {self._vocabulary} "
                 "rows; expected the tokenizer that the model was trained with"
             )
+
+    def _checked_ends(self, stated: list[int]) -> list[int]:
+        """Return the end tokens that a model states; refuse a tokenizer to which all of them are ordinary words."""
+        special = {*self.hf.added_tokens_decoder, *self.hf.all_special_ids}
+        words = [self.hf.convert_ids_to_tokens(id) for id in stated if id not in special and id < len(self.hf)]
+        if words and len(words) == len(stated):
+            raise ModelError(
+                f"the model states that its texts end with the token {stated[0]}, which is the ordinary word "
+                f"{words[0]!r} of the tokenizer; expected the tokenizer that the model was trained with, or another "
+                "eos_token_id in generation_config.json"
+            )
+        return stated
 
     def _array(self, ids: Sequence[int]) -> np.ndarray:
         if max(ids, default=0) >= self._vocabulary:

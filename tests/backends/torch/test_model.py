@@ -224,6 +224,14 @@ def test_a_tokenizer_with_more_words_than_the_model_is_refused(copied):
         loaded(copied)
 
 
+def test_a_tokenizer_to_which_the_models_end_is_a_word_is_refused(copied):
+    """Every completion would end at that word, and none where the model ends it."""
+    settings = json.loads((copied / "generation_config.json").read_text())
+    (copied / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": 9}))
+    with pytest.raises(ModelError, match=r"end with the token 9, which is the ordinary word '.+' of the tokenizer"):
+        loaded(copied)
+
+
 def test_a_special_token_without_a_row_is_refused_where_a_text_holds_it_and_not_before(copied):
     """Gemma 3's tokenizer has one, for pictures, past the embedding of its text models."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(copied)
