@@ -51,7 +51,7 @@ class Ranks:
     def __init__(self, where: Place):
         self.place, self.lost = where, list[int]()
         self._others = [rank for rank in range(where.ranks) if rank != where.rank]
-        self._connected, self._left, self._doing = False, threading.Event(), _ALONE
+        self._connected, self._asking, self._left, self._doing = False, False, threading.Event(), _ALONE
         self._answering = threading.Thread(target=self._answer, daemon=True)
 
     def meet(self) -> None:
@@ -104,6 +104,8 @@ class Ranks:
             return signal.SIG_IGN if self.place.rank > 0 else before
 
         def answer(number: int, frame: FrameType | None) -> None:
+            if self._asking:  # the error comes that says it
+                return
             self._require_all(broken=False)
             before(number, frame)
 
@@ -186,7 +188,11 @@ class Ranks:
             self._doing = _ALONE
 
     def _require_all(self, broken: bool, because: BaseException | None = None) -> None:
-        found = self._lost(broken)
+        self._asking = True
+        try:
+            found = self._lost(broken)
+        finally:
+            self._asking = False
         if found is not None:
             self._connected = False
             raise RankError(f"{found}; go on from the last checkpoint with --resume") from because

@@ -1,6 +1,9 @@
 """Training on two ranks: the numbers of one process, checkpoints for any number of ranks, errors that name a rank."""
 
 import json
+import os
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -18,9 +21,11 @@ needs.package("peft")
 
 from peft import PeftModel  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
+from torch.distributed import HashStore  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from steadyrl.backends.fsdp import state  # noqa: E402
+from steadyrl.backends.fsdp import ranks, state  # noqa: E402
+from steadyrl.backends.fsdp.torchrun import Place  # noqa: E402
 
 WORDS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
 
@@ -81,6 +86,20 @@ def test_a_signal_asks_who_is_lost_where_rank_0_is_alone_and_else_ends_the_run_a
     assert str(found).startswith("rank 1 died or does not answer while rank 0 worked alone; go on from the last")
     found, codes = on_ranks(2, work.be_ended, True)
     assert (found, codes) == ("interrupted", [0, 0])
+
+
+def test_a_second_signal_while_rank_0_asks_who_is_lost_changes_no_error(monkeypatch):
+    """torchrun's own comes while rank 0 asks because of the connection that the dead rank broke."""
+    monkeypatch.setattr(ranks, "_ANSWER_S", 0.6)
+    alone = ranks.Ranks(Place(0, 2))
+    alone._store = HashStore()
+    before = signal.signal(signal.SIGINT, alone._answer_for(signal.default_int_handler))
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(RankError, match="rank 1 died or does not answer in 'save'"), alone.phase("save"):
+            raise RuntimeError("Connection closed by peer")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it

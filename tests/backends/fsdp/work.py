@@ -70,7 +70,7 @@ def lack_memory(settings):
 
 
 def export(settings, folder):
-    """Make an update and a checkpoint; return four rollouts' tokens, where completions lie, and their log-probs."""
+    """Make an update and a checkpoint; return tokens of four rollouts, where completions lie, and their log-probs."""
     return update(settings, after=lambda backend: backend.save(folder))
 
 
