@@ -17,9 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from real_model import CONFIG, OWN_REWARD, QUESTIONS, REWARD
-
 from models import model_folder
+from real_model import CONFIG, OWN_REWARD, QUESTIONS, REWARD
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "preflight_time.md"
