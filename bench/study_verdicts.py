@@ -1,7 +1,7 @@
 """How often does a study's verdict find a difference? python bench/study_verdicts.py
 
 Simulated studies, 1000 for each number and 10,000 with 2 or 3 seeds, without and with pairs of equal seeds. The seeds'
-share is what the seed contributes to the variance of both arms: their correlation. Prints the tables of docs/studies.md.
+share is what the seed contributes to the variance of both arms: their correlation. Prints tables for docs/studies.md.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from markupsafe import Markup
 from steadyrl.metrics import describe
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
+ALL_POINTS = 6000  # of a metric's curves on a page: many runs have fewer points each, for the page stays small
+LEAST_POINTS = 60
 DIGITS = 3  # significant, of a number in the page
 # In the order of the founding documents' topics; what else was measured follows by name.
 FIRST = (
@@ -68,7 +70,9 @@ def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -
         groups: The metrics of each run, by the name that the runs of a group share (seeds of an arm).
         shown: Groups that are shown at first; empty for all.
     """
-    runs = [{"group": name, **_run(records)} for name, several in groups.items() for records in several if records]
+    every = [(name, records) for name, several in groups.items() for records in several if records]
+    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, len(every))))
+    runs = [{"group": name, **_run(records, most)} for name, records in every]
     names = {name for run in runs for name in run["values"]}
     ordered = [name for name in FIRST if name in names] + sorted(names - set(FIRST))
     metrics = []
@@ -90,7 +94,7 @@ def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarra
     return np.array([float(steps[part].mean()) for part in parts]), np.array(means)
 
 
-def _run(records: Records) -> dict[str, Any]:
+def _run(records: Records, most: int) -> dict[str, Any]:
     steps = np.array([record["step"] for record in records], np.float64)
     names = sorted({name for record in records for name in record} - {"step", "attempt", "time"})
     values: dict[str, list[float | None]] = {}
@@ -102,7 +106,7 @@ def _run(records: Records) -> dict[str, Any]:
         series = np.array([v if isinstance(v, int | float) else math.nan for v in found], np.float64)
         series[~np.isfinite(series)] = math.nan
         if np.isfinite(series).any():
-            x, y = thinned(steps, series, MOST_POINTS)
+            x, y = thinned(steps, series, most)
             values[name], places = _plain(y), _plain(x)
     return {"steps": places, "values": values}
 

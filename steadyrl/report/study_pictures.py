@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from steadyrl.review.epochs import series
 
 MOST_POINTS = 100  # of a curve in a picture
 ROW_INCHES = 2.25
+_FRACTION = re.compile(r"(\.\d\d)\d+")  # more than hundredths of a point in a coordinate only make a page larger
 COLOURS = (plots.BLUE, plots.VERMILLION, plots.GREEN, plots.PURPLE, plots.ORANGE, plots.SKY)
 
 
@@ -73,7 +75,7 @@ def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = T
             axes.set_axis_off()
         handles, labels = grid.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 4), frameon=False)
-        return plots.as_svg(figure)
+        return _FRACTION.sub(r"\1", plots.as_svg(figure))
 
 
 def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tuple[np.ndarray, ...] | None:
