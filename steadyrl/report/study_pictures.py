@@ -20,7 +20,8 @@ from steadyrl.review.epochs import series
 
 MOST_POINTS = 100  # of a curve in a picture
 ROW_INCHES = 2.25
-_FRACTION = re.compile(r"(\.\d\d)\d+")  # more than hundredths of a point in a coordinate only make a page larger
+# More than hundredths of a point in a coordinate only make a page larger; the text of a label ends at "<".
+_FRACTION = re.compile(r"(\.\d\d)\d+(?![\d<])")
 COLOURS = (plots.BLUE, plots.VERMILLION, plots.GREEN, plots.PURPLE, plots.ORANGE, plots.SKY)
 
 
