@@ -99,13 +99,19 @@ def settings(plan: Plan, folder: str) -> config.Config:
 def make(plan: Plan) -> dict[str, Any]:
     """Make a run and return its line: held-out reward before and after, and what became of it."""
     with tempfile.TemporaryDirectory() as folder:
-        session = open_session(settings(plan, folder))
+        run_settings = settings(plan, folder)
+        session = measuring(run_settings)
         before = held_out(session) if plan.arm == "tuned" else None  # the same for all runs of a reward
         if plan.arm == "random":
             found = outcome(session, folder, lambda: random_patches(session, RunDir(folder)))
         else:
-            found = outcome(session, folder, lambda: launch.run(session.config))
+            found = outcome(session, folder, lambda: launch.run(run_settings))
     return {**asdict(plan), "before": before, **found}
+
+
+def measuring(run_settings: config.Config) -> Session:
+    """Open a session that has all held-out problems, where the run's own evaluations ask one."""
+    return open_session(config.resolve(config.dump(run_settings), ["evaluate.problems=0"]))
 
 
 def outcome(session: Session, folder: str, train: Callable[[], object], answers: int = ANSWERS) -> dict[str, Any]:

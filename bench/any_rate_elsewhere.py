@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from any_rate import CLOSE, RESULTS, held_out, outcome
+from any_rate import CLOSE, RESULTS, held_out, measuring, outcome
 from rlaif_table import machine
 
 from steadyrl import config, launch
 from steadyrl.rundir import RunDir, read_json, write_json, write_text
-from steadyrl.train import open_session
 
 ROOT = Path(__file__).parent.parent
 RESULT = RESULTS.with_name("any_rate_elsewhere.json")
@@ -100,7 +99,7 @@ def missing(name: str) -> Iterator[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             changes = (f"update.learning_rate={rate}", f"autopilot.mode={mode}", f"run.folder={folder}")
             settings = config.load(example(cell.example), [*EVERYWHERE, *cell.overrides, *own, *changes])
-            session = open_session(settings)
+            session = measuring(settings)
             before = held_out(session, cell.answers) if rate == cell.rates[0] else None  # the same for all of a cell
             found = outcome(session, folder, lambda settings=settings: launch.run(settings), cell.answers)
         yield {"cell": name, "arm": arm, "rate": rate, "steps": settings.run.steps, "before": before, **found}
