@@ -177,7 +177,8 @@ def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:
     """Read what ``save_optimizer`` wrote; what it names no state of has none afterwards, as before the first step.
 
-    Moments go where there were some: those of a file are mapped, and each page of them is copied when it changes.
+    Moments are copied out of the file: mapped ones begin anywhere, and where a sum begins decides its rounding. They go
+    where there were some.
     """
     before = dict(optimizer.state)
     optimizer.state.clear()
@@ -188,7 +189,7 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
         state, there = optimizer.state[named[name]], before.get(named[name], {}).get(kind)
         if kind == "step":  # a number in bitsandbytes
             state[kind] = value if value.is_floating_point() else int(value)
-        elif there is not None and (there.shape, there.dtype) == (value.shape, value.dtype):
-            state[kind] = there.copy_(value)
-        else:
-            state[kind] = value.to(named[name].device)
+            continue
+        if there is None or (there.shape, there.dtype) != (value.shape, value.dtype):
+            there = torch.empty_like(value, device=named[name].device)
+        state[kind] = there.copy_(value)
