@@ -74,9 +74,8 @@ def distributions(
             exact = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
             yield rows, "ref_logprobs", there
             yield rows, "kl_ref_exact", exact
-            if (
-                cut is not None
-            ):  # of every kept token the reference's log-probs differ by the same: the mass that was cut
+            if cut is not None:
+                # Of every kept token the reference's two log-probs differ by the same: the mass that was cut.
                 whole = log_softmax(theirs, scale, None).gather(1, chosen[at, None])[:, 0]
                 yield rows, "kl_ref_full", exact + there - whole
 
