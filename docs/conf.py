@@ -10,7 +10,7 @@ project = "steadyrl"
 author = copyright = "the authors of steadyrl"
 extensions = ["myst_parser"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/**.md", "bench/**.md"]
+include_patterns = ["*.md", "docs/**.md", "bench/**.md", "examples/**.md"]
 exclude_patterns = [".*", "**/.*", "build", "dist", "runs"]
 myst_heading_anchors = 4
 highlight_language = "none"
@@ -37,7 +37,7 @@ NAVIGATION = {
             "docs/backends/*",
             "docs/export",
         ],
-        "Tasks & rewards": ["docs/tasks/*", "docs/rewards/*", "docs/sandbox"],
+        "Tasks & rewards": ["docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
         "Staying steady": [
             "docs/preflight",
             "docs/doctor/README",
