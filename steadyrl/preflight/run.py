@@ -106,6 +106,8 @@ def completions(trial: Trial) -> Finding:
             cause="end_token_missing",
             remedy="leave the end token in the completion",
         )
+    if trial.session.algorithm.source == "demonstrations":
+        return Finding(name, state="ok", message=f"{message}; good answers are imitated, however the policy's own end")
     if truncated > TRUNCATED_AT_MOST:
         return Finding(
             name,

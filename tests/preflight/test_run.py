@@ -297,6 +297,14 @@ def test_completions_that_never_end_or_say_nothing_are_told(toy, token, logit, c
     assert cause_of(completions(begin_trial(replace(toy(), backend=favouring(token, logit))))) == cause
 
 
+def test_the_ends_of_a_policy_that_imitates_do_not_stop_it(toy):
+    """An untrained policy that never ends is why good answers are imitated."""
+    session = replace(toy("algorithm.name=sft"), backend=favouring("eos", -30.0))
+    verdict = completions(begin_trial(session))
+    assert verdict.state == "ok"
+    assert "100% truncated" in verdict.message
+
+
 def test_the_shares_of_completions_are_counted(toy):
     """Six of thirty-two end at once, which is empty; the others are cut at the limit."""
     trial = begin_trial(toy())
