@@ -170,8 +170,8 @@ def _drop(active: dict[str, bool]) -> Callable[..., torch.Tensor | None]:
 
 
 def _reference(inner: TorchBackend) -> Reader:
-    assert inner._reference is not None, "the algorithm needs a reference"
-    return inner._reference[0]
+    assert inner.reference is not None, "the algorithm needs a reference"
+    return inner.reference.read
 
 
 def _by_modules(reader: Reader) -> nn.Module:

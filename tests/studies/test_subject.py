@@ -103,7 +103,7 @@ def test_the_policy_that_is_loaded_answers_as_the_one_that_was_trained(settings,
     assert answers(policy) == answers(session.backend)
     base = open_policy(find_subject("base", session.config))
     assert answers(policy) != answers(base)
-    assert policy._reference is None
+    assert policy.reference is None
     assert subject.loads == ("model.lora_rank=2" in overrides)
 
 

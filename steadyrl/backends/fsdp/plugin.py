@@ -24,10 +24,10 @@ def check(config: Config, settings: FsdpSettings) -> list[str]:
         found.append(f"backend.device: got '{config.backend.device}'; expected 'auto', 'cuda' or 'cpu' with fsdp")
     if ":" in config.backend.device:
         found.append(f"backend.device = '{config.backend.device}' is one GPU, and every rank has its own; set 'cuda'")
-    if settings.optimizer_bits != 32 or settings.quantize != "none":
+    if settings.optimizer_bits != 32 or settings.quantize != "none" or settings.reference != "device":
         found.append(
-            "backend.args.optimizer_bits = 8 and backend.args.quantize = 'nf4' work with backend.name = 'torch' only; "
-            "more ranks, or backend.args.cpu_offload = true, save memory with fsdp"
+            "backend.args.optimizer_bits = 8, quantize = 'nf4' and reference = 'cpu' work with backend.name = 'torch' "
+            "only; more ranks, or backend.args.cpu_offload = true, save memory with fsdp"
         )
     rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     rows, ranks = rollouts // config.update.minibatches, place().ranks

@@ -52,7 +52,7 @@ class Worker:
 
     def _share_out(self, mesh: DeviceMesh) -> None:
         """Share out the weights of policy and reference."""
-        own, model, frozen = self._config.backend.args, self.whole.model, self.whole.frozen
+        own, model, reference = self._config.backend.args, self.whole.model, self.whole.reference
         parts = split_head(model)
         self._root = Root(model, self.whole.value_head, checked_plan(model) if parts.scale == 1.0 else None)
         lower = torch.bfloat16 if self._described["precision"] == "bf16" else None
@@ -60,9 +60,9 @@ class Worker:
         sharding = Sharding(mesh, torch.bfloat16 if own.weights == "bf16" else None, own.cpu_offload)
         sharding.of_policy(self._root, model.get_base_model() if self._config.model.lora_rank else model)
         self._roots: list[nn.Module] = [self._root]
-        if frozen is not None:
-            sharding.of_reference(frozen)
-            self._roots.append(frozen)
+        if reference is not None:
+            sharding.of_reference(reference.model)
+            self._roots.append(reference.model)
 
     def describe(self) -> dict[str, object]:
         """See Backend."""

@@ -7,7 +7,6 @@ before the first update.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +26,6 @@ from steadyrl.backends.torch.ahead import Ahead, read_ahead
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.drawn import how_drawn
-from steadyrl.backends.torch.families import plan_of
 from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
 from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum
@@ -35,6 +33,7 @@ from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.recheck import Measured, Trust, checked
+from steadyrl.backends.torch.reference import Reference
 from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
@@ -82,12 +81,9 @@ class TorchBackend:
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
-        self.frozen: Any = None  # the reference of all weights; an adapter's is the model without it
-        self._reference: tuple[Reader, Any] | None = None
+        self.reference: Reference | None = None  # of all weights; an adapter's is the model without it
         if "ref_logprobs" in algorithm.needs and not self._lora:
-            self.frozen = copy.deepcopy(self.model).requires_grad_(False)
-            parts, plan = split_head(self.frozen), None if self._plan is None else plan_of(self.frozen)
-            self._reference = Reader(self.frozen, parts, plan, self._lower, recompute=False), parts.head
+            self.reference = Reference(self.model, self._plan, self._lower, own.reference)
         self._ahead: Ahead | None = None
         self.begin_training(config.update.weight_decay)
 
@@ -104,7 +100,7 @@ class TorchBackend:
         way = footprint.Way(
             bf16=self._own.weights == "bf16",
             lora=self._lora,
-            reference=self.frozen is not None,
+            reference=self.reference is not None and (self._own.reference == "device" or self.device.type == "cpu"),
             optimizer_bits=self._own.optimizer_bits,
         )
         return {
@@ -179,7 +175,9 @@ class TorchBackend:
 
     def measure_rows(self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]) -> Measured:
         """Return all measurements [B, T]; of rows that are not rechecked, log-probs are the sampler's."""
-        return self._fitting(lambda: self._measure_parts(batch, rechecked, sampling, needs))
+        reference = self.reference if "ref_logprobs" in needs else None
+        with nullcontext() if reference is None else reference.on(self.device):
+            return self._fitting(lambda: self._measure_parts(batch, rechecked, sampling, needs))
 
     @torch.inference_mode()
     def _measure_parts(
@@ -252,8 +250,8 @@ class TorchBackend:
     @contextmanager
     def _as_reference(self) -> Iterator[tuple[Reader, Any]]:
         """Yield (reader, head) of the frozen reference: a copy, or the model with its adapter off."""
-        if self._reference is not None:
-            yield self._reference
+        if self.reference is not None:
+            yield self.reference.read, self.reference.head
             return
         with self.model.disable_adapter():
             yield self._read, self._head

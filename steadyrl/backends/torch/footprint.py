@@ -85,7 +85,8 @@ class Way:
         bf16: Weights are kept in bfloat16 (backend.args.weights).
         lora: An adapter is trained.
         quantized: The matrices under the adapter are kept in 4 bits.
-        reference: The loss or the reward asks for a reference.
+        reference: The loss or the reward asks for a reference, and it stays on the device. One that is kept on the CPU
+            comes there to score only, when there are no gradients: these take at least as much.
         optimizer_bits: 32 or 8.
         products: Bytes of the type that matrices are multiplied in.
         checkpointing: Only each layer's input is stored for the backward pass.

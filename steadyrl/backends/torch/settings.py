@@ -12,6 +12,13 @@ from steadyrl.backends.settings import GradientSettings
 class TorchSettings(GradientSettings):
     """What PyTorch can keep smaller, beside the settings of every backend with gradients (see scaling.md)."""
 
+    free_on_resume = GradientSettings.free_on_resume | {"reference"}  # it changes no number
+
+    reference: Literal["device", "cpu"] = Field(
+        "device",
+        description="Where the reference's weights are kept while nothing is scored, if all weights are trained. 'cpu' "
+        "copies them to the device for each scoring, and so saves the memory of one model there.",
+    )
     optimizer_bits: Literal[32, 8] = Field(
         32,
         description="Bits of each of Adam's two moments per trained weight. 8 needs the extra 'quantized' and rounds "

@@ -103,11 +103,13 @@ def pretended():
 
 
 def move(backend):
-    """Move a backend of the CPU to the device, with a new optimizer."""
-    modules = [m for m in (backend.model, backend.frozen, backend.value_head) if m is not None]
+    """Move a backend of the CPU to the device, with a new optimizer; a reference that is kept on the CPU stays."""
+    frozen = None if backend.reference is None else backend.reference.model
+    modules = [m for m in (backend.model, frozen, backend.value_head) if m is not None]
+    staying = set(frozen.modules()) if frozen is not None and backend._own.reference == "cpu" else ()
     for module in (part for whole in modules for part in whole.modules()):
         for name, parameter in module._parameters.items():
-            if parameter is not None and not isinstance(parameter, Elsewhere):
+            if parameter is not None and not isinstance(parameter, Elsewhere) and module not in staying:
                 _move(module, name, parameter, modules)
         for name, buffer in module._buffers.items():
             module._buffers[name] = _sent(buffer)

@@ -62,7 +62,12 @@ def pair(tiny_models, monkeypatch):
     return opened
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.gradient_checkpointing=true",)])
+ON_CPU = "backend.args.reference=cpu"
+
+
+@pytest.mark.parametrize(
+    "overrides", [(ON_CPU,), ("model.lora_rank=4",), ("backend.args.gradient_checkpointing=true",)]
+)
 def test_sampling_scoring_and_updates_stay_on_the_device(pair, overrides):
     here, there = pair(*overrides)
     batches, stats = [], []
@@ -80,6 +85,25 @@ def test_sampling_scoring_and_updates_stay_on_the_device(pair, overrides):
     assert stats[1]["grad_norm"] == pytest.approx(stats[0]["grad_norm"], rel=1e-4)
     for one, other in zip(here.trainable().values(), there.trainable().values(), strict=True):
         torch.testing.assert_close(other.detach().held, one.detach(), atol=1e-4, rtol=0)
+
+
+def test_a_reference_that_is_kept_on_the_cpu_is_on_the_device_while_it_scores_only(pair):
+    _, there = pair(ON_CPU)
+    model, seen = there.reference.model, []
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    read = there.reference.read
+    there.reference.read = lambda part: seen.append({id(p): p for p in model.parameters()}) or read(part)
+    with pretended():
+        move(there)
+        assert "reference" not in there.describe()["memory"]
+        batch = scored_batch(there, NARROW)
+    assert len(seen) == 1
+    assert all(isinstance(p, Elsewhere) for p in seen[0].values())
+    assert not any(isinstance(p, Elsewhere) for p in model.parameters())
+    assert {name: p.tolist() for name, p in model.named_parameters()} == {n: p.tolist() for n, p in before.items()}
+    there.reference.read = None
+    with pretended():
+        there.score(batch, NARROW, ALGORITHM.needs - {"ref_logprobs"})  # nothing is copied where nothing asks for it
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_four_bits_without_an_adapter_are_refused(tiny_models):
         settings(tiny_models["llama"], FOUR[0])
 
 
-def test_ranks_refuse_both(tiny_models):
-    for override in (EIGHT[0], FOUR[0]):
+def test_ranks_refuse_what_saves_memory_on_one_device(tiny_models):
+    for override in (EIGHT[0], FOUR[0], "backend.args.reference=cpu"):
         with pytest.raises(ConfigError, match=r"work with backend\.name = 'torch' only; more ranks"):
             settings(tiny_models["llama"], "backend.name=fsdp", override)
 

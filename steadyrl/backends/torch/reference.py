@@ -1,0 +1,65 @@
+"""The frozen reference of a policy whose weights are all trained: a copy of the model as it began."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from steadyrl.backends.torch.families import Plan, plan_of
+from steadyrl.backends.torch.model import split_head
+from steadyrl.backends.torch.reader import Reader
+
+
+class Reference:
+    """A copy of a model, never trained.
+
+    Args:
+        model: The policy, on its device.
+        plan: Of the policy.
+        lower: See ``Reader``.
+        kept_on: Where its weights are while nothing is scored: in the memory of the machine, or on the policy's device.
+
+    Attributes:
+        model: The copy.
+        read: Reads rows with it.
+        head: Hidden states to logits.
+    """
+
+    def __init__(self, model: Any, plan: Plan | None, lower: torch.dtype | None, kept_on: Literal["device", "cpu"]):
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        parts = split_head(self.model)
+        self.read = Reader(self.model, parts, None if plan is None else plan_of(self.model), lower, recompute=False)
+        self.head, self._visits = parts.head, kept_on == "cpu"
+        if self._visits:
+            _put(self.model, torch.device("cpu"))
+
+    @contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        """Have the weights on the policy's device; weights kept on the CPU are copied there, and dropped at the end.
+
+        They are copied as a whole: scoring holds no gradients, which take at least as much room.
+        """
+        home = _put(self.model, device) if self._visits else []
+        try:
+            yield
+        finally:
+            for module, name, weight in home:
+                setattr(module, name, weight)
+
+
+def _put(model: nn.Module, device: torch.device) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """Move frozen weights, tied ones once; return (module, name, weight) as they were."""
+    weights = [
+        (module, name, weight)
+        for module in model.modules()
+        for name, weight in module.named_parameters(recurse=False, remove_duplicate=False)
+    ]
+    moved = {weight: nn.Parameter(weight.to(device), requires_grad=False) for _, _, weight in weights}
+    for module, name, weight in weights:
+        setattr(module, name, moved[weight])
+    return weights
