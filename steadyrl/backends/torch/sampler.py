@@ -209,11 +209,26 @@ def warp(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         least = logits.topk(min(sampling.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
     if sampling.top_p < 1.0:
-        ordered, order = logits.sort(dim=-1, descending=True)
-        p = ordered.softmax(-1)
-        cut = p.cumsum(-1) - p >= sampling.top_p  # the token that reaches top_p stays
-        logits = logits.masked_fill(cut.scatter(1, order, cut), -torch.inf)
+        logits = logits.masked_fill(_beyond(logits, sampling.top_p), -torch.inf)
     return logits
+
+
+def _beyond(logits: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Return [N, V] bool, True for what stands behind the tokens that reach top_p."""
+    if logits.device.type == "cpu":  # numpy sorts numbers alone in a fifteenth of the time that torch takes with ids
+        ordered = torch.from_numpy(-np.sort(-logits.numpy(), axis=-1))
+        stays = ~_behind(ordered, top_p)
+        cut = ~(logits >= ordered.masked_fill(~stays, torch.inf).amin(-1, keepdim=True))
+        if int(cut.sum()) + int(stays.sum()) == cut.numel():  # no two tokens alike on both sides of the cut
+            return cut
+    ordered, order = logits.sort(dim=-1, descending=True)
+    cut = _behind(ordered, top_p)
+    return cut.scatter(1, order, cut)
+
+
+def _behind(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
+    p = ordered.softmax(-1)
+    return p.cumsum(-1) - p >= top_p  # the token that reaches top_p stays
 
 
 def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

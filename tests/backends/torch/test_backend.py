@@ -144,6 +144,7 @@ def test_warping_by_hand():
     assert warped(top_k=2) == pytest.approx([0, 2 / 3, 0, 1 / 3])
     assert warped(top_p=0.5) == pytest.approx([0, 1, 0, 0])
     assert warped(top_p=0.51) == pytest.approx([0, 2 / 3, 0, 1 / 3])
+    assert sorted(warped(top_p=0.8)) == pytest.approx([0, 1 / 7, 2 / 7, 4 / 7])  # one of two that are alike stays
     assert warped(top_k=2, top_p=0.6) == pytest.approx([0, 1, 0, 0])
     assert warped(temperature=0.5, top_p=0.7) == pytest.approx([0, 1, 0, 0])
 
