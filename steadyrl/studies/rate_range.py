@@ -1,7 +1,8 @@
 """A range test of the learning rate: from one policy, one step at each rate, and what it did to the policy.
 
 The policy is forked: every rate starts from the same weights and the same optimizer state, learns from the same batch,
-and then answers the same problems again. So one batch of samples per rate is all that it costs.
+and then answers the same problems again if the step moved it. So it costs a batch of samples for each rate above the
+lowest ones.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from steadyrl.types import Batch
 LOWEST, HIGHEST, PER_DECADE = 1e-7, 1.0, 2
 WARM_UPDATES = 3  # at rate 0: they fill Adam's moments, without which every first step has the same length
 BROKEN_ENTROPY = 1 / 3  # of that before the step
+UNMOVED = 0.01  # times the lower end of the band of a step's KL: after a smaller step nobody needs to look
 BROKEN_KL = 10.0  # times the upper end of the band of a step
 
 
@@ -37,8 +39,8 @@ class Point:
     Attributes:
         rate: The learning rate.
         kl: Of the step, to the policy before it, nats per token (k3); None where the step could not be made.
-        entropy: After the step, as a share of that before.
-        reward: Mean of the answers after the step.
+        entropy: After the step, as a share of that before; None where the step was too small to look.
+        reward: Mean of the answers after the step; None likewise.
         broken: True if the policy was left behind: nothing is learned at this rate.
     """
 
@@ -97,7 +99,7 @@ def range_test(config: Config, tell: Callable[[Point], None] = lambda point: Non
             tell(point)
             if point.broken:
                 break
-    samples = len(batch.lengths) * (len(points) + 1)
+    samples = len(batch.lengths) * (1 + sum(point.reward is not None for point in points))
     return Range(tuple(points), centre_of(points, config), samples, before)
 
 
@@ -125,6 +127,8 @@ def _at(session: Session, state: State, batch: Batch, entropy: float, rate: floa
     kl = _mean(k3(np, batch.old.logprobs, after.logprobs), batch)
     if not math.isfinite(kl):
         return Point(rate, None, None, None, True)
+    if kl < UNMOVED * session.config.autopilot.kl_band[0]:
+        return Point(rate, kl, None, None, False)
     again, reward = _batch(session, replace(state, step=1))
     assert again.old is not None, "the batch was scored"
     share = _mean(again.old.entropy, again) / entropy if entropy else None

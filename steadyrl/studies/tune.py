@@ -142,19 +142,16 @@ def _range(config: Config, folder: Path, follow: Follow) -> Range | None:
 
 def _make_range(config: Config, file: Path, follow: Follow) -> None:
     follow.note("range test: one step at each rate")
-    found = range_test(
-        config,
-        lambda p: follow.note(
-            f"    rate {p.rate:.1e}: "
-            + (
-                "the step cannot be made"
-                if p.kl is None
-                else f"KL of the step {p.kl:.2g}, entropy x {p.entropy:.2f}, reward {p.reward:.3f}"
-            )
-        ),
-    )
+    found = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
     kept = {"points": [p.record() for p in found.points], "centre": found.centre, "samples": found.samples}
     write_json(file, {**kept, "before": found.before})
+
+
+def _shown(point: Point) -> str:
+    if point.kl is None:
+        return "the step cannot be made"
+    after = "" if point.reward is None else f", entropy x {point.entropy:.2f}, reward {point.reward:.3f}"
+    return f"KL of the step {point.kl:.2g}{after}"
 
 
 def _study(optuna: Any, config: Config, folder: Path) -> Any:

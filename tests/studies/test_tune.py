@@ -69,7 +69,10 @@ def test_the_kl_of_a_step_grows_with_the_square_of_the_rate_and_the_rate_of_the_
     assert [p.record() for p in found.points] == [p.record() for p in other.points]
     small = [p for p in found.points if 1e-4 < p.rate < 1e-2]
     assert all(after.kl / before.kl == pytest.approx(10.0, rel=0.1) for before, after in pairwise(small))
-    assert found.samples == 16 * (len(found.points) + 1)
+    answered = [p for p in found.points if p.reward is not None]
+    assert answered and all(p.kl >= 6e-4 for p in answered)  # a hundredth of the lower end of the band
+    assert all(p.kl < 6e-4 for p in found.points if p.reward is None and not p.broken)
+    assert found.samples == 16 * (len(answered) + 1)
 
 
 def trial(score, *critical, state="finished"):
