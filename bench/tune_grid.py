@@ -1,12 +1,13 @@
 """Does `steadyrl tune` find the rate of a full grid for a tenth of its samples? python bench/tune_grid.py TASK ...
 
-The tasks are toy, smollm2, length and retrieval. The grids of the first two are made here: the toy's in a minute, that
-of a LoRA adapter on SmolLM2-135M (models/smollm2, see `make smollm2`) in a quarter of an hour on one core: every rate
-with the first seed, and the best three of these rates with the others. They are kept in bench/results/tune_grid.jsonl,
-one line per run, and a grid that was cut goes on where it was. Those of the base model are the runs without an
-autopilot of bench/any_rate.py, as they stand in bench/results/any_rate.jsonl. The search starts from a config whose
-rate is three decades below the grid's best, and may take a tenth of the samples of the whole grid, every rate with
-every seed. Prints one row of a table for each task.
+The tasks are toy, adapter, smollm2, length and retrieval. The grids of the first three are made here: the toy's in a
+minute, that of a LoRA adapter on the base model in three, and that of one on SmolLM2-135M (models/smollm2, see `make
+smollm2`) in a quarter of an hour on one core. An adapter's has every rate with the first seed, and the best three of
+these rates with the others. They are kept in bench/results/tune_grid.jsonl, one line per run, and a grid that was cut
+goes on where it was. Those of all weights of the base model are the runs without an autopilot of bench/any_rate.py, as
+they stand in bench/results/any_rate.jsonl. The search starts from a config whose rate is three decades below the grid's
+best, and may take a tenth of the samples of the whole grid, every rate with every seed. Prints one row of a table for
+each task.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import any_rate  # noqa: E402 (it is found only after the line above)
 
 TOY_RATES = tuple(float(10.0**exponent) for exponent in np.arange(-4.0, 1.01, 0.25))
 TOY_SEEDS = (0, 1, 2, 3, 4)
+ADAPTERS = {"adapter": ("base", 40), "smollm2": ("models/smollm2", 12)}  # model and steps
 REAL_RATES = tuple(float(10.0**exponent) for exponent in np.arange(-5.0, -0.99, 0.5))
 REAL_SEEDS = (0, 1, 2)
 SHARE, OFF = 0.1, 1e-3  # of the grid's samples; the start, as a share of the grid's best rate
@@ -68,12 +70,12 @@ def toy(folder: Path) -> Config:
     )
 
 
-def smollm2(folder: Path) -> Config:
+def adapter(folder: Path, model: str, steps: int) -> Config:
     """Return the settings of a LoRA adapter that learns to answer in few words, with GRPO."""
     return config.resolve(
         {
-            "run": {"steps": 12, "doctor_every": 0, "preflight": "off", "folder": str(folder / "runs")},
-            "model": {"path": "models/smollm2", "chat_template": "never", "lora_rank": 8, "lora_alpha": 16},
+            "run": {"steps": steps, "doctor_every": 0, "preflight": "off", "folder": str(folder / "runs")},
+            "model": {"path": model, "chat_template": "never", "lora_rank": 8, "lora_alpha": 16},
             "backend": {"precision": "fp32"},
             "task": any_rate.REWARDS["length"]["task"],
             "rewards": {"length": 1.0},
@@ -122,8 +124,8 @@ def row(name: str, folder: Path) -> str:
     if name == "toy":
         settings = toy(folder)
         grid = made_grid(name, settings, TOY_RATES, TOY_SEEDS)
-    elif name == "smollm2":
-        settings = smollm2(folder)
+    elif name in ADAPTERS:
+        settings = adapter(folder, *ADAPTERS[name])
         # Of the other rates, which one seed has shown to be worse, nobody asks how much worse.
         first = made_grid(name, settings, REAL_RATES, REAL_SEEDS[:1])
         best_first = sorted(first, key=lambda rate: -first[rate][0])
@@ -160,7 +162,7 @@ def row(name: str, folder: Path) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="+", choices=("toy", "smollm2", *any_rate.REWARDS))
+    parser.add_argument("tasks", nargs="+", choices=("toy", *ADAPTERS, *any_rate.REWARDS))
     for name in parser.parse_args().tasks:
         with tempfile.TemporaryDirectory() as folder:
             print(row(name, Path(folder)), flush=True)

@@ -70,6 +70,8 @@ def summary(values: np.ndarray, take: Take, rule: Rule) -> float | None:
     known = values[np.isfinite(values)]
     if not known.size:
         return None
+    if take == "spike":
+        return highest_spike(known)
     opening, closing = (max(1, round(share * len(known))) for share in (rule.start, rule.share))
     first, last = float(known[:opening].mean()), float(known[-closing:].mean())
     found: dict[Take, float | None] = {
@@ -80,7 +82,6 @@ def summary(values: np.ndarray, take: Take, rule: Rule) -> float | None:
         "max": float(known.max()),
         "gain": last - first,
         "ratio": last / first if first else None,
-        "spike": highest_spike(known),
         "below_zero": float((known < 0).mean()),
     }
     return found[take]
