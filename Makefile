@@ -33,7 +33,7 @@ BASE := $(if $(filter mlx,$(BACKEND)),run.steps=40 rollout.prompts_per_step=16 e
 ASK := request='put an item into the queue without blocking'; \
 	echo "steadyrl sample $$run '$$request'"; $(BIN)/steadyrl sample $$run "$$request"
 
-# What `make bench-gpu` measures, and where: GPU=cpu GPU_WORK=7m:1x2x8 tries it on any machine.
+# What `make bench-gpu` measures, and where: GPU=cpu GPU_WORK=7m:1x2x8 tries it on any machine, in float32.
 GPU ?= cuda
 GPU_WORK ?= 0.5b 1.5b
 
@@ -111,11 +111,11 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/side_by_side.py
 
 # Steps of GRPO on random models of 0.5 and 1.5 billion parameters, beside TRL, in bfloat16 products: the one command to
-# run on a GPU. It writes step time, tokens a second and memory to bench/results/side_by_side_gpu.{json,md}.
+# run on a GPU. It writes step time, tokens a second and memory to bench/results/side_by_side_cuda.{json,md}.
 bench-gpu: $(INSTALLED)
-	$(BIN)/python bench/peers/environments.py $(PIP_ARGS)
-	DEVICE=$(GPU) PRECISION=bf16 $(BIN)/python bench/side_by_side.py --workloads $(GPU_WORK) \
-	--systems trl-grpo steadyrl-grpo --name side_by_side_gpu
+	$(BIN)/python bench/peers/environments.py --only trl-grpo $(PIP_ARGS)
+	DEVICE=$(GPU) PRECISION=$(if $(filter cpu,$(GPU)),fp32,bf16) $(BIN)/python bench/side_by_side.py \
+	--workloads $(GPU_WORK) --systems trl-grpo steadyrl-grpo --name side_by_side_$(GPU)
 
 # Attacks of every kind until the time is up; the table is bench/results/campaign.md.
 campaign: $(INSTALLED)

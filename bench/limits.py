@@ -70,6 +70,7 @@ def main() -> None:
         for work in works
     }
     found = {
+        "gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else None,
         "threads": torch.get_num_threads(),
         "gemm_gflops": rates,
         "gemm_16_rows_gflops": thin,

@@ -50,6 +50,7 @@ def summarise(lines: Sequence[Record], limits: Record) -> dict[str, Any]:
 def markdown(result: Record) -> str:
     """Return the tables as text."""
     records, machine, limits = result["results"], result["machine"], result["limits"]
+    gpu = f"{limits['gpu']}, " if limits.get("gpu") else ""
     pairs = list(dict.fromkeys((record["workload"], record["kind"]) for record in records))
     versions = "; ".join(
         f"{name} {', '.join(f'{key} {value}' for key, value in found.items() if key != 'version')}"
@@ -58,7 +59,7 @@ def markdown(result: Record) -> str:
     lines = [
         "# Side by side",
         "",
-        f"{result['date']}, {machine['processor']}, {machine['cores']} cores, torch threads: {result['threads']}, "
+        f"{result['date']}, {gpu}{machine['processor']}, {machine['cores']} cores, torch threads: {result['threads']}, "
         f"{machine['system']}, Python {machine['python']}; steadyrl at {result['steadyrl_commit']}. "
         f"Medians of {result['rounds']} rounds of {result['steps']} steps, in turns, a process each; {setting()}.",
         *(

@@ -1,4 +1,4 @@
-"""Make the virtual environments of the peers: python bench/peers/environments.py [--folder bench/.venvs].
+"""Make the virtual environments of the peers: python bench/peers/environments.py [--only trl-grpo].
 
 Further arguments go to pip. One that was made with the present requirements is left as it is.
 """
@@ -21,8 +21,9 @@ def main() -> None:
     """Make what is lacking."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER)
+    parser.add_argument("--only", choices=PEERS, help="one of them")
     args, pip_args = parser.parse_known_args()
-    for peer in PEERS:
+    for peer in [args.only] if args.only else PEERS:
         make(args.folder / peer, HERE / f"requirements-{peer}.txt", pip_args)
 
 
