@@ -1,21 +1,16 @@
 """What fits into which memory, by ``footprint``, and how far that is from measured peaks.
 
     python scripts/memory.py            write the table of docs/scaling.md
-    python scripts/memory.py measure [MODEL [WAY ...]]    train small random models on the CPU, and compare (Linux)
+    python scripts/memory.py measure [MODEL [WAY ...]]    train small random models on the CPU, and compare
 
-A measured peak is the resident memory of the process at its highest, less that before the model was loaded.
+A measured peak is what all tensors together hold at most. A process has its libraries beside them.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, of_shape, peak, sampling, update
@@ -53,7 +48,6 @@ SMALL = {
     "58M": (Shape(8192, 640, 11, 640, 320, 1728, tied=False), (8, 4, 24, 40)),
     "135M": (Shape(49_152, 576, 30, 576, 192, 1536, tied=True), (4, 4, 60, 30)),
 }
-TINY, TINY_WORK = Shape(1024, 64, 1, 64, 64, 64, tied=True), (2, 2, 4, 4)
 PLAIN, REFERENCE, ADAPTER = "algorithm.args.kl_coef=0", "algorithm.args.kl_coef=0.05", f"model.lora_rank={RANK}"
 MEASURED = {
     "all weights": ((PLAIN,), Way(device="cpu")),
@@ -75,7 +69,6 @@ MEASURED = {
     ),
 }  # fmt: skip
 HEAD = 64
-M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def table() -> str:
@@ -100,29 +93,20 @@ def page(text: str) -> str:
 
 
 def measure(names: list[str]) -> None:
-    """Print measured peaks beside the formula's: of all models, or of the one that is named first, in the ways named.
-
-    Every model is trained in a process of its own, forked when all libraries are loaded. Freed memory goes back to the
-    system at once: what ``memory.keep_freed`` keeps for the next step comes on top in a run.
-    """
-    from steadyrl.backends.torch import memory
-
-    memory.keep_freed = lambda device: None
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+    """Print measured peaks beside the formula's: of all models, or of the one named first, in the ways named."""
     print("| model | trained | update, MB | measured | sampling, MB | measured | peak: measured / formula |")
     print("|---|---|--:|--:|--:|--:|--:|", flush=True)
     with tempfile.TemporaryDirectory() as root:
-        folder = Path(root)
-        apart(lambda: make(folder / "tiny", TINY))
         for model, (shape, asked) in SMALL.items():
             if names and names[0] != model:
                 continue
-            apart(lambda folder=folder / model, shape=shape: make(folder, shape))
+            folder = Path(root) / model
+            make(folder, shape)
             for name, (overrides, way) in MEASURED.items():
                 if names[1:] and name not in names[1:]:
                     continue
-                work, task = work_of(*asked), partial(grown, folder / model, overrides, asked)
-                found, expected = apart(task), (update(shape, way, work, RANK), sampling(shape, way, work, RANK))
+                work, found = work_of(*asked), measured(folder, overrides, asked)
+                expected = update(shape, way, work, RANK), sampling(shape, way, work, RANK)
                 sizes = (expected[0], found["update"], expected[1], found["sampling"])
                 share = max(found.values()) / max(expected)
                 print(
@@ -143,31 +127,16 @@ def work_of(prompts: int, samples: int, prompt: int, new: int) -> Work:
     )
 
 
-def apart(work: Callable[[], dict[str, int] | None]) -> dict[str, int]:
-    """Do the work in a forked process, and return what it returns."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(theirs, json.dumps(work() or {}).encode())
-        os._exit(0)
-    os.close(theirs)
-    _, status = os.waitpid(child, 0)
-    if status:
-        sys.exit(f"a process ended with {status}")
-    with os.fdopen(ours) as pipe:
-        found: dict[str, int] = json.loads(pipe.read())
-        return found
-
-
 def make(folder: Path, shape: Shape) -> None:
     """Write a random model whose words are numbers."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = {str(number): number for number in range(shape.vocabulary)}
+    # The end is no number: it would be found inside others.
+    words = {"<end>" if number == 1 else str(number): number for number in range(shape.vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="1").save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)
     made = transformers.LlamaConfig(
         vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.inner,
         num_hidden_layers=shape.layers, num_attention_heads=shape.queries // HEAD, eos_token_id=1,
@@ -176,20 +145,17 @@ def make(folder: Path, shape: Shape) -> None:
     transformers.LlamaForCausalLM(made).save_pretrained(folder)
 
 
-def grown(folder: Path, overrides: Sequence[str], asked: tuple[int, ...]) -> dict[str, int]:
-    """Train a model; return the bytes by which the resident memory of this process grew at most, by phase.
+def measured(folder: Path, overrides: Sequence[str], asked: tuple[int, ...]) -> dict[str, int]:
+    """Train a model; return the most bytes that tensors held, by phase."""
+    from held import Held, Widened
 
-    A tiny model is trained before it, in the same way, so that what libraries take at their first use is there.
-    """
-    train(folder.parent / "tiny", overrides, TINY_WORK, 1, lambda phase: None)
-    gc.collect()
-    before, most = resident("VmRSS"), dict[str, int]()
+    most = dict[str, int]()
+    with Widened(), Held() as held:
 
-    def note(phase: str) -> None:
-        most[phase] = max(most.get(phase, 0), resident("VmHWM") - before)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        def note(phase: str) -> None:
+            most[phase], held.most = max(most.get(phase, 0), held.most), held.now
 
-    train(folder, overrides, asked, 2, note)
+        train(folder, overrides, asked, 2, note)
     del most["loading"]
     return most
 
@@ -240,12 +206,6 @@ def train(
         note("scoring")
         backend.step(batch, algorithm.loss, drawn, algorithm.needs, 1e-5, 1.0)
         note("update")
-
-
-def resident(name: str) -> int:
-    """Return bytes of this process, as Linux counts them: VmRSS now, VmHWM at most."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1]) * 1024
 
 
 def main() -> None:

@@ -17,8 +17,6 @@ ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float
 CHUNK, LEAST_ROWS, KEEP = 2**23, 512, 2**26  # of ``head``: logits computed at once, and those kept
 # While finished rows leave the batch, the cache is there as it was and as it will be: see ``sampler.LEAVE_SHARE``.
 CACHES = {"cpu": 1.9, "cuda": 1.5}
-# What MKL and oneDNN keep on a CPU for their next product, by the bytes of what they multiply; measured.
-LIBRARIES = {FP32: 20e6, BF16: 60e6}
 
 
 @dataclass(frozen=True)
@@ -181,11 +179,7 @@ def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
     # are gone; gradients of what one layer computed come with it.
     whole, rounded = FP32 * trained / way.ranks, gradients(trained, way) - FP32 * trained / way.ranks
     going = max(layers + layer / 2, layers + _head(shape, way, work), rounded + layer)
-    return sum(of_shape(shape, way, rank).values()) + whole + going + copies + _libraries(way)
-
-
-def _libraries(way: Way) -> float:
-    return LIBRARIES[way.products] if way.device == "cpu" else 0.0
+    return sum(of_shape(shape, way, rank).values()) + whole + going + copies
 
 
 def _stream(way: Way) -> int:
@@ -199,11 +193,13 @@ def _layer(shape: Shape, way: Way, work: Work) -> float:
     normed = FP32 * (1 if way.lora else 2) if way.device == "cpu" else _stream(way)
     # What a norm gives is rounded for each of the five matrices that read it, unless it is rounded already.
     read = way.products * (5 if way.products < _stream(way) else 2)
-    # Queries, keys and values as they come; queries and what the heads found in rows, and the latter in a run.
-    attention = 4 * shape.queries + 2 * shape.keys
-    inside = way.products * (attention + 4 * shape.inner)  # gate, it activated, up, and what follows
-    keys_and_values = work.attended * 2 * shape.queries * way.products  # repeated for all heads, prompts for all rows
-    return work.tokens * (2 * shape.hidden * normed + shape.hidden * read + inside) + keys_and_values
+    # Queries, keys and values as they come, and what the heads found; gate, it activated, up, and what follows.
+    inside = way.products * (2 * shape.queries + 2 * shape.keys + 4 * shape.inner)
+    # Queries and what the heads found in rows; keys and values, repeated for all heads, prompts for all rows.
+    attention = 2 * shape.queries * (FP32 if way.device == "cpu" else way.products)  # see ``trunk``
+    return work.tokens * (2 * shape.hidden * normed + shape.hidden * read + inside + attention) + (
+        work.attended * attention
+    )
 
 
 def _head(shape: Shape, way: Way, work: Work) -> float:
@@ -229,7 +225,6 @@ def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
         + _decoder(shape, way, lower)
         + CACHES[way.device] * cache
         + logits
-        + _libraries(way)
     )
 
 

@@ -88,6 +88,7 @@ def test_sampling_scoring_and_updates_stay_on_the_device(pair, overrides):
 
 
 def test_a_reference_that_is_kept_on_the_cpu_is_on_the_device_while_it_scores_only(pair):
+    expected = scored_batch(pair()[0], NARROW).old.ref_logprobs
     _, there = pair(ON_CPU)
     model, seen = there.reference.model, []
     before = {name: p.clone() for name, p in model.named_parameters()}
@@ -97,6 +98,7 @@ def test_a_reference_that_is_kept_on_the_cpu_is_on_the_device_while_it_scores_on
         move(there)
         assert "reference" not in there.describe()["memory"]
         batch = scored_batch(there, NARROW)
+    np.testing.assert_allclose(batch.old.ref_logprobs, expected, atol=5e-5)
     assert len(seen) == 1
     assert all(isinstance(p, Elsewhere) for p in seen[0].values())
     assert not any(isinstance(p, Elsewhere) for p in model.parameters())

@@ -55,6 +55,13 @@ def test_ranks_share_what_stays_and_gather_the_weights_to_sample():
     assert sampling(SMALL, shared, WORK) - sampling(SMALL, alone, WORK) == 4 * 736 - 0.75 * (4 + 4 + 8) * 736
 
 
+def test_on_a_cpu_norms_and_attention_are_in_float32():
+    """Two more bytes for the inputs of two norms, queries, outputs, and keys and values as often as they are read."""
+    on_gpu, on_cpu = (Way(lora=True, bf16=True, products=2, device=device) for device in ("cuda", "cpu"))
+    layer = 2 * (100 * 2 * 8 + 100 * 2 * 8 + 100 * 2 * 8)
+    assert update(SMALL, on_cpu, WORK, 2) - update(SMALL, on_gpu, WORK, 2) == 1.5 * layer
+
+
 def test_less_is_needed_with_what_saves_memory():
     shape, work = Shape.of(QWEN), Work(8192, 8192, 6144, 64, 1024)
     whole = peak(shape, Way(), work)
