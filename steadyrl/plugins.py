@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from steadyrl.errors import ConfigError, MissingExtraError
+from steadyrl.errors import ConfigError, MissingExtraError, SteadyError
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "algorithm": {
@@ -179,8 +179,11 @@ def _import(kind: str, path: str) -> Any:
                 f"installed); expected {_expected(kind)}"
             ) from error
         raise _missing(error, module_name) from error
-    except (ImportError, SyntaxError) as error:
-        raise ConfigError(f"'{path}': the module '{module_name}' cannot be imported ({error}); fix it") from error
+    except SteadyError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"'{path}': the module '{module_name}' cannot be imported ({what}); fix it") from error
     if not colon:
         return module
     if not hasattr(module, attribute):

@@ -75,6 +75,14 @@ def test_a_module_with_a_syntax_error_is_named_with_the_line(here):
     assert "broken_here.py, line 2" in message
 
 
+@pytest.mark.parametrize("line", ["raise RuntimeError('no GPU')", "import sys; sys.exit('no GPU')"])
+def test_a_module_that_fails_when_it_is_imported_is_refused(here, line):
+    name = f"fails_here_{len(line)}"
+    (here / f"{name}.py").write_text(line)
+    assert f"the module '{name}' cannot be imported (" in (message := refusal("reward", f"{name}:f"))
+    assert "no GPU" in message
+
+
 def test_a_module_that_imports_a_name_that_is_none_is_refused(here):
     (here / "wrong_here.py").write_text("from math import cosinus\n")
     assert "cannot import name 'cosinus' from 'math'" in refusal("reward", "wrong_here:f")

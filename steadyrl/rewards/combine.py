@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -198,7 +199,16 @@ def _adapt(name: str, function: Callable[..., Any], max_steps: int) -> BatchRewa
     """Bring a function to one call for all rollouts, by whose trainer's arguments it takes."""
     if is_for_trl(function):
         return from_trl(name, function, max_steps)
-    return per_rollout(name, from_verl(name, function) if is_for_verl(function) else function)
+    if is_for_verl(function):
+        return per_rollout(name, from_verl(name, function))
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"the reward '{name}' cannot be called with (problem, rollout): {error}; expected a function of these two, "
+            "or one that takes TRL's 'completions' or verl's 'solution_str'"
+        ) from error
+    return per_rollout(name, function)
 
 
 def _short(name: str) -> str:

@@ -67,7 +67,7 @@ def per_rollout(name: str, function: AnyRewardFn) -> BatchReward:
 def _call(function: AnyRewardFn, problem: Problem, rollout: Rollout) -> Any:
     try:
         return function(problem, rollout)
-    except Exception as error:  # the rollout boundary: user code may raise anything
+    except (Exception, SystemExit) as error:  # the rollout boundary: user code may raise anything
         return error
 
 
@@ -116,7 +116,11 @@ def _known(name: str, parts: Mapping[str, float]) -> dict[str, float]:
 
 def _number(name: str, value: object) -> float:
     try:
+        if isinstance(value, str):  # float() would read "1.0"
+            raise TypeError("text")
         return float(value)  # type: ignore[arg-type]  # whatever a user's function returned
+    except OverflowError:  # an int that no float holds
+        return math.inf
     except (TypeError, ValueError) as error:
         raise DataError(
             f"the reward '{name}' returned {value!r} ({type(value).__name__}); expected a number, a dict or None"

@@ -94,7 +94,7 @@ def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> Bat
             given = {key: value for key, value in given.items() if key in parameters}
         try:
             values = list(_called(function, given))
-        except Exception as error:  # the rollout boundary: user code may raise anything
+        except (Exception, SystemExit) as error:  # the rollout boundary: user code may raise anything
             reason = raised_reason(name, error)
             log.warning("%d rollouts unscored; %s", len(pairs), reason)
             return [Score(None, unscored=reason) for _ in pairs]

@@ -32,6 +32,14 @@ log = logging.getLogger(__name__)
 
 # 64 bits: among ten million files of a million prompts, fewer than one has a collision.
 _ID_DIGITS = 16
+# Roles of messages, as an error speaks of them.
+_ROLES = {
+    "system": "a system",
+    "developer": "a developer",
+    "user": "the user's",
+    "assistant": "an assistant's",
+    "tool": "a tool's",
+}
 
 
 class PromptsTask:
@@ -191,8 +199,9 @@ def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tu
     if not isinstance(value, list):
         raise DataError(f"{where} is {kind_of(value)}; expected text in quotes, or a list of messages")
     messages = tuple(_message(message, where) for message in value)
-    if not messages or messages[-1]["role"] == "assistant":
-        ends = "ends with an assistant's message" if messages else "has no message"
+    last = messages[-1]["role"] if messages else ""
+    if last in ("", "assistant", "system"):
+        ends = f"ends with {_ROLES[last]} message" if last else "has no message"
         raise DataError(f"{where} {ends}; expected the user's last, and a known answer in task.args.gold_column")
     return _filled(conversation_text(messages), where), messages
 
@@ -202,6 +211,8 @@ def _message(message: Any, where: str) -> Message:
         raise DataError(
             f"{where} holds {kind_of(message)} where a message is expected: an object with role and content"
         )
+    if message["role"] not in _ROLES:
+        raise DataError(f"{where} holds the role '{message['role']:.40}'; expected one of {', '.join(_ROLES)}")
     if message.get("tool_calls"):
         raise DataError(f"{where} holds a call of a tool; expected messages of text alone")
     content = message.get("content")
@@ -210,8 +221,9 @@ def _message(message: Any, where: str) -> Message:
         if not isinstance(part, Mapping) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, Mapping) else kind_of(part)
             raise DataError(f"{where} holds a message with a part of the type '{kind}'; expected text alone")
-    text = "".join(part["text"] for part in parts) if parts else content
-    return {"role": message["role"], "content": checked_text(text, f"{where}: a message's content")}
+    whole = f"{where}: a message's content"
+    text = "".join(checked_text(part.get("text"), whole) for part in parts) if parts else content
+    return {"role": message["role"], "content": checked_text(text, whole)}
 
 
 def _filled(value: object, where: str) -> str:

@@ -90,7 +90,7 @@ def test_an_unknown_part_of_weight_zero_does_no_harm():
     assert [r.parts for r in found] == [{"part": 1.0}, {"part": 1.0, "maybe": 3.0}]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, Score(math.nan), {"part": -math.inf}])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 10**400, Score(math.nan), {"part": -math.inf}])
 def test_a_number_that_is_not_finite_is_unscored(value):
     score = as_score("part", value)
     assert score.value is None
@@ -141,7 +141,7 @@ def test_a_dict_without_the_rewards_own_name_is_refused():
 
 @pytest.mark.parametrize(
     ("value", "got"),
-    [("good", "'good' (str)"), ([1.0], "[1.0] (list)"), ({"part": 1.0, "hits": "many"}, "'many' (str)")],
+    [("1.0", "'1.0' (str)"), ([1.0], "[1.0] (list)"), ({"part": 1.0, "hits": "many"}, "'many' (str)")],
 )
 def test_what_is_no_number_is_refused(value, got):
     with pytest.raises(DataError) as caught:
@@ -213,6 +213,23 @@ def test_what_is_no_function_is_refused(users_module):
     module = users_module("users_constants", "WEIGHT = 5\n")
     with pytest.raises(ConfigError, match="'users_constants:WEIGHT' is 5; expected a function"):
         make_terms({f"{module}:WEIGHT": 1.0}, OneRewardTask("", ()))
+
+
+@pytest.mark.parametrize("line", ["def f():", "def f(a, b, c):", "class f:"])
+def test_what_does_not_take_a_problem_and_a_rollout_is_refused_before_it_is_called(users_module, line):
+    module = users_module(
+        "users_" + line.strip(":").replace(" ", "_").partition("(")[0] + str(len(line)), f"{line}\n    pass\n"
+    )
+    with pytest.raises(ConfigError, match=r"the reward 'f' cannot be called with \(problem, rollout\)"):
+        make_terms({f"{module}:f": 1.0}, OneRewardTask("", ()))
+
+
+def test_a_reward_that_ends_python_leaves_its_rollout_unscored():
+    def leaves(problem, rollout):
+        raise SystemExit(3)
+
+    (rollout,) = scored([group("a")], term(leaves))
+    assert rollout.unscored == "part raised SystemExit: 3"
 
 
 class Preparing:

@@ -123,6 +123,18 @@ def test_a_missing_file_is_named(tmp_path, hundred):
         ('{"prompt": [{"role": "user"}]}\n', "'prompt': a message's content is null; expected text in quotes"),
         ('{"prompt": [{"role": "user", "content": " "}]}\n', "'prompt' is empty"),
         ('{"prompt": [{"role": "user", "content": [{"type": "image"}]}]}\n', "'prompt' holds a message with a part of"),
+        (
+            '{"prompt": [{"role": "user", "content": [{"type": "text"}]}]}\n',
+            "'prompt': a message's content is null; expected text in quotes",
+        ),
+        (
+            '{"prompt": [{"role": "robot", "content": "b"}]}\n',
+            "'prompt' holds the role 'robot'; expected one of system, developer, user, assistant, tool",
+        ),
+        (
+            '{"prompt": [{"role": "system", "content": "b"}]}\n',
+            "'prompt' ends with a system message; expected the user's",
+        ),
         ('{"prompt": [{"role": "user", "content": "b", "tool_calls": [1]}]}\n', "'prompt' holds a call of a tool"),
         ('{"prompt": [{"role": "assistant", "content": "b"}]}\n', "'prompt' ends with an assistant's message"),
         ('{"prompt": "b", "id": 2.5}\n', "'id' is a number; expected text in quotes"),
