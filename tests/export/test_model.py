@@ -96,8 +96,9 @@ def test_an_adapter_without_its_base_model_is_refused_and_leaves_nothing(trained
     folder, hidden = tiny_models["llama"], tmp_path / "hidden"
     folder.rename(hidden)
     try:
-        with pytest.raises(ModelError, match="there is no model folder"):
-            export(run, tmp_path / "model", merge=True)
+        for merge in (True, False):
+            with pytest.raises(ModelError, match="there is no model folder"):
+                export(run, tmp_path / "model", merge=merge)
     finally:
         hidden.rename(folder)
     assert not list(tmp_path.glob("model*"))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steadyrl.backends.huggingface.folder import BASE_MODEL, open_folder, reading
+from steadyrl.backends.huggingface.folder import BASE_MODEL, check_files, open_folder, reading
 from steadyrl.backends.huggingface.portable import POLICY, check_readable
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.config import Config
@@ -42,13 +42,15 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
 
     Raises:
         CheckpointError: The checkpoint is damaged.
-        ModelError: The base model of an adapter cannot be loaded or merged.
+        ModelError: The base model of an adapter is not there, or cannot be loaded or merged.
         OSError: The folder cannot be written.
     """
     section, policy = config.model, checkpoint / POLICY
     for file in policy.glob("*.safetensors"):
         check_readable(file)
     base = str(BASE_MODEL) if section.path == "base" else section.path
+    if section.lora_rank:
+        check_files(base)
     merging = merged if section.lora_rank else None
     if merging is not None:
         _refuse_quantised(section)
@@ -98,7 +100,7 @@ def _write_copy(section: ModelSection, policy: Path, folder: Path, model: str) -
             ends = transformers.GenerationConfig.from_pretrained(model).eos_token_id
         except OSError:  # many models have none
             ends = None
-    return HFTokenizer(hf, section, ends if isinstance(ends, list) else [] if ends is None else [ends])
+    return HFTokenizer(hf, section, ends)
 
 
 def _generation(sampling: SamplingSection, tokenizer: HFTokenizer) -> Any:

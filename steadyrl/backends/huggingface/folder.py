@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from steadyrl.errors import ModelError
 from steadyrl.plugins import require
@@ -25,10 +25,24 @@ READING_ERRORS = (
     OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError,
     RuntimeError, SafetensorError, StrictDataclassError, jinja2.TemplateError,
 )  # fmt: skip
-_JUDGES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")
+_OTHERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel", "ForMaskedLM")
 _LONGEST = 300  # characters of an error of transformers that are shown
 _TOKENIZERS, _VOCABULARIES = ("tokenizer", "vocab", "merges"), {".model", ".tiktoken"}  # how their files are called
-_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
+_INDEX = "model.safetensors.index.json"
+_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _INDEX)
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
+# What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
+_SAID = {
+    "trust_remote_code": "it needs Python code that the folder brings along (auto_map); if you trust that code as your "
+    "own, set model.trust_remote_code = true",
+    "Unrecognized configuration class": "transformers knows no causal language model of this type; expected one, as "
+    "Llama, Qwen and SmolLM are",
+    "does not recognize this architecture": "this transformers does not know the model_type in config.json; upgrade "
+    "transformers, or take a model that it knows",
+    "ignore_mismatched_sizes": "its weights have other shapes than config.json says; expected both of one model",
+    "Couldn't instantiate the backend tokenizer": "its tokenizer is not whole; expected tokenizer.json, as it lies "
+    "beside the model's weights",
+}
 
 
 def open_folder(section: ModelSection) -> tuple[str, Any]:
@@ -38,14 +52,24 @@ def open_folder(section: ModelSection) -> tuple[str, Any]:
         ModelError: The folder is missing, damaged, or of a kind that cannot be trained.
     """
     path = str(BASE_MODEL) if section.path == "base" else section.path
-    _check_files(path)
+    check_files(path)
+    transformers = require("transformers")
     with reading(section.path):
-        config = require("transformers").AutoConfig.from_pretrained(path, trust_remote_code=section.trust_remote_code)
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=section.trust_remote_code)
         text = config.get_text_config()
         _check_numbers(text, section.path)
-    judges = [name for name in config.architectures or () if name.endswith(_JUDGES)]
-    if judges:  # their body would load as a policy's where input and output embeddings are one
-        raise ModelError(f"model.path = '{section.path}' is a {judges[0]}; expected a causal language model")
+        if (reach := context_length(config)) is not None and reach < 1:
+            raise ModelError(
+                f"'{section.path}/config.json' gives positions for {reach} tokens; expected max_position_embeddings "
+                "and the factor of its rope scaling above 0"
+            )
+        if transformers.utils.find_adapter_config_file(path):  # on the hub; transformers would put it into the model
+            raise _adapter(section.path)
+    others = [name for name in config.architectures or () if name.endswith(_OTHERS)]
+    if others:  # their body would load as a policy's where input and output embeddings are one
+        raise ModelError(f"model.path = '{section.path}' is a {others[0]}; expected a causal language model")
+    if Path(path).is_dir():
+        _check_weights(Path(path), getattr(config, "quantization_config", None) is not None)
     if getattr(config, "auto_map", None):
         runs = "it is run, for model.trust_remote_code is true" if section.trust_remote_code else "it is not run"
         log.warning("model.path = '%s' brings its own Python code (auto_map); %s", section.path, runs)
@@ -72,11 +96,9 @@ def reading(path: str) -> Iterator[None]:
         if not isinstance(error, READING_ERRORS) and type(error) is not Exception:  # tokenizers raises bare ones
             raise
         first = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
-        if "trust_remote_code" in str(error):
-            first = (
-                "it needs Python code that the folder brings along (auto_map); if you trust that code as your own, set "
-                "model.trust_remote_code = true"
-            )
+        if isinstance(error, KeyError):
+            first = f"transformers looked for {first} and found nothing of that name" if " " not in first else first
+        first = next((said for part, said in _SAID.items() if part in str(error)), first)
         raise ModelError(f"model.path = '{path}' cannot be loaded: {first}") from error
     finally:
         logging_of.set_verbosity(before)
@@ -128,7 +150,12 @@ def _check_numbers(text: Any, path: str) -> None:
         )
 
 
-def _check_files(path: str) -> None:
+def check_files(path: str) -> None:
+    """Refuse a folder that lacks something, or holds something that is no model, by the names of its files.
+
+    Raises:
+        ModelError: It does.
+    """
     folder = Path(path)
     if not folder.exists():
         if path.startswith((".", "/", "~")) or path.count("/") != 1:
@@ -139,18 +166,60 @@ def _check_files(path: str) -> None:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # a line for every retry helps nobody
         log.warning("model.path = '%s' is no folder here; looking it up on the Hugging Face hub", path)
         return
+    if (folder / "adapter_config.json").is_file():
+        raise _adapter(path)
     if not (folder / "config.json").is_file():
         found = "it has no config.json"
         if folder.suffix == ".gguf" or any(folder.glob("*.gguf")):
             found = "GGUF is not read; expected the folder in Hugging Face layout that the file was made from"
         raise ModelError(f"'{path}' is not a model folder: {found}")
-    if not any(folder.glob("*.safetensors")):
+    if not any((folder / name).is_file() for name in ("model.safetensors", _INDEX)):
         raise ModelError(f"'{path}' holds no weights: expected model.safetensors (other formats are not read)")
     if not any(file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES for file in folder.iterdir()):
         raise ModelError(f"'{path}' holds no tokenizer: expected tokenizer.json, as it lies beside the model's weights")
     for name in _FILES:
         if (folder / name).is_file():
             _check_object(folder / name)
+
+
+def _adapter(path: str) -> ModelError:
+    return ModelError(
+        f"'{path}' holds an adapter (adapter_config.json), and model.path takes a whole model; merge the adapter into "
+        "its model first: `steadyrl export RUN --merge` if steadyrl trained it, merge_and_unload() of PEFT if not"
+    )
+
+
+def _check_weights(folder: Path, quantised: bool) -> None:
+    """Refuse weights that are not all there; of each file only the table at its beginning is read."""
+    names = ["model.safetensors"]
+    if not (folder / names[0]).is_file():
+        map_ = json.loads((folder / _INDEX).read_text(encoding="utf-8")).get("weight_map")
+        if not isinstance(map_, dict) or not map_ or not all(isinstance(name, str) for name in map_.values()):
+            raise ModelError(
+                f"'{folder / _INDEX}' has no 'weight_map' from the weights to their files; download it again"
+            )
+        names = sorted(set(map_.values()))
+    lacking = [name for name in names if not (folder / name).is_file()]
+    if lacking:
+        raise ModelError(
+            f"'{folder}' lacks {len(lacking)} of the {len(names)} files that {_INDEX} names, such as {lacking[0]}; "
+            "download them too"
+        )
+    for file in (folder / name for name in names):
+        try:
+            with safe_open(file, "np") as weights:
+                kinds = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            with file.open("rb") as opened:
+                pointer = opened.read(7) == b"version"
+            cure = "it is a pointer of Git LFS: run `git lfs pull`" if pointer else "download it again"
+            raise ModelError(f"'{file}' is damaged or cut short ({error}); {cure}") from error
+        odd = [name for name, kind in kinds.items() if name.endswith(".weight") and kind not in _FLOATS]
+        if odd and not quantised:
+            raise ModelError(
+                f"'{file}' holds {odd[0]} as {kinds[odd[0]]}, and config.json has no quantization_config that says "
+                "what it means; expected floating-point weights"
+            )
 
 
 def _check_object(file: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
@@ -12,11 +14,14 @@ from steadyrl.errors import ModelError
 from steadyrl.sections import ModelSection
 from steadyrl.types import Message, plain_text
 
+log = logging.getLogger(__name__)
+
 _MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
 # What templates raise: their own errors, and those of the Python methods that they call.
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
+_SPECIAL = re.compile(r"<\|[^|<>\s]+\|>")  # how most families write the marks of a turn
 
 
 class HFTokenizer:
@@ -25,29 +30,29 @@ class HFTokenizer:
     Args:
         tokenizer: Of transformers.
         section: Whether the chat template is used, with which arguments, and the messages before every prompt.
-        stated_ends: End tokens that the model's generation config states.
+        stated_ends: What the model's generation config states as its end tokens: a number, a list of them, or None.
         vocabulary: Rows of the model's embedding.
 
     Raises:
-        ModelError: The chat template fails, nothing names an end token, words have no row in the embedding, or the
-            end tokens that the model states are ordinary words.
+        ModelError: The chat template fails or leaves a message out, nothing names an end token, words have no row in
+            the embedding, or the end tokens that the model states are ordinary words or no tokens at all.
     """
 
-    def __init__(
-        self, tokenizer: Any, section: ModelSection, stated_ends: Iterable[int] = (), vocabulary: int = 1 << 31
-    ):
+    def __init__(self, tokenizer: Any, section: ModelSection, stated_ends: Any = None, vocabulary: int = 1 << 31):
         self.hf, self._vocabulary = tokenizer, vocabulary
         self._chat = section.chat_template == "auto" and bool(tokenizer.chat_template)
         self._template_args = section.template_args
         self._before = [message.model_dump() for message in section.messages_before]
+        self._written: set[tuple[str, ...]] = set()  # roles of whose messages the template leaves none out
         self._check_vocabulary()
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
             self.encode_prompt("?")  # a template that fails is reported before anything is paid
+            self._doubt_template()
             turn_end = self._end_of_turn()
             own = own if turn_end is None else [turn_end, *own]
-        stated = self._checked_ends(list(stated_ends))
-        ends = list(dict.fromkeys([*own, *stated]))
+        stated = self._checked_ends(stated_ends)
+        ends = [id for id in dict.fromkeys([*own, *stated]) if 0 <= id < vocabulary]
         if not ends:
             raise ModelError(
                 "the model's tokenizer names no end-of-sequence token, so that no completion could end; set "
@@ -55,7 +60,8 @@ class HFTokenizer:
             )
         self.end_id, self.end_ids = ends[0], tuple(ends)
         # Padding is masked everywhere; without a pad token of its own any id serves.
-        self.pad_id = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.end_id)
+        pad = tokenizer.pad_token_id
+        self.pad_id = int(pad) if pad is not None and pad < vocabulary else self.end_id
 
     def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
         """Return [P] int32 ids; with a chat template a text is one user message.
@@ -68,6 +74,7 @@ class HFTokenizer:
         before = [message for message in self._before if not (own_system and message["role"] == "system")]
         messages = [*messages[:own_system], *before, *messages[own_system:]]
         if self._chat:
+            self._require_all(messages)
             # Text first, then ids: the template writes its own special tokens, a second set must not be added.
             ids = self._ids(self._templated(messages, add_generation_prompt=True))
         else:
@@ -99,24 +106,65 @@ class HFTokenizer:
     def _check_vocabulary(self) -> None:
         """Refuse a tokenizer of another model; special tokens past the embedding are no words (Gemma 3 has one)."""
         special = {id for id, token in self.hf.added_tokens_decoder.items() if token.special}
-        most = max((id for id in self.hf.get_vocab().values() if id not in special), default=0)
+        most = max((id for id in self.hf.get_vocab().values() if id not in special), default=None)
+        if most is None:
+            raise ModelError("the tokenizer knows no words; expected the tokenizer that the model was trained with")
         if most >= self._vocabulary:
             raise ModelError(
                 f"the tokenizer knows words with ids up to {most}, and the model's embedding has {self._vocabulary} "
                 "rows; expected the tokenizer that the model was trained with"
             )
 
-    def _checked_ends(self, stated: list[int]) -> list[int]:
-        """Return the end tokens that a model states; refuse a tokenizer to which all of them are ordinary words."""
-        special = {*self.hf.added_tokens_decoder, *self.hf.all_special_ids}
-        words = [self.hf.convert_ids_to_tokens(id) for id in stated if id not in special and id < len(self.hf)]
-        if words and len(words) == len(stated):
+    def _checked_ends(self, stated: Any) -> list[int]:
+        """Return the end tokens that a model states; refuse ids without a token, or all of which are ordinary words."""
+        ids: list[int] = stated if isinstance(stated, list) else [] if stated is None else [stated]
+        expected = (
+            "expected the tokenizer that the model was trained with, or another eos_token_id in generation_config.json"
+        )
+        wrong = [id for id in ids if type(id) is not int]
+        if wrong or (ids and not any(0 <= id < self._vocabulary for id in ids)):
             raise ModelError(
-                f"the model states that its texts end with the token {stated[0]}, which is the ordinary word "
-                f"{words[0]!r} of the tokenizer; expected the tokenizer that the model was trained with, or another "
-                "eos_token_id in generation_config.json"
+                f"the model states that its texts end with the token {(wrong or ids)[0]!r:.40}, which is no id below "
+                f"{self._vocabulary}, the rows of its embedding; {expected}"
             )
-        return stated
+        special = {*self.hf.added_tokens_decoder, *self.hf.all_special_ids}
+        words = [self.hf.convert_ids_to_tokens(id) for id in ids if id not in special and 0 <= id < len(self.hf)]
+        if words and len(words) == len(ids):
+            raise ModelError(
+                f"the model states that its texts end with the token {ids[0]}, which is the ordinary word "
+                f"{words[0]!r} of the tokenizer; {expected}"
+            )
+        return ids
+
+    def _require_all(self, messages: Sequence[Message]) -> None:
+        """Refuse a chat template that leaves out what a message says; each order of roles is looked at once."""
+        roles = tuple(message["role"] for message in messages)
+        if roles in self._written:
+            return
+        marks = [f"{_MARK}{place}{_MARK}" for place in range(len(roles))]
+        talk: list[Message] = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+        text = self._templated(talk, add_generation_prompt=True)
+        for place, mark in enumerate(marks):
+            if mark not in text:
+                raise ModelError(
+                    f"the model's chat template leaves out what message {place + 1} of the roles {', '.join(roles)} "
+                    "says; leave such messages out, correct the template, or set model.chat_template = 'never'"
+                )
+        self._written.add(roles)
+
+    def _doubt_template(self) -> None:
+        """Warn of what looks like another model's template, and of arguments that the template does not know."""
+        source = str(self.hf.chat_template)
+        for name in self._template_args:
+            if name not in source:
+                log.warning("model.template_args: the model's chat template does not know '%s'", name)
+        text = self._templated([{"role": "user", "content": "?"}], add_generation_prompt=True)
+        odd = [mark for mark in dict.fromkeys(_SPECIAL.findall(text)) if len(self._ids(mark)) > 1]
+        if odd:
+            log.warning(
+                "the model's chat template writes %s, which is no token of its own to the tokenizer but ordinary text; "
+                "if the template is another model's, set model.chat_template = 'never'", ", ".join(odd[:3]),
+            )  # fmt: skip
 
     def _array(self, ids: Sequence[int]) -> np.ndarray:
         if max(ids, default=0) >= self._vocabulary:
@@ -162,6 +210,6 @@ class HFTokenizer:
         except _TEMPLATE_ERRORS as error:
             raise ModelError(
                 f"the model's chat template fails on the roles {', '.join(turn['role'] for turn in talk)}: {error}; "
-                "correct its chat_template.jinja, or set model.chat_template = 'never'"
+                "correct its chat_template.jinja or model.template_args, or set model.chat_template = 'never'"
             ) from error
         return text

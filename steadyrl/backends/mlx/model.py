@@ -144,14 +144,11 @@ def _read(source: Path, config: Any) -> nn.Module:
     return net
 
 
-def _stated_ends(source: Path, config: Any) -> list[int]:
+def _stated_ends(source: Path, config: Any) -> Any:
     """Return the end tokens that the generation config states, or where there is none the model's config."""
     file = source / "generation_config.json"
     stated = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
-    stated = getattr(config, "eos_token_id", None) if stated is None else stated
-    if stated is None:
-        return []
-    return [int(id) for id in (stated if isinstance(stated, list) else [stated])]
+    return getattr(config, "eos_token_id", None) if stated is None else stated
 
 
 def _reach(config: Any) -> int | None:

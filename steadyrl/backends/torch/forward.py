@@ -97,6 +97,8 @@ def pads(parts: Parts, kind: str) -> bool:
     for padding in (3, 0):
         try:
             right, problem = _compare(parts, padding)
+        except ModelError:
+            raise
         except READING_ERRORS as error:
             problem = f"{type(error).__name__}: {str(error).strip()[:120]}"
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ from torch import nn
 from steadyrl.backends.huggingface.folder import READING_ERRORS, open_folder, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
+from steadyrl.backends.torch.agree import require_finite
 from steadyrl.backends.torch.quantized import in_four_bits, keep_layout
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
 from steadyrl.sections import ModelSection
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,17 @@ def load_model(
             path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted,
             **more,
         )  # fmt: skip
-        ends = _stated_ends(model)
+        ends = model.generation_config.eos_token_id
     if found["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
             f"model.path = '{section.path}' lacks weights: {', '.join(sorted(found['missing_keys'])[:3])}; expected a "
             "whole causal language model"
         )
+    if unused := sorted(found["unexpected_keys"]):
+        log.warning(
+            "model.path = '%s': %d weights are left out, for config.json has no place for them (%s); see that it is "
+            "the config.json of these weights", section.path, len(unused), ", ".join(unused[:3]),
+        )  # fmt: skip
     rows = model.get_input_embeddings().weight.shape[0]
     if quantize == "none":
         model = model.to(device).eval()
@@ -113,6 +122,7 @@ def split_head(model: Any) -> Parts:
         raise ModelError(
             f"the model type '{kind}' cannot be read as hidden states and one linear layer: {str(error)[:200]}"
         ) from error
+    require_finite(whole)
     scale = 1.0
     if whole.shape == parts.shape and not _alike(whole, parts) and getattr(head, "bias", None) is None:
         scale = float((whole * parts).sum() / (parts * parts).sum())
@@ -127,11 +137,3 @@ def split_head(model: Any) -> Parts:
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-3, atol=1e-4)
-
-
-def _stated_ends(model: Any) -> list[int]:
-    """Return the end tokens of a model's generation config: a number, a list, or none."""
-    stated = model.generation_config.eos_token_id
-    if stated is None:
-        return []
-    return [int(id) for id in (stated if isinstance(stated, list) else [stated])]

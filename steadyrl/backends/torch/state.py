@@ -90,13 +90,21 @@ def load_policy(folder: Path, model: Any, lora: bool) -> None:
     probe.check(folder, model)
 
 
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
 def _copy_policy(folder: Path, model: Any, lora: bool) -> None:
     if lora:
         from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
         adapter = load_tensors(folder / "adapter_model.safetensors")
-        if set(adapter) != set(get_peft_model_state_dict(model)):  # peft would leave the others as they are
-            raise CheckpointError(f"'{folder}' does not fit the model: other adapter matrices than this run trains")
+        own = get_peft_model_state_dict(model)
+        if _shapes(adapter) != _shapes(own):  # peft would leave the others as they are
+            raise CheckpointError(
+                f"'{folder}' does not fit the model: other adapter matrices than this run trains; restore the "
+                "run's adapter, whose model.lora_rank and model.lora_targets stand in its config.toml"
+            )
         set_peft_model_state_dict(model, adapter)
         return
     files = weight_files(folder)

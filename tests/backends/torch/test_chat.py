@@ -126,3 +126,44 @@ def test_a_config_file_holds_messages_and_arguments(tmp_path):
     settings = config.load(path)
     assert config.resolve(config.dump(settings)) == settings
     assert settings.model.messages_before[0].content == "x"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{# nothing #}",
+        " \n ",
+        "<user><eos><bot>",
+        "{% for m in messages %}{{ m.text }}<eos>{% endfor %}",
+        "{% if not add_generation_prompt %}{{ messages[0].content }}{% endif %}",
+    ],
+)
+def test_a_template_that_leaves_the_question_out_is_refused(opened, template):
+    with pytest.raises(ModelError, match="leaves out what message 1 of the roles user says"):
+        opened(template=template)
+
+
+def test_a_template_that_drops_system_messages_is_refused_for_prompts_that_have_one(opened):
+    dropping = "{% for m in messages if m.role != 'system' %}" + TEMPLATE.partition("%}")[2]
+    assert text(opened(template=dropping), "the dog") == "<user>the dog<eos><bot>"
+    with pytest.raises(ModelError, match="leaves out what message 1 of the roles system, user says"):
+        opened(template=dropping, messages_before=[SYSTEM])
+
+
+def test_marks_that_are_no_tokens_and_arguments_without_a_place_are_told(opened, caplog):
+    foreign = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    opened(template=foreign, template_args={"thinkin": True})
+    assert "writes <|im_start|>, <|im_end|>, which is no token of its own" in caplog.text
+    assert "does not know 'thinkin'" in caplog.text
+    caplog.clear()
+    opened(template_args={"thinking": True})
+    assert not caplog.text
+
+
+def test_a_tokenizer_without_words_is_refused_and_a_pad_beyond_the_rows_is_not_used(tiny_models):
+    hf = transformers.AutoTokenizer.from_pretrained(tiny_models["llama"])
+    hf.add_special_tokens({"pad_token": "<new>"})
+    assert HFTokenizer(hf, ModelSection(), None, 60).pad_id == 1
+    hf.get_vocab = lambda: {"<eos>": 1}
+    with pytest.raises(ModelError, match="knows no words"):
+        HFTokenizer(hf, ModelSection(), None, 60)
