@@ -66,7 +66,7 @@ def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = T
     if not panels:
         return None
     with drawing():
-        columns = min(3, len(panels))
+        columns = 2 if len(panels) == 4 else min(3, len(panels))
         rows = -(-len(panels) // columns)
         figure = Figure(figsize=(plots.WIDTH_INCHES, ROW_INCHES * rows + 0.35))
         grid = figure.subplots(rows, columns, squeeze=False)

@@ -309,7 +309,10 @@ def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """Return the settings that differ, by dotted key; the seed and the folder do not count."""
-    first, second = flat(configs.dump(before)), flat(configs.dump(after))
+    # A table without entries is no setting: that its entries went is said of each.
+    first, second = (
+        {key: value for key, value in flat(configs.dump(one)).items() if value != {}} for one in (before, after)
+    )
     return {
         key: (first.get(key), second.get(key))
         for key in {**first, **second}
