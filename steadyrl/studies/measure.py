@@ -13,7 +13,7 @@ from steadyrl.studies.plan import Rule, Stop, Take
 
 WINDOWS = 10  # a run is cut into so many windows, each pooled
 LEAST_BEFORE, MOST_BEFORE = 5, 100  # steps that make the level before a spike; the doctor's check takes as many
-_HELDOUT = ("before/", "after/")
+HELDOUT = ("before", "after")  # of evaluations: what stands before the slash in the name of a number
 _MINUS = " - "
 _ERROR = "_se"  # the name of a metric's standard error
 
@@ -29,8 +29,8 @@ def measure(run: RunDir, records: Sequence[Mapping[str, Any]], metric: str, take
         take: What is made of the curve; of an evaluation only "last" and "gain" (after - before).
         rule: Says how many steps "last" and "first" average.
     """
-    if metric.startswith(_HELDOUT):
-        when, _, part = metric.partition("/")
+    when, _, part = metric.partition("/")
+    if when in HELDOUT:
         now = heldout_mean(run, when, part)
         if take != "gain":
             return now

@@ -17,6 +17,7 @@ from typing import Any
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir, read_json
+from steadyrl.studies.measure import HELDOUT, heldout_mean
 from steadyrl.web.folder import Folder, Place
 from steadyrl.web.overview import Row, last_records, row
 
@@ -117,7 +118,9 @@ def _head(folder: Folder, study: Study) -> dict[str, Any]:
         "seeds": planned,
         "seeds_of": {arm: [seed for seed in planned if (arm, seed) in study.runs] for arm in arms},
         "states": states,
-        "done": sum(state in ("finished", "ended by a rule") for state in states.values()),
+        "done": sum(  # a warm start is no experiment
+            state in ("finished", "ended by a rule") for (arm, _), state in states.items() if arm in told or not told
+        ),
         "running": sum(state == "running" for state in states.values()),
         "total": len(told) * len(seeds) if told and seeds else None,
         "verdicts": [(word, verdicts[word]) for word in VERDICTS if verdicts[word]],
@@ -158,16 +161,26 @@ def _cell(study: Study, head: Mapping[str, Any], arm: str, seed: int) -> dict[st
     if place is None:
         return {"seed": seed, "run": None}
     found: Row = head["run_rows"][arm, seed]
-    last = last_records(RunDir(place.path).metrics_file, 1)
     return {
         "seed": seed,
         "run": place.id,
         "state": head["states"][arm, seed],
         "step": found.step,
         "steps": found.steps,
-        "value": known(last[-1].get(head["metric"])) if last else None,
+        "value": _newest_value(RunDir(place.path), head["metric"]),
         "finding": found.finding,
     }
+
+
+def _newest_value(run: RunDir, metric: str) -> float | None:
+    when, _, part = metric.partition("/")
+    if when not in HELDOUT:
+        last = last_records(run.metrics_file, 1)
+        return known(last[-1].get(metric)) if last else None
+    try:
+        return heldout_mean(run, when, part)
+    except RunError:
+        return None  # an evaluation that cannot be read is none
 
 
 def _state(summary: Mapping[str, Any], arm: str, seed: int, found: Row) -> str:

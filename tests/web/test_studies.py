@@ -76,6 +76,22 @@ def test_a_study_shows_each_run_of_each_experiment_and_what_was_changed(tmp_path
     assert "<html" not in ask(create(tmp_path), "/study/rates?part=1").text
 
 
+def test_a_study_of_a_heldout_metric_shows_its_mean_and_counts_no_warm_start(tmp_path):
+    study = make_study(tmp_path / "rates")
+    write_json(study / "plan.json", {**json.loads((study / "plan.json").read_text()), "metric": "after/metric"})
+    make_run(study / "runs" / "warm-start-s0-44444444" / "20260101-0000-warm")
+    for key, line in (
+        (KEYS[0], '{"problem": "a", "answers": {"sampled": {"metric": 0.625}}}\n'),
+        (KEYS[1], "damaged\n{}\n"),
+    ):
+        file = study / "runs" / key / f"20260101-0000-{key}" / "evaluations" / "after.jsonl"
+        file.parent.mkdir()
+        file.write_text(line)
+    text = ask(create(tmp_path), "/study/rates").text
+    assert text.count(">0.625</a>") == 1
+    assert '<progress max="4" value="2"' in text
+
+
 def test_the_verdicts_are_those_of_the_report(tmp_path):
     study = make_study(tmp_path / "rates")
     make_report(study)
