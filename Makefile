@@ -11,7 +11,8 @@ VENV ?= $(if $(filter mlx,$(BACKEND)),.venv-mlx,.venv)
 # More arguments for pip, for example an index with CPU builds of torch: PIP_ARGS="--extra-index-url https://..."
 PIP_ARGS ?=
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
+# Python compiles what it imports; compiling all of every package would take a minute.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 EVERYTHING := torch,test,code,browse,web,data
