@@ -37,7 +37,7 @@ import any_rate  # noqa: E402 (it is found only after the line above)
 
 TOY_RATES = tuple(float(10.0**exponent) for exponent in np.arange(-4.0, 1.01, 0.25))
 TOY_SEEDS = (0, 1, 2, 3, 4)
-ADAPTERS = {"adapter": ("base", 40), "smollm2": ("models/smollm2", 12)}  # model and steps
+ADAPTERS = {"adapter": ("base", 30), "smollm2": ("models/smollm2", 12)}  # model and steps
 REAL_RATES = tuple(float(10.0**exponent) for exponent in np.arange(-5.0, -0.99, 0.5))
 REAL_SEEDS = (0, 1, 2)
 SHARE, OFF = 0.1, 1e-3  # of the grid's samples; the start, as a share of the grid's best rate
@@ -71,15 +71,13 @@ def toy(folder: Path) -> Config:
 
 
 def adapter(folder: Path, model: str, steps: int) -> Config:
-    """Return the settings of a LoRA adapter that learns to answer in few words, with GRPO."""
+    """Return the settings of a LoRA adapter that learns how long answers are to be, with GRPO."""
     return config.resolve(
         {
             "run": {"steps": steps, "doctor_every": 0, "preflight": "off", "folder": str(folder / "runs")},
             "model": {"path": model, "chat_template": "never", "lora_rank": 8, "lora_alpha": 16},
             "backend": {"precision": "fp32"},
-            "task": any_rate.REWARDS["length"]["task"],
-            "rewards": {"length": 1.0},
-            "sampling": {"max_new_tokens": 12},
+            **any_rate.REWARDS["length"],  # an answer without words, which any high rate finds, is not the best one
             "rollout": {"prompts_per_step": 4, "samples_per_prompt": 4},
             "algorithm": {"name": "grpo", "args": {"kl_coef": 0.0}},
             "update": {"epochs": 1, "minibatches": 1, "warmup_steps": 0},
