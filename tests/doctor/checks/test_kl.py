@@ -43,6 +43,26 @@ def test_what_truncation_cuts_from_the_start_is_no_drift(make, finding):
     assert [one.state for one in kl_runaway(made.run())] == ["ok"]
 
 
+@pytest.mark.parametrize(
+    ("full", "kl", "causes"),
+    [
+        # Measured by bench/truncated_kl.py, nats per token at steps of equal distance. Collapses under top_p = 0.9:
+        ([0.07, 3.35, 6.45, 6.18, 6.91, 6.71, 6.48], [0.0, 3.01, 0.45, 0.0, 0.0, 0.0, 0.0], ["truncation"]),
+        ([0.10, 0.26, 0.59, 1.31, 2.13, 3.32, 3.67], [0.0, 0.05, 0.24, 0.65, 0.82, 0.45, 0.19], ["truncation"]),
+        # Learning under top_p = 0.9, of the base model and of the toy backend:
+        ([0.07, 0.49, 0.76, 1.36, 1.73, 0.89, 1.10], [0.0, 0.41, 0.49, 1.15, 0.73, 0.58, 0.70], []),
+        ([0.10, 0.33, 0.72, 1.02, 1.14, 1.45, 1.55], [0.0, 0.13, 0.34, 0.46, 0.50, 0.60, 0.61], []),
+    ],
+)
+def test_a_hidden_collapse_is_told_in_measured_runs_and_learning_is_not(full, kl, causes, make):
+    made = make(0)
+    over = np.linspace(0.0, 6.0, made.n)
+    made.kl(6.0 * np.interp(over, range(7), kl))  # of six tokens
+    made.curves[("kl_ref", "nats/token", "exact")] = np.interp(over, range(7), kl)
+    made.put("kl_ref_full", np.interp(over, range(7), full), "nats/token", "exact")
+    assert [one.cause for one in kl_runaway(made.run()) if one.state == "found"] == causes
+
+
 def test_a_coefficient_of_zero_is_no_penalty(make, finding):
     made = make(0)
     run_away(made)
