@@ -132,5 +132,7 @@ def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequ
     if topic.spikes and lowest > 0 and highest > plots.MAX_LINEAR_RANGE * lowest:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
+    if lowest == highest == 0.0:
+        axes.set_ylim(0.0, 1.0)  # around a line at 0 matplotlib would show values that there are none of
     if topic.zero:
         axes.axhline(0, color=plots.GREY, linewidth=0.8, zorder=1.5)
