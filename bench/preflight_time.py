@@ -1,7 +1,8 @@
-"""What a preflight costs beside two steps and the loading: python bench/preflight_time.py [--models base 30m smollm2].
+"""What a preflight costs beside two steps and the loading: python bench/preflight_time.py [--models base smollm2+lora].
 
-Processor seconds of processes of their own. Writes bench/results/preflight_time.md. Give it one thread:
-OMP_NUM_THREADS=1.
+Processor seconds of processes of their own. A name that ends in "+lora" trains an adapter, else all weights. Writes
+bench/results/preflight_time.md. --forecast NAME prints what a preflight forecasts of a step beside three real steps, in
+processor seconds, and the memory likewise. Give it one thread: OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -26,46 +27,62 @@ SETTINGS = [
     "algorithm.name=grpo", OWN_REWARD, "rollout.prompts_per_step=4", "rollout.samples_per_prompt=4",
     "sampling.max_new_tokens=24", "update.learning_rate=1e-6",
 ]  # fmt: skip
+ADAPTER = "+lora"
 
 
 def main() -> None:
     """Measure each model and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=["base", "30m", "smollm2"])
-    parser.add_argument("--steps", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", default=["base", "30m", f"smollm2{ADAPTER}", "smollm2"])
+    parser.add_argument("--forecast", metavar="NAME", help="one of the models")
+    parser.add_argument("--steps", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.steps:
-        print(json.dumps(load_and_step()))
+        print(json.dumps(load_and_step(args.steps)))
+        return
+    if args.forecast:
+        forecast_and_steps(args.forecast)
         return
     lines = [
         "# What a preflight costs",
         "",
         f"`python bench/preflight_time.py`, one thread of an {platform.machine()} processor that others shared,",
         "processor seconds. Each figure is of a process of its own, the start of Python included. A step is 4 prompts",
-        "x 4 answers of up to 24 tokens, GRPO on all weights in float32.",
+        f"x 4 answers of up to 24 tokens, GRPO in float32 on all weights, or on an adapter of rank 16 ({ADAPTER}).",
         "",
         "| model | preflight | loading and two steps | of these: Python and loading, two steps | preflight passed |",
         "|---|--:|--:|---|--:|",
     ]
     for name in args.models:
-        lines.append(line_of(name, model_folder(name) / "own"))
+        lines.append(line_of(name, model_folder(name.removesuffix(ADAPTER)) / "own"))
         print(lines[-1], flush=True)
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def line_of(name: str, model: Path) -> str:
     """Return a model's line of the table."""
+    settings = settings_of(name)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "questions.jsonl").write_text(
-            "".join(json.dumps({"prompt": q, "gold": a}) + "\n" for q, a in QUESTIONS.items())
-        )
-        (Path(folder) / "one_word.py").write_text(REWARD)
-        (Path(folder) / "config.toml").write_text(CONFIG.format(model=model))
-        preflight, said = timed(["-m", "steadyrl", "preflight", "config.toml", *SETTINGS], folder)
-        whole, parts = timed([str(Path(__file__).resolve()), "--steps"], folder)
+        write_task(folder, model)
+        preflight, said = timed(["-m", "steadyrl", "preflight", "config.toml", *settings], folder)
+        whole, parts = timed([str(Path(__file__).resolve()), "--steps", *settings], folder)
     steps = json.loads(parts.splitlines()[-1])["steps"]
     passed = next((line for line in said.splitlines() if line.startswith("preflight:")), "no")
     return f"| {name} | {preflight:.1f} | {whole:.1f} | {whole - steps:.1f}, {steps:.1f} | {passed} |"
+
+
+def settings_of(name: str) -> list[str]:
+    """Return a model's overrides."""
+    return [*SETTINGS, f"model.lora_rank={16 if name.endswith(ADAPTER) else 0}"]
+
+
+def write_task(folder: str, model: Path) -> None:
+    """Write config, questions and reward."""
+    (Path(folder) / "questions.jsonl").write_text(
+        "".join(json.dumps({"prompt": q, "gold": a}) + "\n" for q, a in QUESTIONS.items())
+    )
+    (Path(folder) / "one_word.py").write_text(REWARD)
+    (Path(folder) / "config.toml").write_text(CONFIG.format(model=model))
 
 
 def timed(command: Sequence[str], folder: str) -> tuple[float, str]:
@@ -84,18 +101,41 @@ def timed(command: Sequence[str], folder: str) -> tuple[float, str]:
     return used.ru_utime + used.ru_stime, text
 
 
-def load_and_step() -> dict[str, float]:
+def load_and_step(settings: list[str]) -> dict[str, float]:
     """Open the session of config.toml here and make two steps; return their processor seconds."""
     from steadyrl.checkpoint import State
     from steadyrl.config import load
     from steadyrl.train import one_step, open_session
 
-    session = open_session(load(Path("config.toml"), SETTINGS))
+    session = open_session(load(Path("config.toml"), settings))
     state = State(algorithm=dict(session.algorithm.state))
     began = time.process_time()
     for _ in range(2):
         one_step(session, state)
     return {"steps": time.process_time() - began}
+
+
+def forecast_and_steps(name: str) -> None:
+    """Print the forecasts of a preflight and what three steps took; both measure processor time here."""
+    from steadyrl.checkpoint import State
+    from steadyrl.config import load
+    from steadyrl.preflight.forecast import memory_now
+    from steadyrl.preflight.run import preflight
+    from steadyrl.train import one_step, open_session
+
+    time.perf_counter = time.process_time
+    model = (model_folder(name.removesuffix(ADAPTER)) / "own").resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        write_task(folder, model)
+        os.chdir(folder)
+        session = open_session(load(Path("config.toml"), settings_of(name)))
+        print(*(found.message for found in preflight(session) if found.check in ("time", "memory")), sep="\n")
+        state = State(algorithm=dict(session.algorithm.state))
+        for _ in range(3):
+            began = time.process_time()
+            one_step(session, state)
+            print(f"a step: {time.process_time() - began:.1f} s; peak {memory_now().peak / 2**30:.2f} GiB", flush=True)
+        os.chdir("/")
 
 
 if __name__ == "__main__":
