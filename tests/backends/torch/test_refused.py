@@ -125,7 +125,6 @@ def test_weights_that_are_not_numbers_are_refused_as_such(model):
     ("changes", "told"),
     [
         ({"model_type": "nobodys"}, "this transformers does not know the model_type"),
-        ({"model_type": "t5"}, "transformers knows no causal language model of this type"),
         ({"architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM; expected a causal language model"),
         ({"hidden_size": 64}, "its weights have other shapes than config.json says"),
         ({"max_position_embeddings": -1}, "gives positions for -1 tokens"),
@@ -136,6 +135,14 @@ def test_a_config_that_does_not_fit_is_refused_in_plain_words(model, changes, to
     edit(model / "config.json", **changes)
     line = said(model)
     assert told in line and "AutoModel" not in line
+
+
+def test_a_model_that_is_not_causal_is_refused_without_the_names_of_classes():
+    needs.package("transformers")
+    from steadyrl.backends.huggingface.folder import reading
+
+    with pytest.raises(ModelError, match="transformers knows no causal language model of this type"), reading("m"):
+        raise ValueError("Unrecognized configuration class <T5Config> for this kind of AutoModel: AutoModelForCausalLM")
 
 
 @pytest.mark.parametrize("end", [5000, -1, "</s>", 1.5, [[1]], [True]])
