@@ -42,6 +42,8 @@ def train_command(
             _report(RunDir.open(resume))
             return
     with Progress() as progress, heard_by(progress.count), interruptible() as interrupts:
+        if torchrun.place().ranks > 1:
+            torchrun.noted()  # until all ranks have met
 
         @contextmanager
         def steps(total: int) -> Iterator[None]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from steadyrl.config import Config
 from steadyrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from steadyrl.config import Config
 
 NAME = "fsdp"  # of the backend whose ranks work together
 Handler = Callable[[int, FrameType | None], Any] | int | None
@@ -68,9 +69,17 @@ class Noted:
 
     def __init__(self) -> None:
         self.came: list[int] = []
-        self.answer: dict[int, Handler] = {
-            number: signal.signal(number, lambda number, frame: self.came.append(number)) for number in _ENDS
-        }
+        self.answer: dict[int, Handler] = {}
+
+    def listen(self) -> None:
+        """Note signals from now on, also those that somebody else has begun to answer since."""
+        for number in _ENDS:
+            if (before := signal.getsignal(number)) != self._note:
+                self.answer[number] = before
+                signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came.append(number)
 
     def __enter__(self) -> Noted:
         return self
@@ -82,7 +91,10 @@ class Noted:
             signal.raise_signal(self.came[0])
 
 
-@functools.cache
 def noted() -> Noted:
-    """Return what is noted from when this is first called."""
-    return Noted()
+    """Note signals from now on; return what is noted since this was first called."""
+    _NOTED.listen()
+    return _NOTED
+
+
+_NOTED = Noted()

@@ -1,0 +1,23 @@
+"""What torchrun asks of a process is answered once the process can say which rank died."""
+
+import signal
+
+from steadyrl.backends.fsdp.torchrun import Noted
+
+
+def test_a_signal_is_noted_although_another_answer_was_set_and_given_that_answer_at_the_end():
+    heard = []
+    before = signal.getsignal(signal.SIGHUP)
+    noted = Noted()
+    noted.listen()
+    signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))  # as the command line does
+    noted.listen()
+    try:
+        with noted:
+            signal.raise_signal(signal.SIGHUP)
+            assert noted.came == [signal.SIGHUP]
+            assert heard == []
+        assert heard == [signal.SIGHUP]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
