@@ -134,13 +134,17 @@ def kill(folder: Path, args: argparse.Namespace) -> int:
             command = [*launcher(2), str(folder / "config.toml"), "backend.name=fsdp", *overrides]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         rank = generator.randrange(2)
-        struck = strike(process, rank, generator.uniform(0.2, 1.0) * duration)
+        after = generator.uniform(0.2, 1.0) * duration
+        struck = strike(process, rank, after)
         error = process.communicate(timeout=300)[1]
         if struck:
             kills += 1
             said = [line for line in error.splitlines() if line.startswith("error:")]
             silent = "rank 0 was killed by torchrun" if HURRIED in error else "nothing said"
-            print(f"kill {kills}: rank {rank}, exit code {process.returncode}, {said or silent}", flush=True)
+            print(
+                f"kill {kills}: rank {rank} after {after:.1f} s, exit code {process.returncode}, {said or silent}",
+                flush=True,
+            )
             wrong += process.returncode == 0 or (rank > 0 and not any("rank 1" in line for line in said))
         runs = sorted((folder / "killed").glob("*/run.json")) if (folder / "killed").is_dir() else []
         command = [*launcher(2), "--resume", str(runs[0].parent)] if runs else command
