@@ -52,6 +52,7 @@ class Ranks:
         self.place, self.lost = where, list[int]()
         self._others = [rank for rank in range(where.ranks) if rank != where.rank]
         self._connected, self._asking, self._left, self._doing = False, False, threading.Event(), _ALONE
+        self._gone: RankError | None = None
         self._answering = threading.Thread(target=self._answer, daemon=True)
 
     def meet(self) -> None:
@@ -179,8 +180,10 @@ class Ranks:
             yield
         except RankError:
             raise
-        except RuntimeError as error:
-            if self.place.ranks == 1 or not _is_broken(error):
+        except Exception as error:
+            if self._gone is not None:  # raised by the answer to a signal, and caught by a library that was at work
+                raise self._gone from error
+            if not isinstance(error, RuntimeError) or self.place.ranks == 1 or not _is_broken(error):
                 raise
             self._require_all(broken=True, because=error)
             raise
@@ -195,7 +198,8 @@ class Ranks:
             self._asking = False
         if found is not None:
             self._connected = False
-            raise RankError(f"{found}; go on from the last checkpoint with --resume") from because
+            self._gone = RankError(f"{found}; go on from the last checkpoint with --resume")
+            raise self._gone from because
 
     def failed(self, what: str) -> None:
         """Let the others know why this rank ends."""

@@ -102,6 +102,18 @@ def test_a_second_signal_while_rank_0_asks_who_is_lost_changes_no_error(monkeypa
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_lost_rank_is_named_although_a_library_caught_the_error_that_says_so(monkeypatch):
+    """transformers turns whatever its imports raise into an ImportError of its own."""
+    monkeypatch.setattr(ranks, "_ANSWER_S", 0.1)
+    alone = ranks.Ranks(Place(0, 2))
+    alone._store = HashStore()
+    with pytest.raises(RankError, match="rank 1 died or does not answer in 'build'"), alone.phase("build"):
+        try:
+            alone._answer_for(signal.default_int_handler)(signal.SIGTERM, None)
+        except Exception as error:
+            raise ImportError("could not import module 'LlamaForCausalLM'") from error
+
+
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
 @pytest.mark.parametrize(("rank", "weights", "near"), [(0, "fp32", 1e-5), (4, "fp32", 1e-5), (4, "bf16", 0.2)])
 def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_path, rank, weights, near):
