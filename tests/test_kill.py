@@ -9,7 +9,7 @@ SCRIPT = Path(__file__).parent.parent / "bench" / "kill_resume.py"
 
 
 def test_killed_and_resumed_runs_end_with_the_metrics_of_the_unbroken_run():
-    command = [sys.executable, str(SCRIPT), "--backend", "toy", "--runs", "3"]
+    command = [sys.executable, str(SCRIPT), "--backend", "toy", "--runs", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,7 +7,7 @@ from steadyrl.backends.fsdp.torchrun import Noted
 
 def test_a_signal_is_noted_although_another_answer_was_set_and_given_that_answer_at_the_end():
     heard = []
-    before = signal.getsignal(signal.SIGHUP)
+    before, of_interrupts = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT)
     noted = Noted()
     noted.listen()
     signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))  # as the command line does
@@ -20,4 +20,4 @@ def test_a_signal_is_noted_although_another_answer_was_set_and_given_that_answer
         assert heard == [signal.SIGHUP]
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) == of_interrupts
