@@ -70,6 +70,8 @@ def _show(result: dict[str, Any]) -> None:
     print("use:", " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items()))
     scores = ", ".join(f"{score:.4f}" for score in result["scores"])
     print(f"held-out score {result['score']:.4f} (seeds: {scores}); {result['samples']} samples")
+    if result["paused"]:
+        print(f"its search run was paused after {result['paused']} steps, and whole runs at other rates ended lower")
     if result["critical"]:
         print(f"critical findings remain: {', '.join(result['critical'])}")
     lead = result["lead"]

@@ -37,7 +37,7 @@ def page(result: Mapping[str, Any]) -> str:
         "    steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items()),
         "",
         f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds, with "
-        f"{result['samples']:,} samples for the whole search. {_sure(result)}",
+        f"{result['samples']:,} samples for the whole search. {_sure(result)}{_paused(result)}",
         "",
         "![Score, KL of a step and entropy against the rate](tune.svg)",
         "",
@@ -62,6 +62,15 @@ def _sure(result: Mapping[str, Any]) -> str:
         return f"It is ahead of the second for certain: {markup.signed(lead['difference'])} {bounds} over seeds."
     shown = f"{markup.signed(lead['difference'])} {bounds}"
     return f"It is not certainly ahead of the second ({shown} over seeds): both will do."
+
+
+def _paused(result: Mapping[str, Any]) -> str:
+    if not result.get("paused"):
+        return ""
+    return (
+        f" Its run in the search was paused after {result['paused']} steps, in favour of a rate that ended lower: "
+        "watch the end of the first whole run."
+    )
 
 
 def draw(result: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ a few hundredths apart, and the held-out evaluation of a run has one answer to e
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from steadyrl.types import Sampling
 
 RUNGS = 4  # held-out evaluations of a trial; the pruner halves at them
 ANSWERS = 256  # held-out, that make a score; no more than a trial samples between two rungs
+SURE = 2.0  # standard errors by which a paused run must lead a whole one, which had more steps to learn
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Trial:
         critical: The doctor's critical findings.
         steps: Made.
         state: "finished", "pruned" or "failed".
+        error: Standard error of the score, of the answers that it is the mean of.
     """
 
     settings: Mapping[str, float]
@@ -53,6 +56,7 @@ class Trial:
     critical: tuple[str, ...]
     steps: int
     state: str
+    error: float = 0.0
 
     def record(self) -> dict[str, Any]:
         """Return plain data."""
@@ -107,16 +111,19 @@ def make_trial(
     if state == "finished" and run.status != "finished":
         state = "pruned"
     ended = state == "failed" or watch.stop()
-    score = _last_measured(run) if ended else score_of(config, run)
-    return Trial(settings, seed, score, _critical(run), len(run.metrics()), state)
+    score, error = (_last_measured(run), 0.0) if ended else score_of(config, run)
+    return Trial(settings, seed, score, _critical(run), len(run.metrics()), state, error)
 
 
-def score_of(config: Config, run: RunDir) -> float | None:
-    """Return the mean of the task's metric over sampled answers of a run's newest checkpoint; None without any.
+def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
+    """Return the mean of the task's metric over sampled answers of a run's newest checkpoint, and its standard error.
 
     Args:
         config: Of the search; its seed, problems and sampling are the same for all trials.
         run: With a checkpoint.
+
+    Returns:
+        Mean and standard error; None and 0 where no answer has a value.
     """
     task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
     sampling = Sampling(**config.sampling.model_dump())
@@ -124,7 +131,7 @@ def score_of(config: Config, run: RunDir) -> float | None:
     wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * per_step)
     problems = pick_heldout(pick_heldout(task.problems("heldout"), config.evaluate.problems), wanted)
     if not problems:
-        return None
+        return None, 0.0
     questions = Questions(
         problems=problems,
         samples=max(1, round(wanted / len(problems))),
@@ -140,7 +147,9 @@ def score_of(config: Config, run: RunDir) -> float | None:
     gc.collect()  # a model can be in a cycle of references, and the next trial needs its memory
     values = [sample_value(one, task.metric or TOTAL) for several in answers.values() for one in several]
     known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    if not known:
+        return None, 0.0
+    return float(np.mean(known)), float(np.std(known, ddof=1) / math.sqrt(len(known))) if len(known) > 1 else 0.0
 
 
 def _newest(place: Path) -> RunDir | None:
@@ -163,6 +172,19 @@ def _critical(run: RunDir) -> tuple[str, ...]:
 
 
 def best_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that ended with a score: those without critical findings first, then by score."""
-    known = [trial for trial in trials if trial.score is not None and trial.state == "finished"]
-    return sorted(known, key=lambda trial: (len(trial.critical) > 0, -(trial.score or 0.0)))
+    """Return the trials with a score, best first.
+
+    Those that came to their end are sorted by critical findings, then by score. A trial that was paused goes before
+    them only if it leads the best of them beyond the error of both scores and has no critical finding: the rate that
+    led half-way collapsed later, and the lower one that was paused for it is the better answer.
+    """
+    known = [trial for trial in trials if trial.score is not None]
+    whole = sorted((t for t in known if t.state == "finished"), key=lambda t: (bool(t.critical), -(t.score or 0.0)))
+    paused = [trial for trial in known if trial.state == "pruned" and not trial.critical]
+    if whole:
+        paused = [trial for trial in paused if _leads(trial, whole[0])]
+    return [*sorted(paused, key=lambda trial: -(trial.score or 0.0)), *whole]
+
+
+def _leads(paused: Trial, whole: Trial) -> bool:
+    return (paused.score or 0.0) - (whole.score or 0.0) > SURE * math.hypot(paused.error, whole.error)

@@ -349,6 +349,7 @@ def _result(
         "score": level,
         "scores": _scores(runs),
         "critical": sorted({name for run in runs for name in run.critical}),
+        "paused": best.steps if best.state == "pruned" else None,
         "lead": lead,
         "samples": found.samples + _samples(config) * sum(trial.steps for trial in made),
         "range": {"centre": found.centre, "points": [point.record() for point in found.points]},

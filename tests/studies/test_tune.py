@@ -76,12 +76,27 @@ def test_the_kl_of_a_step_grows_with_the_square_of_the_rate_and_the_rate_of_the_
 
 
 def trial(score, *critical, state="finished"):
-    return Trial({}, 0, score, critical, 8, state)
+    return Trial({}, 0, score, critical, 8, state, 0.03)
+
+
+def paused(score, *critical):
+    return trial(score, *critical, state="pruned")
+
+
+def scores(*trials):
+    return [one.score for one in best_first(trials)]
 
 
 def test_trials_without_a_critical_finding_come_first():
-    trials = [trial(0.9, "kl_runaway"), trial(0.5), trial(None), trial(0.7), trial(0.99, state="pruned")]
-    assert [one.score for one in best_first(trials)] == [0.7, 0.5, 0.9]
+    assert scores(trial(0.9, "kl_runaway"), trial(0.5), trial(None), trial(0.7)) == [0.7, 0.5, 0.9]
+
+
+def test_a_paused_trial_comes_first_only_where_the_whole_one_collapsed():
+    assert scores(trial(0.5), paused(0.9), paused(0.8)) == [0.9, 0.8, 0.5]
+    assert scores(trial(0.5), paused(0.56), paused(0.4)) == [0.5]  # 0.06 are less than two errors of the difference
+    assert scores(trial(0.5), paused(0.9, "entropy_collapse")) == [0.5]
+    assert scores(trial(0.5, "kl_runaway"), paused(0.4)) == [0.5]
+    assert scores(trial(0.9, state="failed"), paused(0.4)) == [0.4]
 
 
 def test_the_opening_halves_at_a_quarter_and_at_a_half():
