@@ -21,6 +21,8 @@ _MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a ch
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
+_UNKNOWN = 1 << 31  # rows of an embedding that nobody has looked at
+_WHOLE = 0.75  # of the rows; in real models all but a few of them have words
 _SPECIAL = re.compile(r"<\|[^|<>\s]+\|>")  # how most families write the marks of a turn
 
 
@@ -38,7 +40,7 @@ class HFTokenizer:
             the embedding, or the end tokens that the model states are ordinary words or no tokens at all.
     """
 
-    def __init__(self, tokenizer: Any, section: ModelSection, stated_ends: Any = None, vocabulary: int = 1 << 31):
+    def __init__(self, tokenizer: Any, section: ModelSection, stated_ends: Any = None, vocabulary: int = _UNKNOWN):
         self.hf, self._vocabulary = tokenizer, vocabulary
         self._chat = section.chat_template == "auto" and bool(tokenizer.chat_template)
         self._template_args = section.template_args
@@ -106,7 +108,8 @@ class HFTokenizer:
     def _check_vocabulary(self) -> None:
         """Refuse a tokenizer of another model; special tokens past the embedding are no words (Gemma 3 has one)."""
         special = {id for id, token in self.hf.added_tokens_decoder.items() if token.special}
-        most = max((id for id in self.hf.get_vocab().values() if id not in special), default=None)
+        words = {id for id in self.hf.get_vocab().values() if id not in special}
+        most = max(words, default=None)
         if most is None:
             raise ModelError("the tokenizer knows no words; expected the tokenizer that the model was trained with")
         if most >= self._vocabulary:
@@ -114,6 +117,11 @@ class HFTokenizer:
                 f"the tokenizer knows words with ids up to {most}, and the model's embedding has {self._vocabulary} "
                 "rows; expected the tokenizer that the model was trained with"
             )
+        if len(words) < _WHOLE * self._vocabulary < _WHOLE * _UNKNOWN:
+            log.warning(
+                "the tokenizer knows %d words, and the model's embedding has %d rows; what only the others could write "
+                "is left out of prompts and answers. Is its tokenizer.json whole?", len(words), self._vocabulary,
+            )  # fmt: skip
 
     def _checked_ends(self, stated: Any) -> list[int]:
         """Return the end tokens that a model states; refuse ids without a token, or all of which are ordinary words."""

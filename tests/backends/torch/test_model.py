@@ -223,6 +223,19 @@ def test_a_tokenizer_with_more_words_than_the_model_is_refused(copied):
         loaded(copied)
 
 
+def test_a_tokenizer_that_lost_words_is_told(copied, caplog):
+    """The letters that only they could write are left out of prompts, and nothing else says so."""
+    loaded(copied)
+    assert "is its tokenizer.json whole" not in caplog.text.lower()
+    file = copied / "tokenizer.json"
+    told = json.loads(file.read_text())
+    kept = {word: id for word, id in told["model"]["vocab"].items() if id % 2}
+    merges = [pair for pair in told["model"]["merges"] if {*pair, "".join(pair)} <= kept.keys()]
+    file.write_text(json.dumps(told | {"model": told["model"] | {"vocab": kept, "merges": merges}}))
+    loaded(copied)
+    assert "words, and the model's embedding has 60 rows" in caplog.text
+
+
 def test_a_tokenizer_to_which_the_models_end_is_a_word_is_refused(copied):
     """Every completion would end at that word, and none where the model ends it."""
     settings = json.loads((copied / "generation_config.json").read_text())
