@@ -24,6 +24,7 @@ _QUICK = typer.Option("--quick", help="the study's quick version: fewer seeds an
 _SEEDS = typer.Option("--seeds", min=1, help="how many of the file's seeds; by default as many as the version has")
 _FOLDER = typer.Option(help="where the runs of all studies are")
 _RUNS = Path("runs/studies")
+SOON = 0.05  # of the steps of a command, before which its first runs have mostly started and not stepped
 
 
 @app.command("run")
@@ -146,7 +147,7 @@ class _Shown:
     def _left(self) -> str:
         """Return the time left, from the speed of this command so far."""
         steps = sum(self._total.values()) - sum(self._done.values())
-        if not self._made or not steps:
+        if self._made <= SOON * (self._made + steps) or not steps:
             return ""
         minutes = steps * (time.monotonic() - self._started) / self._made / 60
         return f"; about {minutes:.0f} min left" if minutes >= 1 else "; less than a minute left"
