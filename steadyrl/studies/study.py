@@ -28,6 +28,7 @@ from steadyrl.launchers.command import Command, Ended, Launcher
 from steadyrl.launchers.wait import wait
 from steadyrl.rundir import RunDir, read_json, write_json
 from steadyrl.studies.followed import Followed
+from steadyrl.studies.longer import copied, shorter
 from steadyrl.studies.measure import ended_by
 from steadyrl.studies.plan import Job, Stop, Study, jobs
 from steadyrl.train import Watch
@@ -103,6 +104,7 @@ def run_study(
     every = jobs(study)
     _keep_plan(study, folder, every)
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
+    now.sort(key=lambda job: shorter(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
     follow.begin([*([study.warm] if study.warm else []), *every], [*([first] if first else []), *now])
     enough = _enough(study, follow)
@@ -141,7 +143,7 @@ def _in_turn(
     for job in now:
         if enough():
             break
-        error = make_run(job, folder, _rules(study, job), follow.event, enough)
+        error = make_run(job, folder, _rules(study, job), follow.event, enough, shorter(study, job))
         if error is not None:
             failed[job.key] = error
     return failed
@@ -152,13 +154,17 @@ def _rules(study: Study, job: Job) -> Sequence[Stop]:
 
 
 def make_run(
-    job: Job, folder: Path, rules: Sequence[Stop], tell: Tell, asked: Callable[[], bool] = lambda: False
+    job: Job,
+    folder: Path,
+    rules: Sequence[Stop],
+    tell: Tell,
+    asked: Callable[[], bool] = lambda: False,
+    base: Job | None = None,
 ) -> str | None:
-    """Make a run, or go on with it; return the error that ended it, or None."""
+    """Make a run, or go on with it or with a copy of the shorter ``base``; return the error that ended it, or None."""
     place = RunDir(folder / "runs" / job.key)
     place.path.mkdir(parents=True, exist_ok=True)
-    before = find_run(folder, job)
-    records: list[Mapping[str, Any]] = list(before.metrics()) if before else []
+    records: list[Mapping[str, Any]] = []
 
     @contextmanager
     def steps(total: int) -> Iterator[None]:
@@ -172,7 +178,11 @@ def make_run(
     watch = Watch(steps=steps, step=step, stop=lambda: asked() or ended_by(rules, records) is not None)
     try:
         with place.writing():  # two processes that find no run must not begin one each
+            before = find_run(folder, job)
+            if before is None and base is not None and (shorter_one := find_run(folder, base)) is not None:
+                before = copied(shorter_one, _placed(job, folder), place.path)
             if before is not None:
+                records += before.metrics()
                 run = launch.run(resume=before, watch=watch)
             else:
                 run = launch.run(_placed(job, folder), watch=watch)
@@ -296,7 +306,7 @@ def make_one(study: Study, root: Path, key: str, asked: Callable[[], bool]) -> N
     rules = _rules(study, job)
     if state_of(find_run(folder, job), rules) in DONE:
         return
-    error = make_run(job, folder, rules, lambda event: None, asked)
+    error = make_run(job, folder, rules, lambda event: None, asked, shorter(study, job))
     if error is not None:
         raise RunError(error)
 

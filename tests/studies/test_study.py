@@ -3,18 +3,21 @@
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from steadyrl import config as configs
 from steadyrl.cli.study import app
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.launchers.command import choose
 from steadyrl.report.study import write_study
+from steadyrl.studies.longer import shorter
 from steadyrl.studies.outcome import claims, outcomes
 from steadyrl.studies.plan import jobs, read_study
-from steadyrl.studies.study import Follow, find_run, folder_of, run_study, state_of
+from steadyrl.studies.study import Follow, find_run, folder_of, make_run, run_study, state_of
 
 FILE = """
 title = "Rates"
@@ -218,3 +221,51 @@ def test_the_plan_holds_titles_for_readers_and_these_may_change(file, tmp_path):
     after = json.loads(plan.read_text())
     assert (before["study"]["title"], after["study"]["title"]) == ("Rates", "Other words")
     assert after["written"] == before["written"]
+
+
+LONGER = '[[experiments]]\nname = "longer"\ntitle = "More steps"\nfrom = "high"\nchange = "run.steps=24"\n'
+
+
+def test_a_run_that_only_trains_longer_goes_on_from_a_copy_and_is_the_same_to_the_last_bit(file, tmp_path):
+    path = file(LONGER)
+    path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
+    study = read_study(path)
+    (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
+    base = shorter(study, job)
+    assert base is not None and base.arm == "high" and base.config.run.seed == job.config.run.seed
+    assert make_run(job, tmp_path / "whole", (), lambda event: None) is None
+    whole = find_run(tmp_path / "whole", job)
+
+    steps = []
+    follow = Follow(event=lambda event: steps.append(event) if event[1] == "step" else None)
+    assert run_study(study, tmp_path, follow=follow) == {}
+    made = [event[2] for event in steps if event[0] == job.key]
+    assert made == list(range(17, 25))
+    run, short = find_run(folder_of(study, tmp_path), job), find_run(folder_of(study, tmp_path), base)
+    assert run.status == "finished" and run.info()["continues"] == str(short.path)
+    assert short.status == "finished" and len(short.metrics()) == 16
+
+    def curve(run):
+        left_out = ("time", "tokens/per_second", "attempt")
+        return [{k: v for k, v in record.items() if not k.startswith(left_out)} for record in run.metrics()]
+
+    assert curve(run) == curve(whole)
+    assert run.evaluation_file("before").read_bytes() == whole.evaluation_file("before").read_bytes()
+    assert run.evaluation_file("after").read_bytes() == whole.evaluation_file("after").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["update.schedule=linear"],  # the rate depends on how many steps there are
+        ["evaluate.every=5"],  # the last step is evaluated, and not a step between
+        ["rewards={'toy_rewards:share_of_a' = 1.0}"],  # may ask how many steps are planned
+    ],
+)
+def test_a_run_whose_beginning_is_another_one_begins_anew(file, changes):
+    path = file(LONGER)
+    path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
+    study = read_study(path)
+    arms = [replace(arm, config=configs.resolve(configs.dump(arm.config), changes)) for arm in study.arms]
+    study = replace(study, arms=tuple(arms))
+    assert [shorter(study, job) for job in jobs(study)] == [None] * 6
