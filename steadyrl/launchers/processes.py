@@ -10,11 +10,14 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Protocol
 
@@ -111,6 +114,11 @@ class _Forked:
 def _server() -> multiprocessing.context.ForkServerContext:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(list(LOADED))
+    if threading.current_thread() is threading.main_thread():
+        # A Ctrl-C while it loads would end it in a traceback; what is ignored stays so in a new process.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ensure_running()
+        signal.signal(signal.SIGINT, before)
     return server
 
 
