@@ -3,7 +3,7 @@
 A cell is a task and an algorithm that chose nothing of the autopilot. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seed. What is compared is the held-out
 reward of sampled answers at the end. The runs are in bench/results/any_rate_elsewhere.json, the table beside them;
-stopped, it goes on where it was. The cell smollm2 needs the model of `make smollm2`.
+stopped, it goes on where it was. The cell smollm2 needs its warm start: `make models/smollm2-start`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CELLS: Mapping[str, Cell] = {
     ),
     "smollm2": Cell(
         "smollm2/search-grpo",
-        ("model.path=models/smollm2", "run.steps=30", "rollout.prompts_per_step=8"),
+        ("model.path=models/smollm2-start", "run.steps=30", "rollout.prompts_per_step=8"),
         HIGH,
         answers=200,
     ),
