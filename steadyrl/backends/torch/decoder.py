@@ -326,7 +326,7 @@ def product(modules: Sequence[nn.Module], rows: int, dtype: torch.dtype) -> Func
     weights, bias = [w for w, _ in known], None
     if any(b is not None for _, b in known):
         bias = torch.cat([b if b is not None else w.new_zeros(len(w)) for w, b in known]).to(dtype)
-    if lays_blocks(weights[0].device, dtype, sum(weight.numel() for weight in weights)):
+    if lays_blocks(weights[0].device, dtype):
         joined = torch.cat(weights) if len(weights) > 1 else weights[0]
         packed = torch.ops.mkldnn._reorder_linear_weight(joined.to(dtype).contiguous(), rows)
         multiply = torch.ops.mkldnn._linear_pointwise

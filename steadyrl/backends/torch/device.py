@@ -12,7 +12,6 @@ from steadyrl.errors import ConfigError
 log = logging.getLogger(__name__)
 WIDTH, REPEATED = 384, 5  # of the matrices whose product is timed: some ten milliseconds in all
 NOTABLE = 1.1  # times as long
-LARGE = 2**17  # numbers of a float32 matrix; below, calling oneDNN takes longer than what its layout saves
 
 
 def lower_precision(name: str, device: torch.device) -> torch.dtype | None:
@@ -43,10 +42,8 @@ def _warn_if_slower(times: float) -> None:
         )
 
 
-def lays_blocks(device: torch.device, dtype: torch.dtype, numbers: int = LARGE) -> bool:
-    """Return whether oneDNN lays out a matrix in blocks: on a CPU, with AVX-512 in bfloat16, if large in float32."""
-    if numbers < LARGE and dtype != torch.bfloat16:
-        return False
+def lays_blocks(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN lays out matrices of a type in blocks: on a CPU, which needs AVX-512 for bfloat16."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
