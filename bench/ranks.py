@@ -140,12 +140,15 @@ def kill(folder: Path, args: argparse.Namespace) -> int:
         if struck:
             kills += 1
             said = [line for line in error.splitlines() if line.startswith("error:")]
+            complete = (folder / "killed").is_dir() and finished(folder / "killed")
             silent = "rank 0 was killed by torchrun" if HURRIED in error else "nothing said"
+            silent = "the run was complete" if complete else silent
             print(
                 f"kill {kills}: rank {rank} after {after:.1f} s, exit code {process.returncode}, {said or silent}",
                 flush=True,
             )
-            wrong += process.returncode == 0 or (rank > 0 and not any("rank 1" in line for line in said))
+            named = rank == 0 or any("rank 1" in line for line in said)
+            wrong += process.returncode == 0 or not (named or complete)
         runs = sorted((folder / "killed").glob("*/run.json")) if (folder / "killed").is_dir() else []
         command = [*launcher(2), "--resume", str(runs[0].parent)] if runs else command
     if not finished(folder / "killed"):
