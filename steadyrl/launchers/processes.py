@@ -24,7 +24,7 @@ from typing import Protocol
 from steadyrl.launchers.command import Command, Ended
 from steadyrl.sections import Section
 
-# Of these a fork has what can be imported. None of them starts threads, which a fork would lose.
+# Of these a fork has what can be imported. None starts a thread that a run waits for: a fork would lose it.
 LOADED = (
     "steadyrl.cli.study", "steadyrl.cli.tune", "steadyrl.launch", "steadyrl.backends.torch.backend",
     "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from steadyrl import config as configs
 from steadyrl.config import Config
+from steadyrl.errors import AccessError
 from steadyrl.rundir import RunDir, read_json, write_json
 from steadyrl.studies.plan import Job, Study, differences, job_of
 
@@ -44,6 +45,9 @@ def copied(run: RunDir, long: Config, place: Path) -> RunDir | None:
 
     Returns:
         The copy; None where the run did not come to its end.
+
+    Raises:
+        AccessError: It cannot be written.
     """
     done = run.checkpoints()
     if run.status != "finished" or not done or done[-1] != run.resolved()["run"]["steps"]:
@@ -52,7 +56,12 @@ def copied(run: RunDir, long: Config, place: Path) -> RunDir | None:
     older = [folder.name for folder in last.parent.iterdir() if folder != last]
     # Without run.json it is no run to anybody, so that a copy that was cut is made again.
     skipped = shutil.ignore_patterns(run.info_file.name, run.resolved_file.name, "writer.lock", "report*", *older)
-    shutil.copytree(run.path, copy.path, ignore=skipped, dirs_exist_ok=True)
+    try:
+        shutil.copytree(run.path, copy.path, ignore=skipped, dirs_exist_ok=True)
+    except OSError as error:  # shutil.Error too, a list of all that failed
+        raise AccessError(
+            f"cannot copy the run '{run.path}' to '{place}': {error!s:.200}; free some space, and start again"
+        ) from error
     write_json(copy.resolved_file, configs.dump(long))
     write_json(copy.info_file, {**read_json(run.info_file), "status": "interrupted", "continues": str(run.path)})
     return copy

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from steadyrl import config as configs
-from steadyrl.cli.study import app
+from steadyrl.cli.study import _Shown, app
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.launchers.command import choose
 from steadyrl.report.study import write_study
@@ -254,6 +254,29 @@ def test_a_run_that_only_trains_longer_goes_on_from_a_copy_and_is_the_same_to_th
     assert run.evaluation_file("after").read_bytes() == whole.evaluation_file("after").read_bytes()
 
 
+def test_a_copy_that_was_cut_is_made_again_and_one_that_cannot_be_written_is_one_line(file, tmp_path, monkeypatch):
+    path = file(LONGER)
+    path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
+    study = read_study(path)
+    (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
+    base, folder = shorter(study, job), folder_of(study, tmp_path)
+    assert make_run(base, folder, (), lambda event: None) is None
+
+    def full(*args, **settings):
+        half = Path(args[1])
+        half.mkdir(parents=True)
+        (half / "metrics.jsonl").write_text("{")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.copytree", full)
+        said = make_run(job, folder, (), lambda event: None, base=base)
+    assert said.startswith("cannot copy the run") and "No space left on device" in said
+    assert find_run(folder, job) is None
+    assert make_run(job, folder, (), lambda event: None, base=base) is None
+    assert len(find_run(folder, job).metrics()) == 24
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -269,3 +292,18 @@ def test_a_run_whose_beginning_is_another_one_begins_anew(file, changes):
     arms = [replace(arm, config=configs.resolve(configs.dump(arm.config), changes)) for arm in study.arms]
     study = replace(study, arms=tuple(arms))
     assert [shorter(study, job) for job in jobs(study)] == [None] * 6
+
+
+def test_the_time_left_is_said_once_a_twentieth_of_the_steps_is_made(file, monkeypatch):
+    every = jobs(read_study(file()))  # four runs of 16 steps
+    now = [0.0]
+    monkeypatch.setattr("steadyrl.cli.study.time.monotonic", lambda: now[0])
+    with _Shown() as shown:
+        shown.begin(every, every)
+        shown.event((every[0].key, "begin", (0, 16)))
+        now[0] = 60.0  # it loads for a minute
+        for step in range(1, 4):
+            shown.event((every[0].key, "step", step))
+            assert shown._left() == ""
+        shown.event((every[0].key, "step", 4))
+        assert shown._left() == "; about 15 min left"  # 60 steps at 15 s

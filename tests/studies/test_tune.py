@@ -99,6 +99,15 @@ def test_a_paused_trial_comes_first_only_where_the_whole_one_collapsed():
     assert scores(trial(0.9, state="failed"), paused(0.4)) == [0.4]
 
 
+def test_the_page_says_that_the_run_of_the_chosen_rate_was_paused():
+    from steadyrl.report.tune import page
+
+    result = {"settings": {"update.learning_rate": 1e-3}, "score": 0.9, "scores": [0.9], "samples": 64, "lead": None}
+    told = "was paused after 6 steps, in favour of a rate that ended lower"
+    assert told in page({**result, "trials": [], "paused": 6})
+    assert told not in page({**result, "trials": [], "paused": None})
+
+
 def test_the_opening_halves_at_a_quarter_and_at_a_half():
     assert rungs(80) == [20, 40, 80] and rungs(8) == [2, 4, 8] and rungs(2) == [1, 2] and rungs(1) == [1]
     assert steps_of(4, 80) == 4 * 20 + 2 * 20 + 40
