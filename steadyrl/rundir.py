@@ -320,11 +320,17 @@ def _not_written(path: Path, error: OSError) -> AccessError:
     return AccessError(f"cannot write '{path}': {error.strerror}; {way}")
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSON-lines file; lines that are torn, too long, too deep or no object are passed over."""
+def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the records of a JSON-lines file; lines that are torn, too long, too deep or no object are passed over.
+
+    Args:
+        path: The file.
+        start: The byte to begin at, where a line begins.
+    """
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
+        file.seek(start)
         while line := file.readline(MOST_CHARACTERS):
             whole = len(line) < MOST_CHARACTERS or line.endswith("\n")
             while not whole:  # the rest of a line that is too long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from steadyrl.rundir import RunDir
+from steadyrl.rundir import RunDir, read_lines
 
 
 class Followed:
@@ -21,7 +21,7 @@ class Followed:
         self._before = _attempt(run)
         self._saved = _saved(run)
         self.steps = len(run.metrics()) if run else 0
-        self._size = -1
+        self._read = _size(run)
 
     @property
     def begun(self) -> bool:
@@ -34,19 +34,25 @@ class Followed:
         return _saved(self._find()) > self._saved
 
     def new_steps(self) -> Iterator[int]:
-        """Yield how many steps there are with each new line of metrics."""
+        """Yield how many steps there are with each new line of metrics. Only what was appended is read."""
         run = self._find()
-        size = run.metrics_file.stat().st_size if run and run.metrics_file.is_file() else -1
-        if run is None or size == self._size:
+        size = _size(run)
+        if run is None or size <= self._read:
             return
-        self._size = size
-        records = run.metrics()[self.steps :]
-        self.steps += len(records)
-        yield from (record["step"] + 1 for record in records)
+        start, self._read = self._read, size
+        for record in read_lines(run.metrics_file, start):
+            step = record.get("step")
+            if type(step) is int and step >= self.steps:  # an earlier one is made again, from a checkpoint
+                self.steps = step + 1
+                yield self.steps
 
 
 def _attempt(run: RunDir | None) -> tuple[str, int] | None:
     return (run.path.name, run.info().get("attempt") or 0) if run else None
+
+
+def _size(run: RunDir | None) -> int:
+    return run.metrics_file.stat().st_size if run and run.metrics_file.is_file() else 0
 
 
 def _saved(run: RunDir | None) -> int:

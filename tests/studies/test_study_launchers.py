@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from steadyrl.cli.study import app
 from steadyrl.errors import ConfigError
 from steadyrl.launchers.command import Ended, choose
+from steadyrl.rundir import RunDir, append_line, write_json
+from steadyrl.studies.followed import Followed
 from steadyrl.studies.plan import jobs, read_study
 from steadyrl.studies.study import Follow, find_run, folder_of, make_one, run_study
 
@@ -105,6 +107,26 @@ def test_a_machine_makes_the_runs_of_further_seeds_of_the_quick_version(study, t
     for command in machine.started:
         assert CliRunner().invoke(app, command.argv[4:]).exception is None
     assert [find_run(folder_of(quick, tmp_path), job) is not None for job in jobs(quick)] == [True, True]
+
+
+def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path):
+    run = RunDir(tmp_path)
+    write_json(run.info_file, {"attempt": 1})
+    followed = Followed(lambda: run)
+    assert not followed.begun and list(followed.new_steps()) == []
+    for step in range(3):
+        append_line(run.metrics_file, {"step": step, "attempt": 1})
+    assert list(followed.new_steps()) == [1, 2, 3]
+    assert list(followed.new_steps()) == []
+    append_line(run.metrics_file, {"step": 2, "attempt": 2})  # made again from a checkpoint
+    append_line(run.metrics_file, {"step": 3, "attempt": 2})
+    assert list(followed.new_steps()) == [4] and followed.steps == 4
+
+    went_on = Followed(lambda: run)
+    write_json(run.info_file, {"attempt": 2})
+    assert went_on.begun and went_on.steps == 4 and list(went_on.new_steps()) == []
+    append_line(run.metrics_file, {"step": 4, "attempt": 2})
+    assert list(went_on.new_steps()) == [5]
 
 
 def test_a_run_of_a_study_that_has_changed_is_refused(study, tmp_path):
