@@ -223,17 +223,23 @@ def _spread(
     shown: set[str] = set()
     failed: dict[str, str] = {}
 
+    def tell(job: Job) -> None:
+        one = followed[job.key]
+        if job.key not in shown and one.begun:
+            follow.event((job.key, "begin", (one.steps, job.config.run.steps)))
+            shown.add(job.key)
+        for step in one.new_steps() if job.key in shown else ():
+            follow.event((job.key, "step", step))
+
     def look() -> None:
         for job in now:
-            one = followed[job.key]
-            if job.key not in shown and one.begun:
-                follow.event((job.key, "begin", (one.steps, job.config.run.steps)))
-                shown.add(job.key)
-            for step in one.new_steps() if job.key in shown else ():
-                follow.event((job.key, "step", step))
+            if job.key in followed:
+                tell(job)
 
     def again(ended: Ended) -> bool:
         job = next(job for job in now if job.key == ended.name)
+        tell(job)  # what it wrote since the last look; of a run that has ended no step may be told
+        before = followed.pop(job.key)
         run = find_run(folder, job)
         state = state_of(run, _rules(study, job))
         if run is not None and (state in DONE or (state == "cut" and enough())):
@@ -241,7 +247,7 @@ def _spread(
             return False
         if enough():
             return False
-        if state == "cut" and followed[job.key].has_saved:
+        if state == "cut" and before.has_saved:
             follow.event((job.key, "cut", f"cut ({_reason(ended)}); it goes on from its last checkpoint"))
             shown.discard(job.key)
             followed[job.key] = Followed(partial(find_run, folder, job))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,34 @@ def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path)
     assert went_on.begun and went_on.steps == 4 and list(went_on.new_steps()) == []
     append_line(run.metrics_file, {"step": 4, "attempt": 2})
     assert list(went_on.new_steps()) == [5]
+
+
+class Late:
+    """A launcher whose only run has ended, to the last of its lines, before anybody looks."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def start(self, commands):
+        self.waiting = list(commands)
+
+    def ended(self):
+        ended = [
+            Ended(one.name, subprocess.run(one.argv, cwd=one.folder, check=False).returncode) for one in self.waiting
+        ]
+        self.waiting = []
+        return ended
+
+    def stop(self):
+        self.waiting = []
+
+
+def test_the_last_steps_of_a_run_are_told_before_its_end_and_none_after_it(study, tmp_path):
+    (tmp_path / "died").write_text("." * 100)  # it does not die
+    said = []
+    follow = Follow(event=lambda event: said.append(event[1:]))
+    assert run_study(study, tmp_path, Late(), follow) == {}
+    assert [what for what, _ in said] == ["begin", *["step"] * 16, "end"]
 
 
 def test_a_run_of_a_study_that_has_changed_is_refused(study, tmp_path):
