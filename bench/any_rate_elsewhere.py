@@ -148,6 +148,9 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
             continue
         best = max(fixed, key=lambda rate: fixed[rate])
         top = fixed[best]
+        if min(fixed.values()) >= CLOSE * top:
+            out.append(f"| {name} | judges nothing: every fixed rate is as good |" + " |" * (len(STARTS) + 3))
+            continue
         close = sum(value >= CLOSE * top for value in helped.values())
         near, total = near + close, total + len(STARTS)
         before = next(line["before"] for line in own if line["before"] is not None)

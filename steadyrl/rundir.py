@@ -199,8 +199,7 @@ class RunDir:
             counts = record.get("step"), record.get("attempt")
             if not all(type(count) is int and 0 <= count < MOST_STEPS for count in counts):
                 continue  # an object, but no line of metrics
-            known = latest.get(record["step"])
-            if known is None or record["attempt"] >= known["attempt"]:
+            if record["attempt"] >= latest.get(record["step"], record)["attempt"]:
                 latest[record["step"]] = record
         return [latest[step] for step in sorted(latest)]
 
@@ -321,12 +320,7 @@ def _not_written(path: Path, error: OSError) -> AccessError:
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSON-lines file; lines that are torn, too long, too deep or no object are passed over.
-
-    Args:
-        path: The file.
-        start: The byte to begin at, where a line begins.
-    """
+    """Yield a JSON-lines file's records from a byte on; what is torn, too long, too deep or no object is passed over."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
