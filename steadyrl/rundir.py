@@ -320,7 +320,7 @@ def _not_written(path: Path, error: OSError) -> AccessError:
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield a JSON-lines file's records from a byte on; what is torn, too long, too deep or no object is passed over."""
+    """Yield the records of a JSON-lines file from a byte on; lines that are torn, too long or no object are skipped."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
