@@ -131,31 +131,30 @@ def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path)
 
 
 class Late:
-    """A launcher whose only run has ended, to the last of its lines, before anybody looks."""
+    """A launcher that makes one run between two looks, so that each is seen only when it has ended."""
 
     def __init__(self):
         self.waiting = []
 
     def start(self, commands):
-        self.waiting = list(commands)
+        self.waiting += commands
 
     def ended(self):
-        ended = [
-            Ended(one.name, subprocess.run(one.argv, cwd=one.folder, check=False).returncode) for one in self.waiting
-        ]
-        self.waiting = []
-        return ended
+        one = self.waiting.pop(0)
+        return [Ended(one.name, subprocess.run(one.argv, cwd=one.folder, check=False).returncode)]
 
     def stop(self):
-        self.waiting = []
+        self.waiting.clear()
 
 
 def test_the_last_steps_of_a_run_are_told_before_its_end_and_none_after_it(study, tmp_path):
     (tmp_path / "died").write_text("." * 100)  # it does not die
-    said = []
-    follow = Follow(event=lambda event: said.append(event[1:]))
-    assert run_study(study, tmp_path, Late(), follow) == {}
-    assert [what for what, _ in said] == ["begin", *["step"] * 16, "end"]
+    study.path.write_text(study.path.read_text().replace("seeds = [0]", "seeds = [0, 1]"))
+    both, said = read_study(study.path), []
+    assert run_study(both, tmp_path, Late(), Follow(event=lambda event: said.append(event[:2]))) == {}
+    assert len(jobs(both)) == 2
+    for job in jobs(both):
+        assert [what for key, what in said if key == job.key] == ["begin", *["step"] * 16, "end"]
 
 
 def test_a_run_of_a_study_that_has_changed_is_refused(study, tmp_path):
