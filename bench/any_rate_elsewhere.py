@@ -1,6 +1,6 @@
 """Does any starting rate work where the autopilot was not chosen? python bench/any_rate_elsewhere.py [CELL ...].
 
-A cell is a task and an algorithm that chose nothing of the autopilot. It is trained from three starting rates with the
+A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seed. What is compared is the held-out
 reward of sampled answers at the end. The runs are in bench/results/any_rate_elsewhere.json, the table beside them;
 stopped, it goes on where it was. The cell smollm2 needs its warm start: `make models/smollm2-start`.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.autopilot.action import KL_STEP, ROLLBACKS_AT_MOST, Action, Context, Line, action_line
-from steadyrl.autopilot.band import Band, healthy_band, narrowed_band
+from steadyrl.autopilot.band import Band, entropy_share, healthy_band, narrowed_band
 from steadyrl.autopilot.controller import (
     LEAP,
     LEAST_SHARE,
@@ -135,13 +135,20 @@ def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
 
 
 def _narrowed(pilot: PilotState) -> list[str]:
-    """Return the sentence of evidence about a band that the gradients have lowered, if they have."""
-    if pilot.narrowing == 1.0 or pilot.agreement is None:
-        return []
-    return [
-        f"the band is {pilot.narrowing:.2g} of the configured one, because gradients pointed back against those before "
-        f"them (mean cosine now {pilot.agreement:.2f})"
-    ]
+    """Return a sentence of evidence for each thing that has lowered the band."""
+    share = entropy_share(pilot.first_entropy)
+    said = []
+    if share < 1.0:
+        said.append(
+            f"the band is {share:.2g} of the configured one, because the policy began with an entropy of "
+            f"{pilot.first_entropy:.2g} nats/token"
+        )
+    if pilot.narrowing < 1.0 and pilot.agreement is not None:
+        said.append(
+            f"the band is {pilot.narrowing:.2g} of {'that' if said else 'the configured one'}, because gradients "
+            f"pointed back against those before them (mean cosine now {pilot.agreement:.2f})"
+        )
+    return said
 
 
 def _back_and_slower(

@@ -1,4 +1,5 @@
-"""The band of the KL of a step: long answers and gradients that point back lower it, lost entropy holds the rate."""
+"""The band of the KL of a step: long answers, a sure policy and gradients that point back lower it, lost entropy holds
+the rate."""
 
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from steadyrl import config
 from steadyrl.autopilot.action import KL_STEP, Context
-from steadyrl.autopilot.band import Band, healthy_band, narrowed_band, narrowing_after, observe
+from steadyrl.autopilot.band import Band, entropy_share, healthy_band, narrowed_band, narrowing_after, observe
 from steadyrl.autopilot.decide import decide
 from steadyrl.checkpoint import PilotState
 from steadyrl.types import Finding
@@ -89,6 +90,29 @@ def test_the_rate_follows_the_narrowed_band_and_the_line_says_why():
     record = {**QUIET, KL_STEP: 0.25, "grad_cosine": -0.3}
     (line,) = decide(narrow, record, None, Context(SETTINGS, 9, {})).lines
     assert "gradients pointed back" in line["evidence"][1] and "-0.30" in line["evidence"][1]
+
+
+@pytest.mark.parametrize(("entropy", "share"), [
+    (None, 1.0), (float("nan"), 1.0), (4.0, 1.0), (1.2, 1.0), (0.6, 0.5), (0.01, 0.1), (0.0, 0.1),
+])  # fmt: skip
+def test_a_policy_that_is_sure_when_its_run_begins_is_left_a_share_of_the_band(entropy, share):
+    assert entropy_share(entropy) == pytest.approx(share)
+    record = {**QUIET, "entropy": entropy}
+    band, later = (
+        narrowed_band(PilotState(), record, SETTINGS),
+        narrowed_band(PilotState(first_entropy=0.6), QUIET, SETTINGS),
+    )
+    assert band.high == pytest.approx(0.3 * share) and band.low == pytest.approx(0.06 * share)
+    assert later.high == pytest.approx(0.15), "only the beginning counts"
+
+
+def test_the_rate_of_a_sure_policy_settles_lower_and_the_line_says_why():
+    steps = [{KL_STEP: 0.1, "entropy": 0.4}] * 4
+    assert follow(steps).scale == pytest.approx(follow([{KL_STEP: 0.1 / 0.4 * 1.2, "entropy": 2.0}] * 4).scale)
+    pilot = PilotState(first_entropy=0.3, narrowing=0.5, agreement=-0.2)
+    (line,) = decide(pilot, {**QUIET, KL_STEP: 0.5, "entropy": 0.4}, None, Context(SETTINGS, 1, {})).lines
+    assert "0.25 of the configured one" in line["evidence"][1] and "0.3 nats/token" in line["evidence"][1]
+    assert "0.5 of that, because gradients" in line["evidence"][2]
 
 
 def test_a_policy_that_lost_its_entropy_is_not_driven_on_and_may_still_slow_down():
