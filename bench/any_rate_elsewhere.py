@@ -1,9 +1,10 @@
 """Does any starting rate work where the autopilot was not chosen? python bench/any_rate_elsewhere.py [CELL ...].
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
-autopilot, and at five fixed rates without it: the same steps, problems and seed. What is compared is the held-out
-reward of sampled answers at the end. The runs are in bench/results/any_rate_elsewhere.json, the table beside them;
-stopped, it goes on where it was. The cell smollm2 needs its warm start: `make models/smollm2-start`.
+autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. The runs
+are in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. The cell smollm2
+needs its warm start: `make models/smollm2-start`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import argparse
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from any_rate import CLOSE, RESULTS, held_out, measuring, outcome
@@ -26,7 +29,7 @@ RESULT = RESULTS.with_name("any_rate_elsewhere.json")
 STARTS = (1e-6, 3e-4, 1e-2)
 WARM_STARTS = ROOT / "runs" / "any-rate-elsewhere"
 EVERYWHERE = (
-    "run.preflight=off", "run.seed=0", "run.doctor_every=10", "run.checkpoint_every=20", "run.keep_checkpoints=2",
+    "run.preflight=off", "run.doctor_every=10", "run.checkpoint_every=20", "run.keep_checkpoints=2",
     "backend.device=cpu", "backend.threads=1", "evaluate.problems=1", "autopilot.cooldown=20",
 )  # fmt: skip
 LOW, HIGH = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3), (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # adapters need higher rates
@@ -79,30 +82,43 @@ def main() -> None:
     """Make what is lacking of the cells that are asked for, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cells", nargs="*", choices=[*CELLS, []], metavar="CELL", help=f"of {', '.join(CELLS)}")
-    for name in parser.parse_args().cells or CELLS:
-        for line in missing(name):
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 0 on")
+    asked = parser.parse_args()
+    for name, seed in product(asked.cells or CELLS, range(asked.seeds)):
+        for line in missing(name, seed):
             kept = [line, *recorded()]  # read anew: another process may make other cells
             write_json(RESULT, {"machine": machine(), "runs": sorted(kept, key=_place)})
             write_text(RESULT.with_suffix(".md"), page(kept))
-            print({key: line[key] for key in ("cell", "arm", "rate", "after", "seconds")}, flush=True)
+            print({key: line[key] for key in ("cell", "seed", "arm", "rate", "after", "seconds")}, flush=True)
 
 
-def missing(name: str) -> Iterator[dict[str, Any]]:
+def missing(name: str, seed: int) -> Iterator[dict[str, Any]]:
     """Make the runs of a cell that are not recorded, and yield the line of each."""
-    cell, done = CELLS[name], {(line["cell"], line["arm"], line["rate"]) for line in recorded()}
+    cell = CELLS[name]
+    done = {(line["cell"], line["seed"], line["arm"], line["rate"]) for line in recorded()}
     wanted = [("fixed", rate) for rate in cell.rates] + [("autopilot", rate) for rate in STARTS]
     for arm, rate in wanted:
-        if (name, arm, rate) in done:
+        if (name, seed, arm, rate) in done:
             continue
         mode = "act" if arm == "autopilot" else "off"
         own = [f"model.path={warm_start(cell.warm_start)}"] if cell.warm_start else []
         with tempfile.TemporaryDirectory() as folder:
-            changes = (f"update.learning_rate={rate}", f"autopilot.mode={mode}", f"run.folder={folder}")
+            changes = (
+                f"run.seed={seed}", f"update.learning_rate={rate}", f"autopilot.mode={mode}", f"run.folder={folder}",
+            )  # fmt: skip
             settings = config.load(example(cell.example), [*EVERYWHERE, *cell.overrides, *own, *changes])
             session = measuring(settings)
             before = held_out(session, cell.answers) if rate == cell.rates[0] else None  # the same for all of a cell
             found = outcome(session, folder, lambda settings=settings: launch.run(settings), cell.answers)
-        yield {"cell": name, "arm": arm, "rate": rate, "steps": settings.run.steps, "before": before, **found}
+        yield {
+            "cell": name,
+            "seed": seed,
+            "arm": arm,
+            "rate": rate,
+            "steps": settings.run.steps,
+            "before": before,
+            **found,
+        }
 
 
 def warm_start(name: str) -> Path:
@@ -133,39 +149,56 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         "",
         f"{made_on['processor']}, {made_on['cores']} cores; `python bench/any_rate_elsewhere.py`. Held-out reward of "
         "sampled answers after the steps, by starting rate with the autopilot, and the best of five fixed rates "
-        "without it. One seed.",
+        "without it, each the mean over the seeds.",
         "",
-        "| cell | steps | before | best fixed rate | " + " | ".join(f"from {rate:g}" for rate in STARTS) + " | near |",
-        "|---" * (len(STARTS) + 5) + "|",
+        "| cell | steps | seeds | before | best fixed rate | "
+        + " | ".join(f"from {rate:g}" for rate in STARTS)
+        + " | near |",
+        "|---" * (len(STARTS) + 6) + "|",
     ]
     near = total = 0
     for name in CELLS:
         own = [line for line in lines if line["cell"] == name]
-        fixed = {line["rate"]: line["after"] or 0.0 for line in own if line["arm"] == "fixed"}
-        helped = {line["rate"]: line["after"] or 0.0 for line in own if line["arm"] == "autopilot"}
-        if len(fixed) < len(CELLS[name].rates) or len(helped) < len(STARTS):
-            out.append(f"| {name} | not made, or not all of it |" + " |" * (len(STARTS) + 3))
+        seeds = whole_seeds(CELLS[name], own)
+        if not seeds:
+            out.append(f"| {name} | not made, or not all of it |" + " |" * (len(STARTS) + 4))
             continue
+        fixed = {rate: mean_after(own, "fixed", rate, seeds) for rate in CELLS[name].rates}
+        helped = {rate: mean_after(own, "autopilot", rate, seeds) for rate in STARTS}
         best = max(fixed, key=lambda rate: fixed[rate])
         top = fixed[best]
         if min(fixed.values()) >= CLOSE * top:
-            out.append(f"| {name} | judges nothing: every fixed rate is as good |" + " |" * (len(STARTS) + 3))
+            out.append(f"| {name} | judges nothing: every fixed rate is as good |" + " |" * (len(STARTS) + 4))
             continue
         close = sum(value >= CLOSE * top for value in helped.values())
         near, total = near + close, total + len(STARTS)
-        before = next(line["before"] for line in own if line["before"] is not None)
+        before = fmean(line["before"] for line in own if line["before"] is not None and line["seed"] in seeds)
         shown = [f"{helped[rate]:.3f}" + (f" ({helped[rate] / top:.0%})" if top else "") for rate in STARTS]
         out.append(
-            f"| {name} | {own[0]['steps']} | {before:.3f} | {top:.3f} at {best:g} | "
+            f"| {name} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | {top:.3f} at {best:g} | "
             + " | ".join(shown)
             + f" | {close} of {len(STARTS)} |"
         )
-    out += ["", f"Within 10 % of the best of five fixed rates: {near} of {total} runs."]
+    out += ["", f"Within 10 % of the best of five fixed rates: {near} of {total} starts."]
     return "\n".join(out) + "\n"
 
 
-def _place(line: Mapping[str, Any]) -> tuple[int, bool, float]:
-    return list(CELLS).index(line["cell"]), line["arm"] == "autopilot", line["rate"]
+def whole_seeds(cell: Cell, lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the seeds of which a cell's runs are all there."""
+    wanted = {("fixed", rate) for rate in cell.rates} | {("autopilot", rate) for rate in STARTS}
+    made = {(line["seed"], line["arm"], line["rate"]) for line in lines}
+    return [seed for seed in sorted({line["seed"] for line in lines}) if {(seed, *arm) for arm in wanted} <= made]
+
+
+def mean_after(lines: Sequence[Mapping[str, Any]], arm: str, rate: float, seeds: Sequence[int]) -> float:
+    """Return the mean held-out reward at the end; a run that broke off counts 0."""
+    return fmean(
+        line["after"] or 0.0 for line in lines if line["arm"] == arm and line["rate"] == rate and line["seed"] in seeds
+    )
+
+
+def _place(line: Mapping[str, Any]) -> tuple[int, int, bool, float]:
+    return list(CELLS).index(line["cell"]), line["seed"], line["arm"] == "autopilot", line["rate"]
 
 
 if __name__ == "__main__":
