@@ -172,6 +172,17 @@ class Detached(Protocol):
 
 
 @runtime_checkable
+class PrefixCaching(Protocol):
+    """A backend that need not read again what the call before has read."""
+
+    def prefix_cache(self) -> AbstractContextManager[None]:
+        """Inside, each call of ``generate`` reads of its prompts only what is new since the last one.
+
+        The policy must not change inside.
+        """
+
+
+@runtime_checkable
 class Apart(Protocol):
     """An engine (``sampler.engine``) that can sample while the policy that it was given is trained further."""
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from steadyrl.counting.count import tell
 from steadyrl.errors import EpisodeError
-from steadyrl.protocols import Backend, Tokenizer
+from steadyrl.protocols import Backend, PrefixCaching, Tokenizer
 from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
 from steadyrl.types import Completion, Rollout, Sampling
 
@@ -49,7 +49,8 @@ def play_policy(
         seeds = [one.attempt.seed(len(one.turns)) for one in playing]
         return list(backend.generate([one.context for one in playing], sampling, seeds))
 
-    return _play(backend.tokenizer, environment, attempts, speak, policy_version)
+    with backend.prefix_cache() if isinstance(backend, PrefixCaching) else nullcontext():
+        return _play(backend.tokenizer, environment, attempts, speak, policy_version)
 
 
 def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:

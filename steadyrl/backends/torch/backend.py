@@ -20,13 +20,12 @@ from torch import nn
 from steadyrl import plugins
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import require_room
-from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import footprint, memory, state
 from steadyrl.backends.torch.ahead import Ahead, read_ahead
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.drawn import how_drawn
-from steadyrl.backends.torch.forward import pads
+from steadyrl.backends.torch.generation import Generation
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
 from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum
 from steadyrl.backends.torch.model import load_model, split_head
@@ -34,11 +33,9 @@ from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.recheck import Measured, Trust, checked
 from steadyrl.backends.torch.reference import Reference
-from steadyrl.backends.torch.sampler import sample
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
 from steadyrl.config import Config
-from steadyrl.counting.count import tell
 from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
@@ -70,12 +67,12 @@ class TorchBackend:
         self._parts = split_head(self.model)
         self._head = self._parts.head
         self._plan = checked_plan(self.model) if self._parts.scale == 1.0 else None
-        # Where not, only prompts of one length are decoded together.
-        self._pads = self._plan is not None or pads(self._parts, self._inner().config.model_type)
-        self._micro_batch_tokens, self._generate_rows = own.micro_batch_tokens, own.generate_rows
+        self._micro_batch_tokens = own.micro_batch_tokens
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
             torch.backends.cuda.matmul.allow_tf32 = True
+        kind = self._inner().config.model_type
+        self._generation = Generation(self._parts, self._plan, kind, self.tokenizer, self._lower, own.generate_rows)
         self._read = Reader(self.model, self._parts, self._plan, self._lower, own.gradient_checkpointing)
         self._trusting = config.update.old_logprobs == "sampler"
         self.value_head: ValueHead | None = None
@@ -121,31 +118,11 @@ class TorchBackend:
         if self._engine is not None:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        done: dict[int, Completion] = {}
-        while len(done) < len(order):
-            rows = order[len(done) : len(done) + self._generate_rows]
-            if not self._pads:
-                rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
-            try:
-                with self._read.autocast():
-                    drawn = sample(
-                        self._parts,
-                        self._plan,
-                        [prompts[i] for i in rows],
-                        sampling,
-                        [seeds[i] for i in rows],
-                        self.tokenizer.end_ids,
-                        self.tokenizer.pad_id,
-                        self._lower,
-                        StopStrings(sampling.stop, self.tokenizer.decode) if sampling.stop else None,
-                    )
-            except (RuntimeError, MemoryError) as error:
-                self._generate_rows = memory.halved(error, len(rows), "backend.args.generate_rows")
-                continue
-            done.update(zip(rows, drawn, strict=True))
-            tell("completions in all", len(done), len(order))
-        return [done[i] for i in range(len(prompts))]
+        return self._generation(prompts, sampling, seeds, self._read.autocast)
+
+    def prefix_cache(self) -> AbstractContextManager[None]:
+        """See PrefixCaching."""
+        return self._generation.keeping() if self._engine is None else nullcontext()
 
     def sampler_apart(self) -> AbstractContextManager[bool]:
         """See Detached."""

@@ -1,74 +1,18 @@
-"""Decoding with a preallocated cache of keys and values, from the weights of the model that trains.
-
-On a CPU the products of a few rows with a large matrix are what takes the time, and a plain linear layer reaches a
-third of the machine's rate there. So for the length of one call the weights are laid out once more in the blocked form
-of oneDNN, queries, keys and values as one matrix, gate and up as another; the copy is dropped at the end. On other
-devices the modules are used as they are.
-"""
+"""Decoding with a preallocated cache of keys and values, from the weights of the model that trains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.agree import agree
-from steadyrl.backends.torch.device import lays_blocks
-from steadyrl.backends.torch.families import Block, Function, Plan, plan_of
-from steadyrl.backends.torch.shared import Prompts, pays
-
-
-@dataclass
-class Cache:
-    """Keys and values of all layers, [L, B, kv_heads, S, head_dim] each, and which columns hold something.
-
-    Attributes:
-        visible: [B, S] bool, False on the padding left of a prompt; None where no row has any.
-        used: Columns that are filled.
-        places: [B] position of each row's next token.
-        shares: Whether prompts may be shared: no layer has a window that would reach into them.
-        prompts: What the rows continue, where prompts are shared; keys and values are then of what follows them.
-    """
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    visible: torch.Tensor | None
-    used: int
-    places: torch.Tensor
-    shares: bool = True
-    prompts: Prompts | None = None
-
-    def spread(self, owner: torch.Tensor) -> None:
-        """Continue prompt ``owner[b]`` in row b; a prompt may be continued many times.
-
-        Args:
-            owner: [B] int64, rows of the cache as it is.
-        """
-        prompts, width, device = self.keys.shape[1], self.used, self.keys.device
-        if not self.shares or not pays(prompts, len(owner), width, self.keys.dtype, device):
-            self.take(owner)
-            return
-        visible = None if self.visible is None else self.visible[:, :width]
-        self.prompts = Prompts.of(self.keys[..., :width, :], self.values[..., :width, :], visible, owner)
-        layers, _, heads, length, head_dim = self.keys.shape
-        shape = (layers, len(owner), heads, length - width, head_dim)
-        self.keys, self.values = self.keys.new_zeros(shape), self.keys.new_zeros(shape)
-        self.visible, self.used, self.places = None, 0, self.places[owner]
-
-    def take(self, rows: torch.Tensor) -> None:
-        """Keep these rows only; a row may be taken several times."""
-        if self.prompts is not None:
-            self.prompts = self.prompts.take(rows)
-        self.keys, self.values = self.keys.index_select(1, rows), self.values.index_select(1, rows)
-        self.places = self.places[rows]
-        if self.visible is not None:
-            self.visible = self.visible[rows]
+from steadyrl.backends.torch.cache import Cache, Known
+from steadyrl.backends.torch.families import Block, Plan, plan_of
+from steadyrl.backends.torch.products import norm, product, without_autocast
+from steadyrl.backends.torch.shared import Prompts
 
 
 class Decoder:
@@ -96,31 +40,43 @@ class Decoder:
             # x * cos + rotate_half(x) * sin, with the minus sign of rotate_half put into the sines.
             self._turns = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)  # [S, head_dim] each
 
-    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, Cache]:
-        """Read prompts that are padded on the left.
+    def prefill(
+        self, ids: torch.Tensor, visible: torch.Tensor, known: Sequence[Known | None] = ()
+    ) -> tuple[torch.Tensor, Cache]:
+        """Read prompts that are padded on the left, or what follows what is known of them.
 
         Args:
             ids: [B, P] int64.
-            visible: [B, P] bool, False on padding.
+            visible: [B, P] bool, False on padding; the last column is never padding.
+            known: What was read of each row before these ids, in a model whose layers have no window; () for nothing.
 
         Returns:
             Logits of the next token [B, V] float32, and the cache.
         """
         rows, width = ids.shape
+        before = max((len(one) for one in known if one is not None), default=0)
         shape = (len(self._layers), rows, self._plan.kv_heads, self._length, self._plan.head_dim)
         whole = torch.ones(rows, self._length, dtype=torch.bool, device=self.device)
-        whole[:, :width] = visible
+        whole[:, :before], whole[:, before : before + width] = False, visible
+        # Zeros: what is masked is still multiplied, and 0 times whatever lies in fresh memory may be no number.
+        keys, values = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
+        lengths = torch.zeros(rows, dtype=torch.long)
+        for row, one in enumerate(known):
+            if one is not None:
+                lengths[row] = len(one)
+                there = slice(before - len(one), before)
+                keys[:, row, :, there], values[:, row, :, there], whole[row, there] = one.keys, one.values, True
+        lengths = lengths.to(self.device)
         cache = Cache(
-            # Zeros: what is masked is still multiplied, and 0 times whatever lies in fresh memory may be no number.
-            keys=torch.zeros(shape, dtype=self.dtype, device=self.device),
-            values=torch.zeros(shape, dtype=self.dtype, device=self.device),
-            visible=None if bool(visible.all()) else whole,
-            used=0,
-            places=visible.sum(1),
-            shares=all(block.window is None for block in self._plan.blocks),
+            keys=keys,
+            values=values,
+            visible=None if bool(whole.all()) else whole,
+            used=before,
+            places=lengths + visible.sum(1),
+            shares=self._plan.windowless,
         )
-        places = (visible.cumsum(1) - 1).clamp(min=0)
-        hidden = self._through(ids, places, cache, _prompt_masks(visible))
+        places = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)
+        hidden = self._through(ids, places, cache, _prompt_masks(whole[:, : before + width], width))
         return self._logits(hidden[:, -1]), cache
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
@@ -277,11 +233,6 @@ class _Layer:
         return found.transpose(1, 2).reshape(len(q) * q.shape[1], -1)
 
 
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which matrices are multiplied in the type they have."""
-    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
-
-
 def _append(
     keys: torch.Tensor, values: torch.Tensor, new: tuple[torch.Tensor, torch.Tensor], used: int | torch.Tensor
 ) -> tuple[int, int]:
@@ -295,83 +246,22 @@ def _append(
     return 0, end
 
 
-def _prompt_masks(visible: torch.Tensor) -> Callable[[int | None], torch.Tensor]:
-    """Return the function from a window to the mask [B, 1, P, P]; padding sees itself, lest it become NaN."""
-    width = visible.shape[1]
-    place = torch.arange(width, device=visible.device)
-    back = place[:, None] - place[None]  # [P, P], how far a key lies behind the query
+def _prompt_masks(visible: torch.Tensor, width: int) -> Callable[[int | None], torch.Tensor]:
+    """Return the function from a window to the mask [B, 1, width, S] of the last ``width`` of S columns.
+
+    Padding sees itself, lest it become NaN.
+    """
+    place = torch.arange(visible.shape[1], device=visible.device)
+    back = place[-width:, None] - place[None]  # [width, S], how far a key lies behind the query
     known: dict[int | None, torch.Tensor] = {}
 
     def mask(window: int | None) -> torch.Tensor:
         if window not in known:
-            reached = (back >= 0) & (back < (window or width))
+            reached = (back >= 0) & (back < (window or len(place)))
             known[window] = (reached[None] & visible[:, None] | (back == 0)[None])[:, None]
         return known[window]
 
     return mask
-
-
-def product(modules: Sequence[nn.Module], rows: int, dtype: torch.dtype) -> Function:
-    """Return a function that applies linear modules to one input and joins their outputs.
-
-    Args:
-        modules: nn.Linear, GPT-2's transposed linear, LoRA around either, or anything callable.
-        rows: The number of input rows to be quick for.
-        dtype: To multiply in.
-    """
-    pairs = [_weights(module) for module in modules]
-    known = [pair for pair in pairs if pair is not None]
-    if len(known) < len(pairs):  # quantised, or of a kind that is not known
-        return lambda x: torch.cat([module(x) for module in modules], dim=-1)
-    weights, bias = [w for w, _ in known], None
-    if any(b is not None for _, b in known):
-        bias = torch.cat([b if b is not None else w.new_zeros(len(w)) for w, b in known]).to(dtype)
-    if lays_blocks(weights[0].device, dtype):
-        joined = torch.cat(weights) if len(weights) > 1 else weights[0]
-        packed = torch.ops.mkldnn._reorder_linear_weight(joined.to(dtype).contiguous(), rows)
-        multiply = torch.ops.mkldnn._linear_pointwise
-        return lambda x: multiply(x.to(dtype), packed, bias, "none", [], "")
-    if len(weights) == 1 and weights[0].dtype == dtype:
-        return lambda x: F.linear(x, weights[0], bias)  # the very weights that train
-    joined = torch.cat([weight.to(dtype) for weight in weights])
-    return lambda x: F.linear(x.to(dtype), joined, bias)
-
-
-def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-    """Return (weight [out, in], bias [out]) of a linear module, an adapter added in; None for anything else."""
-    if type(module) is nn.Linear:
-        return module.weight, module.bias
-    name = f"{type(module).__module__}.{type(module).__name__}"
-    if name == "transformers.pytorch_utils.Conv1D":
-        whole: Any = module
-        return whole.weight.t(), whole.bias
-    if name == "peft.tuners.lora.layer.Linear":
-        adapted: Any = module
-        inner = _weights(adapted.base_layer)
-        if inner is None or adapted.disable_adapters or len(adapted.active_adapters) != 1:
-            return None
-        added = added_to(module)
-        if added is not None and type(added.base) is nn.Linear and added.down.dtype == inner[0].dtype:
-            return inner[0].clone().addmm_(added.up, added.down, alpha=added.scale), inner[1]  # no autocast in place
-        delta = adapted.get_delta_weight(adapted.active_adapters[0])
-        if type(adapted.base_layer) is not nn.Linear:
-            delta = delta.t()  # get_delta_weight answers in the layout of the layer it adapts
-        return inner[0] + delta, inner[1]
-    return None
-
-
-def norm(module: nn.Module) -> Function:
-    """Return a norm module as a function of few kernels."""
-    whole: Any = module
-    name = type(module).__name__
-    if isinstance(module, nn.LayerNorm):
-        return module
-    if name.endswith("RMSNorm"):
-        # Gemma's weight is the distance from 1.
-        weight = whole.weight + 1.0 if name.startswith("Gemma") else whole.weight
-        epsilon = whole.eps if name.startswith("Gemma") else whole.variance_epsilon
-        return lambda x: F.rms_norm(x.to(weight.dtype), (x.shape[-1],), weight, epsilon)
-    return module
 
 
 @torch.no_grad()

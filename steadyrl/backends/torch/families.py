@@ -70,6 +70,11 @@ class Plan:
     head_dim: int
     activation: Function
 
+    @property
+    def windowless(self) -> bool:
+        """Return whether attention reaches back to the first token in every layer."""
+        return all(block.window is None for block in self.blocks)
+
 
 def plan_of(model: Any) -> Plan | None:
     """Return the plan of a transformers causal model, or None for a family that is not known.

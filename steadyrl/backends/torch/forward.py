@@ -13,8 +13,8 @@ import torch
 
 from steadyrl.backends.huggingface.folder import READING_ERRORS
 from steadyrl.backends.torch.agree import agree
-from steadyrl.backends.torch.decoder import product, without_autocast
 from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.products import product, without_autocast
 from steadyrl.errors import ModelError
 
 _CACHES = ("past_key_values", "cache_params")  # what transformers calls the cache in a model's forward

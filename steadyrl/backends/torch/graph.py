@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from steadyrl.backends.torch.decoder import Cache, Decoder
+from steadyrl.backends.torch.cache import Cache
+from steadyrl.backends.torch.decoder import Decoder
 
 WARM_UP = 2  # runs before a capture, as torch's documentation asks: libraries set themselves up in the first
 
@@ -19,10 +20,6 @@ class GraphDecoder:
     def __init__(self, decoder: Decoder):
         self._decoder = decoder
         self._captured: _Captured | None = None
-
-    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, Cache]:
-        """See Engine."""
-        return self._decoder.prefill(ids, visible)
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         """See Engine."""

@@ -7,13 +7,14 @@ a token, so that what a row becomes does not depend on its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from steadyrl.backends.stops import StopStrings
+from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import ForwardDecoder
@@ -31,11 +32,12 @@ BLOCK = 128  # tokens whose probabilities are summed together when one is drawn
 LARGEST = 1024  # tokens of a row that are sorted for top-p first; they nearly always hold all that it keeps
 
 
-class Engine(Protocol):
-    """What reads prompts and tokens and gives logits: our decoder, or transformers' own forward."""
+# The ids [N] of a row that leaves the batch, the cache, and its place there.
+Leaving = Callable[[np.ndarray, Cache, int], None]
 
-    def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return (logits [B, V] float32 of the next token, cache)."""
+
+class Engine(Protocol):
+    """What goes on from prompts that were read: our decoder, or transformers' own forward."""
 
     def step(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
         """Append tokens [B]; return logits [B, V] float32 of the next."""
@@ -52,6 +54,8 @@ def sample(
     pad_id: int,
     lower: torch.dtype | None = None,
     stops: StopStrings | None = None,
+    known: Sequence[Known | None] = (),
+    leaving: Leaving | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
@@ -65,23 +69,37 @@ def sample(
         pad_id: Fills the left of short prompts.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         stops: Strings that end a completion too; None for none.
+        known: What of each prompt needs no reading, less than the whole; () for nothing. For our decoder only.
+        leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
+            perhaps not read; the cache, and the row's place in it.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
-    ids, visible = _left_pad(distinct, pad_id, device)
+    known = [known[which.index(number)] for number in range(len(distinct))] if known else []
+    starts = [len(one) if one is not None else 0 for one in known] or [0] * len(distinct)
+    unread = [prompt[start:] for prompt, start in zip(distinct, starts, strict=True)]
+    ids, visible = _left_pad(unread, pad_id, device)
     engine: Engine
+    cache: Any
     if plan is None:
-        engine = ForwardDecoder(parts, len(prompts))
+        engine = whole = ForwardDecoder(parts, len(prompts))
+        logits, cache = whole.prefill(ids, visible)
     else:
-        decoder = Decoder(plan, len(prompts), ids.shape[1] + sampling.max_new_tokens, lower)
+        decoder = Decoder(plan, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
         engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
-    logits, cache = engine.prefill(ids, visible)
+        logits, cache = decoder.prefill(ids, visible, known)
     if len(distinct) < len(prompts):
         chosen = torch.tensor(which, device=device)
         logits = logits[chosen]
         cache.spread(chosen)
     uniforms = _uniforms(seeds, sampling.max_new_tokens, device)
-    return _decode(engine, cache, logits, sampling, uniforms, end_ids, stops)
+
+    def leave(places: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor) -> None:
+        if leaving is not None:
+            for place, row, ids in zip(places.tolist(), rows.tolist(), drawn[rows].cpu().numpy(), strict=True):
+                leaving(np.concatenate([prompts[row], ids[ids >= 0][:-1]]), cache, place)
+
+    return _decode(engine, cache, logits, sampling, uniforms, end_ids, stops, leave)
 
 
 def _decode(
@@ -92,8 +110,13 @@ def _decode(
     uniforms: torch.Tensor,
     end_ids: Sequence[int],
     stops: StopStrings | None,
+    leave: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
 ) -> list[Completion]:
-    """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens]."""
+    """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens].
+
+    ``leave`` is called before rows leave the cache, with their places in it, their numbers and [B, max_new_tokens] of
+    what was drawn, -1 after the end.
+    """
     drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
     logprobs = torch.zeros_like(uniforms)
     kept = _Kept(len(uniforms))
@@ -126,10 +149,13 @@ def _decode(
             if left == 0:
                 break
             if left <= (1.0 - leave_share) * len(going):
+                gone = (~going).nonzero()[:, 0]
+                leave(gone, rows[gone], drawn)
                 stay = going.nonzero()[:, 0]
                 cache.take(stay)
                 rows, tokens, going = rows[stay], tokens[stay], going[stay]
         logits = engine.step(tokens, cache)
+    leave(torch.arange(len(rows)), rows, drawn)
     tell("completions", len(uniforms), len(uniforms))
     found_kept = kept.ids if sampling.truncates else None
     return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), found_kept)

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from steadyrl.backends.torch.adapter import added_to
-from steadyrl.backends.torch.decoder import norm, without_autocast
 from steadyrl.backends.torch.families import Block, Plan
 from steadyrl.backends.torch.packed import Packed, Segments
+from steadyrl.backends.torch.products import norm, without_autocast
 
 # Relative to the largest number: hidden states further from those of transformers' forward are wrong, not rounded.
 PARITY = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}

@@ -1,0 +1,98 @@
+"""Completions of many prompts, as many of them at a time as memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+import torch
+
+from steadyrl.backends.stops import StopStrings
+from steadyrl.backends.torch import memory
+from steadyrl.backends.torch.families import Plan
+from steadyrl.backends.torch.forward import pads
+from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.prefixes import Prefixes
+from steadyrl.backends.torch.sampler import sample
+from steadyrl.counting.count import tell
+from steadyrl.protocols import Tokenizer
+from steadyrl.types import Completion, Sampling
+
+
+class Generation:
+    """Samples from a model.
+
+    Args:
+        parts: Of a transformers causal model in eval mode.
+        plan: How to decode it quickly, or None for transformers' own forward.
+        kind: Its model type.
+        tokenizer: Its own.
+        lower: Type that the decoder multiplies matrices in; None for that of the weights.
+        rows: Completions that are sampled at the same time, at most; fewer once memory has run out.
+    """
+
+    def __init__(
+        self, parts: Parts, plan: Plan | None, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int
+    ):
+        self._parts, self._plan, self._tokenizer, self._lower, self._rows = parts, plan, tokenizer, lower, rows
+        self._pads = plan is not None or pads(parts, kind)  # where not, only prompts of one length go together
+        self._prefixes: Prefixes | None = None
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """See PrefixCaching; a model whose keys and values are not ours to keep reads everything again."""
+        if self._plan is not None and self._plan.windowless:
+            self._prefixes = Prefixes(self._rows)
+        try:
+            yield
+        finally:
+            self._prefixes = None
+
+    def __call__(
+        self,
+        prompts: Sequence[np.ndarray],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        within: Callable[[], AbstractContextManager[object]],
+    ) -> list[Completion]:
+        """Return a completion per prompt; see Backend.
+
+        Args:
+            prompts: Token ids, at least one each.
+            sampling: How to draw.
+            seeds: One per prompt.
+            within: The context that the model reads in.
+        """
+        prefixes = self._prefixes
+        known = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
+        unread = [len(prompt) - len(one or ()) for prompt, one in zip(prompts, known, strict=True)]
+        order = sorted(range(len(prompts)), key=unread.__getitem__)
+        done: dict[int, Completion] = {}
+        while len(done) < len(order):
+            rows = order[len(done) : len(done) + self._rows]
+            if not self._pads:
+                rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
+            try:
+                with within():
+                    drawn = sample(
+                        self._parts,
+                        self._plan,
+                        [prompts[i] for i in rows],
+                        sampling,
+                        [seeds[i] for i in rows],
+                        self._tokenizer.end_ids,
+                        self._tokenizer.pad_id,
+                        self._lower,
+                        StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
+                        [known[i] for i in rows],
+                        None if prefixes is None else prefixes.keep,
+                    )
+            except (RuntimeError, MemoryError) as error:
+                self._rows = memory.halved(error, len(rows), "backend.args.generate_rows")
+                continue
+            done.update(zip(rows, drawn, strict=True))
+            for i in rows:
+                known[i] = None  # its memory is free again
+            tell("completions in all", len(done), len(order))
+        return [done[i] for i in range(len(prompts))]

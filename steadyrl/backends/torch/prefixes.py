@@ -1,0 +1,53 @@
+"""What one call read and wrote is kept for the next, so that a prompt which goes on from another is not read again.
+
+The turns of an episode are such prompts: each is the one before it, what the policy wrote, and what the environment
+answered. Without this, an episode of ten turns is read from its beginning ten times.
+
+Source:
+    Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention" (arXiv 2309.06180),
+    section 4.4, and Zheng et al., "SGLang" (arXiv 2312.07104), section 3, keep it by hashes and in a tree. Here a call
+    goes on from the call before it, and nothing older is kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from steadyrl.backends.torch.cache import Cache, Known
+
+LOOK_BACK = 8  # sequences right before a prompt, in their order, among which the one that it goes on from is looked for
+
+
+class Prefixes:
+    """Sequences that a call has read.
+
+    Args:
+        most: How many are kept, at most: they take the memory of as many rows of a batch.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._kept: dict[bytes, Known] = {}
+
+    def hand_over(self, prompts: Sequence[np.ndarray]) -> list[Known | None]:
+        """Return what is known of the beginning of each prompt, and forget all of it.
+
+        At least one token of a prompt is left to read, for its logits are not kept.
+        """
+        kept, self._kept = self._kept, {}
+        order = sorted(kept)  # a sequence stands before those that go on from it
+        return [_beginning(kept, order, prompt[:-1].astype(np.int32).tobytes()) for prompt in prompts]
+
+    def keep(self, ids: np.ndarray, cache: Cache, row: int) -> None:
+        """Keep a row of a cache, whose first tokens are these ids [N]; where there is no room, it is left out."""
+        if len(self._kept) < self._most:
+            self._kept[ids.astype(np.int32).tobytes()] = cache.row(row, len(ids))
+
+
+def _beginning(kept: Mapping[bytes, Known], order: Sequence[bytes], prompt: bytes) -> Known | None:
+    place = bisect_right(order, prompt)
+    near = reversed(order[max(0, place - LOOK_BACK) : place])
+    return next((kept[ids] for ids in near if prompt.startswith(ids)), None)

@@ -1,0 +1,161 @@
+"""What one call read is not read again by the next, and nothing that is drawn changes by it."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from steadyrl.types import Sampling
+from tests import needs
+
+torch = needs.package("torch")
+transformers = needs.package("transformers")
+
+from steadyrl.backends.torch import shared  # noqa: E402
+from steadyrl.backends.torch.cache import Cache  # noqa: E402
+from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
+from steadyrl.backends.torch.families import plan_of  # noqa: E402
+from steadyrl.backends.torch.graph import StepState  # noqa: E402
+from steadyrl.backends.torch.prefixes import Prefixes  # noqa: E402
+from tests.backends.torch.test_backend import opened, prompts_of  # noqa: E402
+from tests.backends.torch.test_decoder import MODELS, VOCABULARY, alone, padded, random_model  # noqa: E402
+
+WINDOWLESS = [name for name in MODELS if plan_of(random_model(name)).windowless]
+
+
+def test_models_with_a_window_are_those_that_say_so():
+    assert set(MODELS) - set(WINDOWLESS) == {"mistral, window", "qwen2, one layer with a window"}
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("name", WINDOWLESS)
+@torch.no_grad()
+def test_a_row_that_goes_on_from_what_was_read_equals_a_plain_forward_of_the_whole(name, captured):
+    """Four rows, of which two go on from a read row and one step, one from a read row, and one from nothing."""
+    model = random_model(name)
+    ids, visible = padded()
+    decoder = Decoder(plan_of(model), 4, 40)
+    _, cache = decoder.prefill(ids, visible)
+    decoder.step(torch.tensor([20, 21, 22, 23]), cache)
+    texts = [[*ids[i, visible[i]].tolist(), 20 + i] for i in range(4)]
+    known = [cache.row(0, len(texts[0])), cache.row(1, len(texts[1]) - 1), None, cache.row(3, len(texts[3]))]
+    news = [[30, 31, 32], [21, 33], [*texts[2], 34], [35]]
+    texts[1].pop()
+    texts[2].clear()
+    texts = [text + new for text, new in zip(texts, news, strict=True)]
+    width = max(map(len, news))
+    unread = torch.tensor([[0] * (width - len(new)) + new for new in news])
+    seen = torch.tensor([[False] * (width - len(new)) + [True] * len(new) for new in news])
+    logits, cache = decoder.prefill(unread, seen, known)
+    state = StepState(cache, 40) if captured else None
+    for t in range(5):
+        for i, text in enumerate(texts):
+            assert (logits[i].log_softmax(-1) - alone(model, text)[-1]).abs().max().item() <= 5e-5, f"row {i}, {t}"
+        tokens = (torch.arange(4) * 7 + t) % VOCABULARY
+        texts = [[*text, int(token)] for text, token in zip(texts, tokens, strict=True)]
+        logits = state.step(decoder, tokens, cache) if captured else decoder.step(tokens, cache)
+
+
+@torch.no_grad()
+def test_a_row_of_a_prompt_that_others_continue_too_is_the_prompt_and_its_own_tokens(monkeypatch):
+    monkeypatch.setattr(shared, "LEAST_SPARED", 0)
+    model = random_model("qwen3")
+    ids, visible = padded()
+    decoder = Decoder(plan_of(model), 4, 20)
+    _, cache = decoder.prefill(ids, visible)
+    cache.spread(torch.tensor([2, 0, 0, 3, 0]))
+    decoder.step(torch.tensor([20, 21, 22, 23, 24]), cache)
+    assert cache.prompts is not None
+    for row, owner in enumerate([2, 0, 0, 3, 0]):
+        text = [*ids[owner, visible[owner]].tolist(), 20 + row]
+        found = cache.row(row, len(text))
+        assert len(found) == len(text) and found.keys.shape[2] == len(text)
+        logits, _ = decoder.prefill(torch.tensor([[40]]), torch.tensor([[True]]), [found])
+        assert (logits[0].log_softmax(-1) - alone(model, [*text, 40])[-1]).abs().max().item() <= 5e-5
+
+
+def cache_of(*lengths):
+    """A cache whose rows hold their own number as keys."""
+    width = max(lengths)
+    keys = torch.arange(len(lengths)).view(1, -1, 1, 1, 1).expand(1, -1, 1, width, 2).float()
+    return Cache(keys, keys, None, width, torch.tensor(lengths))
+
+
+def number(known):
+    return None if known is None else int(known.keys[0, 0, 0, 0])
+
+
+def test_a_prompt_goes_on_from_the_longest_sequence_that_it_begins_with():
+    prefixes, cache = Prefixes(most=9), cache_of(*[5] * 6)
+    rows = ([1, 2], [1, 2, 3], [1, 2, 3, 9, 9], [256, 2], [7], [1])
+    for place, ids in enumerate(rows):
+        prefixes.keep(np.array(ids), cache, place)
+    asked = ([1, 2, 3, 4], [1, 2, 4], [1, 2, 3], [256, 2, 3], [7], [8, 8], [1, 2, 3, 9, 9, 9])
+    found = prefixes.hand_over([np.array(ids, np.int32) for ids in asked])
+    assert [number(one) for one in found] == [1, 0, 0, 3, None, None, 2]
+    assert [len(one) for one in found if one is not None] == [3, 2, 2, 2, 5]
+    assert prefixes.hand_over([np.array([1, 2, 3, 4], np.int32)]) == [None]  # a call knows the call before it alone
+
+
+def test_no_more_sequences_are_kept_than_may_be():
+    prefixes, cache = Prefixes(most=1), cache_of(2, 2)
+    prefixes.keep(np.array([1]), cache, 0)
+    prefixes.keep(np.array([2]), cache, 1)
+    assert [number(one) for one in prefixes.hand_over([np.array([i, 3]) for i in (1, 2)])] == [0, None]
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The number of prompt tokens that each call of prefill reads."""
+    counted, prefill = [], Decoder.prefill
+
+    def counting(self, ids, visible, known=()):
+        counted.append(int(visible.sum()))
+        return prefill(self, ids, visible, known)
+
+    monkeypatch.setattr(Decoder, "prefill", counting)
+    return counted
+
+
+def talk(backend, sampling):
+    """Say three turns after each of three prompts, four times each; return them, and what each came after.
+
+    Every other row is answered at length.
+    """
+    contexts, said, before = [prompt for prompt in prompts_of(backend)[:3] for _ in range(4)], [], []
+    for turn in range(3):
+        before.append({context.tobytes(): len(context) for context in contexts})
+        said.append(backend.generate(contexts, sampling, [100 * turn + i for i in range(len(contexts))]))
+        answers = [np.arange(4 + turn, 5 + turn + 5 * (i % 2), dtype=np.int32) for i in range(len(contexts))]
+        contexts = [np.concatenate(parts) for parts in zip(contexts, (c.ids for c in said[-1]), answers, strict=True)]
+    return said, before
+
+
+def counts(said, before):
+    """Return how many tokens three calls must read: the prompts, then what was drawn last and the answers."""
+    assert [len(lengths) for lengths in before[1:]] == [12, 12], "all turns are different"
+    return sum(before[0].values()) + sum(12 + 6 * (1 + 6) for _ in said[1:])
+
+
+@pytest.mark.parametrize("least_spared", [0, 10**9])
+@pytest.mark.parametrize("settings", [(), ("backend.args.generate_rows=5",), ("model.lora_rank=4",)])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_turns_are_what_they_would_be_if_all_was_read_again(
+    tiny_models, family, settings, least_spared, read, monkeypatch
+):
+    monkeypatch.setattr(shared, "LEAST_SPARED", least_spared)
+    backend = opened(tiny_models[family], *settings)
+    for sampling in (Sampling(max_new_tokens=6, temperature=1.3), Sampling(6, temperature=0.9, top_p=0.95)):
+        expected, _ = talk(backend, sampling)
+        read.clear()
+        with backend.prefix_cache():
+            found, before = talk(backend, sampling)
+        if "backend.args.generate_rows=5" not in settings:
+            assert sum(read) == counts(found, before)
+        assert any(len({len(c.ids) for c in turn}) > 1 for turn in found), "some rows leave before others"
+        for one, other in zip(chain(*expected), chain(*found), strict=True):
+            assert one.ids.tolist() == other.ids.tolist() and one.stop_reason == other.stop_reason
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=5e-5)
+        read.clear()
+        backend.generate([np.frombuffer(ids, np.int32) for ids in before[-1]], sampling, range(12))
+        assert sum(read) == sum(before[-1].values()), "outside nothing is known"
