@@ -5,8 +5,11 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from steadyrl.rollout.collect import collect
+from steadyrl.rollout.episode import Environment
 from steadyrl.types import Sampling
 from tests import needs
+from tests.backends.ppo_batch import PROBLEMS, prompts_of
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -17,7 +20,7 @@ from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.families import plan_of  # noqa: E402
 from steadyrl.backends.torch.graph import StepState  # noqa: E402
 from steadyrl.backends.torch.prefixes import Prefixes  # noqa: E402
-from tests.backends.torch.test_backend import opened, prompts_of  # noqa: E402
+from tests.backends.torch.test_backend import Answering, opened  # noqa: E402
 from tests.backends.torch.test_decoder import MODELS, VOCABULARY, alone, padded, random_model  # noqa: E402
 
 WINDOWLESS = [name for name in MODELS if plan_of(random_model(name)).windowless]
@@ -159,3 +162,14 @@ def test_turns_are_what_they_would_be_if_all_was_read_again(
         read.clear()
         backend.generate([np.frombuffer(ids, np.int32) for ids in before[-1]], sampling, range(12))
         assert sum(read) == sum(before[-1].values()), "outside nothing is known"
+
+
+def test_an_episode_reads_every_token_once_whatever_the_number_of_its_turns(tiny_models, read):
+    """Prompts and answers once, and what was drawn last in a turn, which is read with the answer to it."""
+    backend, sampling = opened(tiny_models["llama"]), Sampling(max_new_tokens=3, temperature=1.5)
+    read.clear()  # of the check of the model
+    groups = collect(backend, PROBLEMS[:4], 1, sampling, (0, 0), environment=Environment(Answering(), 3))
+    rollouts = [group.rollouts[0] for group in groups]
+    assert all(len(rollout.turns) == 3 for rollout in rollouts)
+    environment = sum(len(rollout.prompt_ids) + int((~rollout.completion_mask).sum()) for rollout in rollouts)
+    assert sum(read) == environment + 4 * 2
