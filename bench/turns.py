@@ -25,6 +25,7 @@ from steadyrl.backends.torch.prefixes import Prefixes
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import context_of, environment_of
 from steadyrl.train import open_session
+from steadyrl.types import Rollout
 
 BROWSE = Path(__file__).parent.parent / "examples" / "browse.toml"
 ROUNDS = 2
@@ -37,7 +38,8 @@ def main() -> None:
     session = open_session(config.load(file, [*given, "backend.threads=1", "backend.device=cpu"]))
     own = session.config.rollout
     environment = environment_of(session.task, session.sampling, own, context_of(session.backend))
-    problems = session.problems[: own.prompts_per_step]
+    chosen = np.random.default_rng(0).permutation(len(session.problems))[: own.prompts_per_step]
+    problems = [session.problems[i] for i in chosen]
 
     def draw(seed: int) -> list[Any]:
         return collect(
@@ -45,21 +47,31 @@ def main() -> None:
         )
 
     spent: dict[str, list[tuple[float, int, int]]] = {"each turn once": [], "from the beginning": []}
-    drawn: dict[str, list[np.ndarray]] = {way: [] for way in spent}
+    drawn: dict[str, list[Rollout]] = {way: [] for way in spent}
     for seed in range(ROUNDS):
         for way in spent:
             again = patch.object(TorchBackend, "prefix_cache", lambda self: nullcontext())
             with nullcontext() if way == "each turn once" else again:
                 seconds, tokens, kept, groups = measured(lambda seed=seed: draw(seed))
             spent[way].append((seconds, tokens, kept))
-            drawn[way] += [rollout.completion_ids for group in groups for rollout in group.rollouts]
+            drawn[way] += [rollout for group in groups for rollout in group.rollouts]
     print(f"{len(problems)} x {own.samples_per_prompt} episodes, {torch.get_num_threads()} thread")
     print("way | processor seconds of each round | prompt tokens read | most MiB kept")
     for way, rounds in spent.items():
         seconds, tokens, kept = zip(*rounds, strict=True)
         print(f"{way} | {', '.join(f'{s:.2f}' for s in seconds)} | {sum(tokens)} | {max(kept) / 2**20:.0f}")
-    same = sum(map(np.array_equal, *drawn.values()))
-    print(f"{same} of {len(drawn['each turn once'])} episodes are equal token by token")
+    apart = [difference(one, other) for one, other in zip(*drawn.values(), strict=True)]
+    same, furthest = sum(equal for equal, _ in apart), max(nats for _, nats in apart)
+    print(f"{same} of {len(apart)} episodes are equal token by token; log-probs are {furthest:.1e} nats apart at most")
+
+
+def difference(one: Rollout, other: Rollout) -> tuple[bool, float]:
+    """Return whether two rollouts have equal tokens, and how far log-probs are apart before the first that differs."""
+    shorter = min(len(one.completion_ids), len(other.completion_ids))
+    differ = one.completion_ids[:shorter] != other.completion_ids[:shorter]
+    equal = int(differ.argmax()) if differ.any() else shorter
+    gaps = np.abs(one.sampling_logprobs[:equal] - other.sampling_logprobs[:equal])
+    return equal == len(one.completion_ids) == len(other.completion_ids), float(gaps.max(initial=0.0))
 
 
 def measured(work: Callable[[], Any]) -> tuple[float, int, int, Any]:
