@@ -73,6 +73,9 @@ class Generation:
             rows = order[len(done) : len(done) + self._rows]
             if not self._pads:
                 rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
+            before = [known[i] for i in rows]
+            for i in rows:
+                known[i] = None  # ``before`` alone holds it, and is emptied
             try:
                 with within():
                     drawn = sample(
@@ -85,14 +88,12 @@ class Generation:
                         self._tokenizer.pad_id,
                         self._lower,
                         StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
-                        [known[i] for i in rows],
+                        before,
                         None if prefixes is None else prefixes.keep,
                     )
             except (RuntimeError, MemoryError) as error:
                 self._rows = memory.halved(error, len(rows), "backend.args.generate_rows")
                 continue
             done.update(zip(rows, drawn, strict=True))
-            for i in rows:
-                known[i] = None  # its memory is free again
             tell("completions in all", len(done), len(order))
         return [done[i] for i in range(len(prompts))]

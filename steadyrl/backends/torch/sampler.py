@@ -54,7 +54,7 @@ def sample(
     pad_id: int,
     lower: torch.dtype | None = None,
     stops: StopStrings | None = None,
-    known: Sequence[Known | None] = (),
+    known: list[Known | None] | None = None,
     leaving: Leaving | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
@@ -69,14 +69,15 @@ def sample(
         pad_id: Fills the left of short prompts.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         stops: Strings that end a completion too; None for none.
-        known: What of each prompt needs no reading, less than the whole; () for nothing. For our decoder only.
+        known: What of each prompt needs no reading, less than the whole; None for nothing. For our decoder only. It is
+            emptied once it is in the cache, lest both take memory.
         leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
             perhaps not read; the cache, and the row's place in it.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
-    known = [known[which.index(number)] for number in range(len(distinct))] if known else []
-    starts = [len(one) if one is not None else 0 for one in known] or [0] * len(distinct)
+    before = [known[which.index(number)] if known else None for number in range(len(distinct))]
+    starts = [0 if one is None else len(one) for one in before]
     unread = [prompt[start:] for prompt, start in zip(distinct, starts, strict=True)]
     ids, visible = _left_pad(unread, pad_id, device)
     engine: Engine
@@ -87,7 +88,10 @@ def sample(
     else:
         decoder = Decoder(plan, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
         engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
-        logits, cache = decoder.prefill(ids, visible, known)
+        logits, cache = decoder.prefill(ids, visible, before)
+    before.clear()
+    if known:
+        known.clear()
     if len(distinct) < len(prompts):
         chosen = torch.tensor(which, device=device)
         logits = logits[chosen]

@@ -1,5 +1,6 @@
 """What one call read is not read again by the next, and nothing that is drawn changes by it."""
 
+import weakref
 from itertools import chain
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests.backends.ppo_batch import PROBLEMS, prompts_of
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch import shared  # noqa: E402
+from steadyrl.backends.torch import sampler, shared  # noqa: E402
 from steadyrl.backends.torch.cache import Cache  # noqa: E402
 from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.families import plan_of  # noqa: E402
@@ -173,3 +174,21 @@ def test_an_episode_reads_every_token_once_whatever_the_number_of_its_turns(tiny
     assert all(len(rollout.turns) == 3 for rollout in rollouts)
     environment = sum(len(rollout.prompt_ids) + int((~rollout.completion_mask).sum()) for rollout in rollouts)
     assert sum(read) == environment + 4 * 2
+
+
+def test_what_a_call_goes_on_from_takes_no_memory_beside_its_cache(tiny_models, monkeypatch):
+    backend, alive = opened(tiny_models["llama"]), []
+    prompts, turn, decode = prompts_of(backend)[:3], Sampling(max_new_tokens=3), sampler._decode
+    with backend.prefix_cache():
+        said = backend.generate(prompts, turn, range(3))
+        kept = [weakref.ref(one) for one in backend._generation._prefixes._kept.values()]
+        assert len(kept) == 3 and all(one() is not None for one in kept)
+
+        def counting(*args):
+            alive.append(sum(one() is not None for one in kept))
+            return decode(*args)
+
+        monkeypatch.setattr(sampler, "_decode", counting)
+        news = [np.concatenate([p, c.ids, [5]]).astype(np.int32) for p, c in zip(prompts, said, strict=True)]
+        backend.generate(news, turn, range(3))
+    assert alive == [0]
