@@ -15,7 +15,7 @@ from tests.backends.ppo_batch import PROBLEMS, prompts_of
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch import sampler, shared  # noqa: E402
+from steadyrl.backends.torch import generation, sampler, shared  # noqa: E402
 from steadyrl.backends.torch.cache import Cache  # noqa: E402
 from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.families import plan_of  # noqa: E402
@@ -192,3 +192,24 @@ def test_what_a_call_goes_on_from_takes_no_memory_beside_its_cache(tiny_models, 
         news = [np.concatenate([p, c.ids, [5]]).astype(np.int32) for p, c in zip(prompts, said, strict=True)]
         backend.generate(news, turn, range(3))
     assert alive == [0]
+
+
+def test_a_call_that_runs_out_of_memory_reads_again_what_it_had_been_handed(tiny_models, monkeypatch):
+    backend, turn = opened(tiny_models["llama"]), Sampling(max_new_tokens=6, temperature=1.3)
+    expected, _ = talk(backend, turn)
+    real, failed = generation.sample, []
+
+    def failing(parts, plan, prompts, *rest):
+        handed = sum(one is not None for one in rest[-2])
+        found = real(parts, plan, prompts, *rest)
+        if handed and not failed:  # as late as it can be: what was handed is gone
+            failed.append(handed)
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(generation, "sample", failing)
+    with backend.prefix_cache():
+        found, _ = talk(backend, turn)
+    assert failed == [12]
+    for one, other in zip(chain(*expected), chain(*found), strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
