@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import note, printable
+from steadyrl.config import Config, in_steps
 from steadyrl.studies.plan import Job, read_study
 from steadyrl.studies.study import Event, Follow, make_one, run_study
 
@@ -98,6 +99,7 @@ class _Shown:
         self._terminal = sys.stderr.isatty()
         self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self._terminal)
         self._tasks: dict[str, TaskID] = {}
+        self._waiting: dict[str, Config] = {}  # runs that have not begun
         self._total: dict[str, int] = {}
         self._done: dict[str, int] = {}
         self._made = 0  # steps of this command
@@ -114,6 +116,7 @@ class _Shown:
     def begin(self, every: Sequence[Job], now: Sequence[Job]) -> None:
         """Show how many runs there are to make."""
         note(f"{len(every)} runs; {len(every) - len(now)} are done, {len(now)} to make")
+        self._waiting = {job.key: job.config for job in now}
         self._total = {job.key: job.config.run.steps for job in now}
         self._done = dict.fromkeys(self._total, 0)
         self._all = self._bars.add_task("all runs", total=sum(self._total.values()), more="")
@@ -124,6 +127,8 @@ class _Shown:
         if what == "begin":
             done, total = value
             self._total[key], self._done[key] = total, done
+            if key in self._waiting:
+                self._learn(self._waiting.pop(key), total)
             self._tasks[key] = self._bars.add_task(key, total=total, completed=done, more="")
             if not self._terminal:
                 note(f"{key}: {total} steps{f', {done} of them done' if done else ''}{self._left()}")
@@ -137,6 +142,13 @@ class _Shown:
             self._total[key] = self._done.get(key, 0)
             note(f"{key}: {value}{self._left()}")
         self._move()
+
+    def _learn(self, begun: Config, total: int) -> None:
+        """Estimate how many steps the epochs of the waiting runs take: the run that has begun says what one takes."""
+        if begun.run.epochs:
+            problems = total * begun.rollout.prompts_per_step // begun.run.epochs
+            alike = {key: config for key, config in self._waiting.items() if config.task == begun.task}
+            self._total |= {key: in_steps(config, problems).run.steps for key, config in alike.items()}
 
     def _move(self) -> None:
         assert self._all is not None, "the study has begun"

@@ -29,6 +29,14 @@ class Followed:
         return _attempt(self._find()) != self._before
 
     @property
+    def total(self) -> int:
+        """How many steps the run makes; asked once it has begun. Epochs become steps when the problems are counted."""
+        run = self._find()
+        assert run is not None, "the run has begun"
+        total: int = run.resolved()["run"]["steps"]
+        return total
+
+    @property
     def has_saved(self) -> bool:
         """Whether it has a newer checkpoint than when this was made."""
         return _saved(self._find()) > self._saved

@@ -226,7 +226,7 @@ def _spread(
     def tell(job: Job) -> None:
         one = followed[job.key]
         if job.key not in shown and one.begun:
-            follow.event((job.key, "begin", (one.steps, job.config.run.steps)))
+            follow.event((job.key, "begin", (one.steps, one.total)))
             shown.add(job.key)
         for step in one.new_steps() if job.key in shown else ():
             follow.event((job.key, "step", step))

@@ -307,3 +307,20 @@ def test_the_time_left_is_said_once_a_twentieth_of_the_steps_is_made(file, monke
             assert shown._left() == ""
         shown.event((every[0].key, "step", 4))
         assert shown._left() == "; about 15 min left"  # 60 steps at 15 s
+
+
+def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):
+    """Until a task is built nobody knows its problems: a config with epochs plans the 100 steps of the default."""
+    study = read_study(file())
+    first, *others = (
+        replace(job, config=configs.resolve(configs.dump(job.config), ["run.epochs=2"])) for job in jobs(study)
+    )
+    smaller = configs.resolve(configs.dump(others[0].config), ["rollout.prompts_per_step=5"])
+    others[0] = replace(others[0], config=smaller)
+    with _Shown() as shown:
+        shown.begin([first, *others], [first, *others])
+        shown.event((first.key, "begin", (0, 60)))  # of its prompts_per_step
+        problems = 30 * first.config.rollout.prompts_per_step
+        assert [shown._total[job.key] for job in others] == [-(-2 * problems // 5), 60, 60]
+        shown.event((others[1].key, "begin", (0, 61)))
+        assert shown._total[others[1].key] == 61

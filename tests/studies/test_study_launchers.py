@@ -113,7 +113,9 @@ def test_a_machine_makes_the_runs_of_further_seeds_of_the_quick_version(study, t
 def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path):
     run = RunDir(tmp_path)
     write_json(run.info_file, {"attempt": 1})
+    write_json(run.resolved_file, {"run": {"steps": 7, "epochs": 2}})
     followed = Followed(lambda: run)
+    assert followed.total == 7
     assert not followed.begun and list(followed.new_steps()) == []
     for step in range(3):
         append_line(run.metrics_file, {"step": step, "attempt": 1})
