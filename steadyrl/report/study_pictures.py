@@ -27,19 +27,28 @@ COLOURS = (plots.BLUE, plots.VERMILLION, plots.GREEN, plots.PURPLE, plots.ORANGE
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the founding documents, and the metric that shows it best: the first one that was measured."""
+    """A topic of the founding documents, and the metric that shows it best: the first one that was measured.
+
+    Attributes:
+        name: Stands above the panel.
+        metrics: The best one first.
+        spikes: Whether its spikes are what counts, so that it is not smoothed.
+        zero: Whether 0 is marked.
+        idle: Whether a metric that is 0 throughout says nothing, and counts as not measured.
+    """
 
     name: str
     metrics: tuple[str, ...]
     spikes: bool = False
     zero: bool = False
+    idle: bool = False
 
 
 TOPICS = (
     Topic("Reward", ("reward/mean",)),
     Topic("KL to the reference", ("kl_ref_k1_seq",), zero=True),
-    Topic("Value loss", ("loss/value", "loss/nll"), spikes=True),
-    Topic("Policy: clip fraction", ("clip_fraction", "kl_old_k3")),
+    Topic("Value loss", ("loss/value", "loss/nll", "grad_norm"), spikes=True),  # without a critic the gradient spikes
+    Topic("Policy: clip fraction", ("clip_fraction", "kl_old_k3"), idle=True),
     Topic("Entropy", ("entropy",)),
     Topic("Spread of the advantage", ("advantage/std",)),
 )
@@ -106,7 +115,8 @@ def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tupl
 def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | None:
     for metric in topic.metrics:
         for runs in groups.values():
-            if any(np.isfinite(series(records, metric)).any() for records in runs):
+            every = [series(records, metric) for records in runs]
+            if any(np.isfinite(values).any() and (np.nan_to_num(values).any() or not topic.idle) for values in every):
                 return metric
     return None
 

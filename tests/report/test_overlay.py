@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from steadyrl.cli.main import app
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.report.overlay import write_overlay
+from steadyrl.report.study_pictures import overlay
 from steadyrl.rundir import RunDir, append_line, write_json
 
 
@@ -48,3 +49,22 @@ def test_the_command_takes_several_runs(tmp_path):
     result = CliRunner().invoke(app, ["report", *runs, "--to", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "There are none." in (tmp_path / "out" / "overlay.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "panels", "others"),
+    [
+        ({"clip_fraction": 0.0}, ["Reward"], ["clip fraction"]),  # it never clips: an empty panel
+        ({"clip_fraction": 0.0, "kl_old_k3": 0.1}, ["Reward", "kl_old_k3"], ["clip fraction"]),
+        ({"clip_fraction": 0.1, "kl_old_k3": 0.1}, ["Reward", "clip fraction"], ["kl_old_k3"]),
+        ({"grad_norm": 0.5}, ["Reward", "grad_norm"], ["Value loss"]),
+        ({"grad_norm": 0.5, "loss/value": 0.0}, ["Reward", "Value loss"], ["grad_norm"]),
+        ({"entropy": 0.0}, ["Reward", "Entropy"], []),
+    ],
+)
+def test_a_picture_has_a_panel_for_what_says_something(metrics, panels, others):
+    records = [{"step": step, "reward/mean": 0.0, **metrics} for step in range(5)]
+    drawn = overlay({"a": [records], "b": [[{"step": 0}]]})
+    assert drawn is not None
+    assert [name for name in panels if name not in drawn] == []
+    assert [name for name in others if name in drawn] == []
