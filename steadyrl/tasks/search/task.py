@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 from steadyrl.errors import DataError
 from steadyrl.protocols import RewardFn
 from steadyrl.sections import PathText, Section
-from steadyrl.tasks.search.baselines import BASELINES, hindsight_query, rarest_words
+from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
 from steadyrl.tasks.search.beir import beir_corpus
 from steadyrl.tasks.search.cache import stdlib_with_index
 from steadyrl.tasks.search.corpus import Corpus, Request
@@ -34,7 +34,6 @@ from steadyrl.types import Problem, Rollout, Score
 
 _JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per reward part
 _HITS_SHOWN = 5
-_WORDS_SHOWN = 5
 _PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
 
 
@@ -43,9 +42,7 @@ class SearchSettings(Section):
 
     corpus: PathText = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
     prompt: str = Field(
-        "request: {request}\nquery:",
-        description="Template of the prompt. {request} is replaced by the request. {words}, where it is there, is "
-        "replaced by its five rarest words, the rarest first, each with the number of documents that contain it.",
+        "request: {request}\nquery:", description="Template of the prompt. {request} is replaced by the request."
     )
     corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
 
@@ -128,10 +125,7 @@ class SearchTask:
 
     def _problem(self, request: Request) -> Problem:
         words = " ".join(request.text.split()).lower()  # the index folds case too
-        prompt = self._prompt
-        if "{words}" in prompt:
-            prompt = prompt.replace("{words}", _counted(request.text, self.index))
-        prompt = prompt.replace("{request}", words)
+        prompt = self._prompt.replace("{request}", words)
         return Problem(request.id, prompt, {"request": request.text, "relevant": list(request.relevant)})
 
     def _judge(self, problem: Problem, rollout: Rollout) -> Score:
@@ -168,11 +162,6 @@ class SearchTask:
 
     def _baseline(self, rule: Callable[[str, SearchIndex], str]) -> Callable[[Problem], str]:
         return lambda problem: rule(problem.columns["request"], self.index)
-
-
-def _counted(request: str, index: SearchIndex) -> str:
-    words = rarest_words(request, index)[:_WORDS_SHOWN]
-    return ", ".join(f"{word} {index.document_frequency(word)}" for word in words)
 
 
 def structure(tree: Node) -> float:
