@@ -14,10 +14,10 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -154,6 +154,27 @@ class SearchIndex:
             self._remember(expression, numbers)
             return numbers
 
+    def ranked(self, words: Sequence[str], limit: int, time_limit_s: float = TIME_LIMIT_S) -> list[tuple[int, float]]:
+        """Return the documents that fit some words best, by BM25 (k1 = 1.2, b = 0.75, as FTS5 has it).
+
+        Args:
+            words: Any of them may occur; none finds nothing.
+            limit: How many documents at most.
+            time_limit_s: As in ``search``.
+
+        Returns:
+            Document numbers and their scores above 0, the best first, equal ones by number.
+
+        Raises:
+            EngineFailure: If the time runs out or the engine fails.
+        """
+        if not words:
+            return []
+        query = "SELECT rowid, -rank FROM documents WHERE documents MATCH ? ORDER BY rank, rowid LIMIT ?"
+        any_word = " OR ".join(to_fts5(Term(word)) for word in words)
+        with self._lock:
+            return _rows(self._connection, query, (any_word, limit), time_limit_s)
+
     def document_frequency(self, word: str) -> int:
         """Return how many documents contain a word in any form that shares its stem; a search like any other."""
         return self.search(Term(word)).size
@@ -224,12 +245,16 @@ def _insert(connection: sqlite3.Connection, documents: Iterable[Document]) -> No
 
 
 def _matches(connection: sqlite3.Connection, expression: str, time_limit_s: float) -> np.ndarray:
+    query = "SELECT rowid FROM documents WHERE documents MATCH ? ORDER BY rowid"
+    numbers = np.array([row[0] for row in _rows(connection, query, (expression,), time_limit_s)], dtype=np.int32)
+    numbers.setflags(write=False)
+    return numbers
+
+
+def _rows(connection: sqlite3.Connection, query: str, values: tuple[Any, ...], time_limit_s: float) -> list[Any]:
     deadline = time.monotonic() + time_limit_s
     try:
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _CLOCK_INTERVAL)
-        rows = connection.execute("SELECT rowid FROM documents WHERE documents MATCH ? ORDER BY rowid", (expression,))
-        numbers = np.array([row[0] for row in rows], dtype=np.int32)
+        return connection.execute(query, values).fetchall()
     except sqlite3.Error as error:
         raise EngineFailure(f"the search engine gave no answer within {time_limit_s} s or failed: {error}") from error
-    numbers.setflags(write=False)
-    return numbers

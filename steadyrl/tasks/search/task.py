@@ -20,11 +20,12 @@ from pydantic import Field, field_validator
 from steadyrl.errors import DataError
 from steadyrl.protocols import RewardFn
 from steadyrl.sections import PathText, Section
-from steadyrl.tasks.search.baselines import BASELINES, hindsight_query
+from steadyrl.tasks.search.baselines import BASELINES, hindsight_query, rarest_words
 from steadyrl.tasks.search.beir import beir_corpus
 from steadyrl.tasks.search.cache import stdlib_with_index
 from steadyrl.tasks.search.corpus import Corpus, Request
 from steadyrl.tasks.search.empty_forms import empty_forms, honest_core
+from steadyrl.tasks.search.feedback import Feedback
 from steadyrl.tasks.search.generated import generated_corpus, gold_queries
 from steadyrl.tasks.search.index import EngineFailure, SearchIndex
 from steadyrl.tasks.search.query import Node, canonical, parse, terms
@@ -34,6 +35,8 @@ from steadyrl.types import Problem, Rollout, Score
 
 _JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per reward part
 _HITS_SHOWN = 5
+_FOUND = "{found}"
+_TAUGHT_WORDS = 7  # of a request, the rarest
 _PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
 
 
@@ -42,7 +45,9 @@ class SearchSettings(Section):
 
     corpus: PathText = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
     prompt: str = Field(
-        "request: {request}\nquery:", description="Template of the prompt. {request} is replaced by the request."
+        "request: {request}\nquery:",
+        description="Template of the prompt. {request} is replaced by the request, and {found}, if it is there, by up "
+        "to six words of the documents that a ranked search of the request finds first.",
     )
     corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
 
@@ -69,6 +74,7 @@ class SearchTask:
             self.index = SearchIndex.build(self.corpus.documents)
         self._gold = gold_queries(seed=settings.corpus_seed) if settings.corpus == "generated" else {}
         self._prompt = settings.prompt
+        self._feedback = Feedback(self.corpus.documents, self.index) if _FOUND in settings.prompt else None
         self._relevant = {
             request.id: np.array(sorted(self.index.number_of(i) for i in request.relevant), np.int32)
             for request in [*self.corpus.train, *self.corpus.heldout]
@@ -89,7 +95,10 @@ class SearchTask:
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: queries that rules make from the request's words."""
-        return {name: self._baseline(rule) for name, rule in BASELINES.items()}
+        rules = {name: self._baseline(rule) for name, rule in BASELINES.items()}
+        if self._feedback:
+            rules["AND of the first two words found"] = lambda problem: " AND ".join(problem.columns["found"][:2])
+        return rules
 
     def gold(self, problem: Problem) -> str | None:
         """Return a known good query: by construction, or made from the relevant documents."""
@@ -98,10 +107,12 @@ class SearchTask:
         return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
 
     def demonstration(self, problem: Problem) -> str | None:
-        """See Teaching: a short query of the request's own words, or by construction."""
+        """See Teaching: a short query of words that the prompt holds, or by construction."""
         if problem.id in self._gold:
             return self._gold[problem.id]
-        return taught_query(problem.id, problem.columns["request"], self._relevant[problem.id], self.index)
+        rarest = rarest_words(problem.columns["request"], self.index)[:_TAUGHT_WORDS]
+        words = list(dict.fromkeys([*rarest, *problem.columns.get("found", ())]))
+        return taught_query(problem.id, words, self._relevant[problem.id], self.index)
 
     def honest_core(self, problem: Problem) -> str:
         """See Attackable: the rarest word of the request."""
@@ -125,8 +136,11 @@ class SearchTask:
 
     def _problem(self, request: Request) -> Problem:
         words = " ".join(request.text.split()).lower()  # the index folds case too
-        prompt = self._prompt.replace("{request}", words)
-        return Problem(request.id, prompt, {"request": request.text, "relevant": list(request.relevant)})
+        prompt, columns = self._prompt, {"request": request.text, "relevant": list(request.relevant)}
+        if self._feedback:
+            columns["found"] = self._feedback.words(words)
+            prompt = prompt.replace(_FOUND, " ".join(columns["found"]))
+        return Problem(request.id, prompt.replace("{request}", words), columns)
 
     def _judge(self, problem: Problem, rollout: Rollout) -> Score:
         key = (problem.id, rollout.text)

@@ -1,4 +1,4 @@
-"""Short queries of a request's own words, the best of them in hindsight: what a warm start learns from.
+"""Short queries of words that the policy has read, the best of them in hindsight: what a warm start learns from.
 
 The teacher sees the relevant documents and the policy does not, so it is taught on training requests only. Which words
 of a request single out its subject holds for other requests too.
@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from steadyrl.tasks.search.baselines import rarest_words
 from steadyrl.tasks.search.index import SearchIndex
 from steadyrl.tasks.search.query import Term
 
-_WORDS = 7  # of a request, the rarest: 203 queries
 # Nats of probability per F1: the best query is taught e times as often as one that is worse by this much.
 _TEMPERATURE = 0.05
 _WORTH_TEACHING = 0.1  # F1; in the best words of a request that has no better query there is nothing to learn
@@ -25,8 +23,8 @@ _Found = Mapping[str, np.ndarray]  # which documents a word is in: [documents] b
 _Query = tuple[str, float]  # and its F1
 
 
-def taught_query(id: str, request: str, relevant: np.ndarray, index: SearchIndex) -> str | None:
-    """Return a good query for a request, the same at every call, or None where none of its words is worth it.
+def taught_query(id: str, words: Sequence[str], relevant: np.ndarray, index: SearchIndex) -> str | None:
+    """Return a good query of some words, the same at every call, or None where none of them is worth it.
 
     Of each form (a, a AND b, a OR b, a AND ( b OR c )) one query is drawn, and one of these. Draws by
     exp(F1 / temperature) keep several forms and words alive in whoever learns from them. In every query each word
@@ -34,13 +32,13 @@ def taught_query(id: str, request: str, relevant: np.ndarray, index: SearchIndex
 
     Args:
         id: The draw depends on it.
-        request: In plain words.
+        words: What a policy could write: the request's rarest words, say. Seven make 203 queries.
         relevant: Document numbers that answer the request, distinct, at least one.
         index: The corpus.
     """
     wanted = np.zeros(index.document_count, bool)
     wanted[relevant] = True
-    found = {word: np.zeros(index.document_count, bool) for word in rarest_words(request, index)[:_WORDS]}
+    found = {word: np.zeros(index.document_count, bool) for word in words}
     for word, documents in found.items():
         documents[index.search(Term(word))] = True
     generator = np.random.default_rng(zlib.crc32(id.encode()))

@@ -51,6 +51,28 @@ def test_document_frequency_counts_documents_by_stem(index):
     assert index.document_frequency('"') == 0
 
 
+def test_a_ranked_search_wants_any_word_and_puts_rare_words_and_short_documents_first(index):
+    numbers, scores = zip(*index.ranked(["cat", "fox"], 10), strict=True)
+    assert set(numbers) == {0, 2, 4, 5}
+    assert numbers[:2] == (5, 2)  # both words, then the rarer one
+    assert numbers[2:] == (0, 4)  # a text of one word before one of five
+    assert list(scores) == sorted(scores, reverse=True)
+    assert scores[-1] > 0
+    assert index.ranked(["cat", "fox"], 1) == [(5, scores[0])]
+
+
+def test_a_ranked_search_reads_words_and_no_grammar(index):
+    assert index.ranked([], 5) == index.ranked(["unicorn"], 5) == []
+    assert [number for number, _ in index.ranked(['AND "', "fox"], 5)] == [2, 5]
+
+
+def test_a_ranked_search_is_stopped_after_its_time():
+    with SearchIndex.build(Document(f"d{i}", "cat dog " * 20) for i in range(2000)) as many:
+        with pytest.raises(EngineFailure, match="within 0 s"):
+            many.ranked(["cat", "dog"], 5, time_limit_s=0)
+        assert len(many.ranked(["cat", "dog"], 5)) == 5
+
+
 def test_equal_queries_share_one_array_and_count_as_hits(index):
     first = index.search(parse("cat AND dog").tree)
     assert (index.cache_hits, index.cache_misses) == (0, 1)

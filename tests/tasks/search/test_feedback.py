@@ -1,0 +1,74 @@
+import pytest
+
+from steadyrl.tasks.search.feedback import Feedback
+from steadyrl.tasks.search.index import Document, SearchIndex
+from steadyrl.tasks.search.task import SearchTask
+
+TEXTS = (
+    "queue put blocking item 3",
+    "queue get blocking items",
+    "mailbox folder message",
+    "mailbox lock folder",
+    "mailbox entry",
+    "blocking of signals and of threads",
+    *(f"other text {'abcdefgh'[i]}z" for i in range(8)),
+)
+
+
+@pytest.fixture
+def feedback():
+    documents = [Document(f"d{i}", text) for i, text in enumerate(TEXTS)]
+    with SearchIndex.build(documents) as index:
+        yield Feedback(documents, index)
+
+
+def test_words_come_from_what_a_search_of_the_request_finds(feedback):
+    assert feedback.words("open the folder") == ["folder", "mailbox"]  # "message" and "lock" are in one document each
+
+
+def test_the_best_documents_words_come_first(feedback):
+    # Two documents hold both "queue" and "blocking", and one of the first three holds "folder" beside "mailbox".
+    assert feedback.words("queue without blocking of a folder") == ["queue", "blocking", "folder", "mailbox"]
+
+
+def test_no_two_words_find_the_same_documents_and_none_is_a_number(feedback):
+    words = feedback.words("put an item into a queue")
+    assert len({"item", "items"} & set(words)) <= 1
+    assert "3" not in words
+
+
+def test_a_request_that_finds_nothing_gives_no_words(feedback):
+    assert feedback.words("zebras") == []
+    assert feedback.words("of the") == []
+
+
+def test_quotes_and_operators_of_a_request_are_words(feedback):
+    assert feedback.words('"folder AND (') == feedback.words("folder") == ["folder", "mailbox"]
+
+
+def write(folder, requests):
+    (folder / "qrels").mkdir()
+    (folder / "corpus.jsonl").write_text("".join(f'{{"_id": "d{i}", "text": "{t}"}}\n' for i, t in enumerate(TEXTS)))
+    (folder / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "{t}"}}\n' for i, t in requests.items()))
+    header = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels" / "train.tsv").write_text(f"{header}r1\td2\t1\nr1\td3\t1\n")
+    (folder / "qrels" / "test.tsv").write_text(f"{header}r2\td2\t1\nr2\td3\t1\n")
+
+
+def test_the_prompt_holds_the_words_found_and_the_teacher_uses_them(tmp_path):
+    write(tmp_path, {"r1": "lock the letters", "r2": "Show a {found} message"})
+    task = SearchTask(SearchTask.Settings(corpus=str(tmp_path), prompt="{request} | {found} |"))
+    (problem,), (other,) = task.problems("train"), task.problems("heldout")
+    assert problem.prompt == "lock the letters | folder mailbox |"
+    assert other.prompt == "show a {found} message | folder mailbox |"
+    assert task.demonstration(problem) in {"folder", "mailbox"}  # no word of the request finds both documents
+    assert task.baselines()["AND of the first two words found"](problem) == "folder AND mailbox"
+    assert task.ask("mailbox").prompt == "mailbox | mailbox folder |"
+
+
+def test_a_prompt_without_found_costs_no_feedback(tmp_path):
+    write(tmp_path, {"r1": "lock the letters", "r2": "show a message"})
+    task = SearchTask(SearchTask.Settings(corpus=str(tmp_path)))
+    assert task.problems("train")[0].prompt == "request: lock the letters\nquery:"
+    assert "AND of the first two words found" not in task.baselines()
+    assert task.demonstration(task.problems("train")[0]) == "lock"
