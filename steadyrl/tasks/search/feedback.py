@@ -7,16 +7,17 @@ so the words need the index and nothing else (Rocchio, in The SMART Retrieval Sy
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 from steadyrl.tasks.search.index import Document, SearchIndex
 from steadyrl.tasks.search.query import Term
 from steadyrl.tasks.search.words import content_words
 
-# By the AND of the first two words on training requests of the standard library (docs/log.md).
-_DOCUMENTS = 3
+# Chosen on training requests of the standard library (docs/log.md).
+_DOCUMENTS = 5
 _WORDS = 6
+_OWN = 2.0  # what a word of the request weighs more than another
 
 
 class Feedback:
@@ -30,23 +31,30 @@ class Feedback:
             index: Of the same documents.
         """
         self._words = [[w for w in content_words(d.text) if not w.isdigit()] for d in documents]
-        self._frequencies = Counter(word for words in self._words for word in words)
         self._index = index
 
     def words(self, request: str) -> list[str]:
         """Return up to six words, no two of which find the same documents, the most telling first.
 
-        A word weighs what its documents score in the ranked search, times the logarithm of how rare it is. Words of a
-        single document are left out.
+        They are words that two of the five first documents share, and words of the request that one of them has. A
+        word weighs the sum of the scores of the documents that have it, times the logarithm of how rare it is, and
+        twice that if it is the request's. Words of a single document of the corpus are left out.
 
         Args:
             request: In plain words.
         """
-        weights: defaultdict[str, float] = defaultdict(float)
-        for number, score in self._index.ranked(content_words(request), _DOCUMENTS):
+        own = content_words(request)
+        scores: defaultdict[str, list[float]] = defaultdict(list)
+        for number, score in self._index.ranked(own, _DOCUMENTS):
             for word in self._words[number]:
-                if self._frequencies[word] > 1:
-                    weights[word] += score * math.log(len(self._words) / self._frequencies[word])
+                scores[word].append(score)
+        weights = {}
+        for word, found in scores.items():
+            if not (len(found) > 1 or word in own):
+                continue
+            if (frequency := self._index.document_frequency(word)) > 1:
+                rarity = math.log(self._index.document_count / frequency)
+                weights[word] = sum(found) * rarity * (_OWN if word in own else 1.0)
         kept: dict[bytes, str] = {}
         for word in sorted(weights, key=lambda word: (-weights[word], word)):
             kept.setdefault(self._index.search(Term(word)).tobytes(), word)

@@ -23,11 +23,11 @@ def feedback():
 
 
 def test_words_come_from_what_a_search_of_the_request_finds(feedback):
-    assert feedback.words("open the folder") == ["folder", "mailbox"]  # "message" and "lock" are in one document each
+    assert feedback.words("open the folder") == ["folder", "mailbox"]  # what one of them alone has is left out
 
 
 def test_the_best_documents_words_come_first(feedback):
-    # Two documents hold both "queue" and "blocking", and one of the first three holds "folder" beside "mailbox".
+    # Three of the first five documents hold "queue" or "blocking", two "folder", and "mailbox" is not the request's.
     assert feedback.words("queue without blocking of a folder") == ["queue", "blocking", "folder", "mailbox"]
 
 
@@ -51,17 +51,17 @@ def write(folder, requests):
     (folder / "corpus.jsonl").write_text("".join(f'{{"_id": "d{i}", "text": "{t}"}}\n' for i, t in enumerate(TEXTS)))
     (folder / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "{t}"}}\n' for i, t in requests.items()))
     header = "query-id\tcorpus-id\tscore\n"
-    (folder / "qrels" / "train.tsv").write_text(f"{header}r1\td2\t1\nr1\td3\t1\n")
+    (folder / "qrels" / "train.tsv").write_text(header + "".join(f"r1\td{i}\t1\n" for i in (2, 3, 4)))
     (folder / "qrels" / "test.tsv").write_text(f"{header}r2\td2\t1\nr2\td3\t1\n")
 
 
 def test_the_prompt_holds_the_words_found_and_the_teacher_uses_them(tmp_path):
-    write(tmp_path, {"r1": "lock the letters", "r2": "Show a {found} message"})
+    write(tmp_path, {"r1": "letters in a folder", "r2": "Show a {found} folder"})
     task = SearchTask(SearchTask.Settings(corpus=str(tmp_path), prompt="{request} | {found} |"))
     (problem,), (other,) = task.problems("train"), task.problems("heldout")
-    assert problem.prompt == "lock the letters | folder mailbox |"
-    assert other.prompt == "show a {found} message | folder mailbox |"
-    assert task.demonstration(problem) in {"folder", "mailbox"}  # no word of the request finds both documents
+    assert problem.prompt == "letters in a folder | folder mailbox |"
+    assert other.prompt == "show a {found} folder | folder mailbox |"
+    assert task.demonstration(problem) == "mailbox"  # it finds all three, and is no word of the request
     assert task.baselines()["AND of the first two words found"](problem) == "folder AND mailbox"
     assert task.ask("mailbox").prompt == "mailbox | mailbox folder |"
 
@@ -71,4 +71,4 @@ def test_a_prompt_without_found_costs_no_feedback(tmp_path):
     task = SearchTask(SearchTask.Settings(corpus=str(tmp_path)))
     assert task.problems("train")[0].prompt == "request: lock the letters\nquery:"
     assert "AND of the first two words found" not in task.baselines()
-    assert task.demonstration(task.problems("train")[0]) == "lock"
+    assert task.demonstration(task.problems("train")[0]) == "lock"  # of the only word that the index has
