@@ -37,6 +37,7 @@ _JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per r
 _HITS_SHOWN = 5
 _FOUND = "{found}"
 _TAUGHT_WORDS = 7  # of a request, the rarest
+_PER_SKIP = 0.15  # F1; see taught_query
 _PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
 
 
@@ -111,8 +112,9 @@ class SearchTask:
         if problem.id in self._gold:
             return self._gold[problem.id]
         rarest = rarest_words(problem.columns["request"], self.index)[:_TAUGHT_WORDS]
-        words = list(dict.fromkeys([*rarest, *problem.columns.get("found", ())]))
-        return taught_query(problem.id, words, self._relevant[problem.id], self.index)
+        found = problem.columns.get("found", ())  # in an order that means something
+        words, per_skip = list(dict.fromkeys([*found, *rarest])), _PER_SKIP if found else 0.0
+        return taught_query(problem.id, words, self._relevant[problem.id], self.index, per_skip)
 
     def honest_core(self, problem: Problem) -> str:
         """See Attackable: the rarest word of the request."""

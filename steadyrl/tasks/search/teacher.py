@@ -23,7 +23,9 @@ _Found = Mapping[str, np.ndarray]  # which documents a word is in: [documents] b
 _Query = tuple[str, float]  # and its F1
 
 
-def taught_query(id: str, words: Sequence[str], relevant: np.ndarray, index: SearchIndex) -> str | None:
+def taught_query(
+    id: str, words: Sequence[str], relevant: np.ndarray, index: SearchIndex, per_skip: float = 0.0
+) -> str | None:
     """Return a good query of some words, the same at every call, or None where none of them is worth it.
 
     Of each form (a, a AND b, a OR b, a AND ( b OR c )) one query is drawn, and one of these. Draws by
@@ -35,6 +37,8 @@ def taught_query(id: str, words: Sequence[str], relevant: np.ndarray, index: Sea
         words: What a policy could write: the request's rarest words, say. Seven make 203 queries.
         relevant: Document numbers that answer the request, distinct, at least one.
         index: The corpus.
+        per_skip: F1 that a query has to make up for, for each word that it passes over: that comes in ``words`` before
+            one of its own. Where this order means something, luck with words far back is not taught.
     """
     wanted = np.zeros(index.document_count, bool)
     wanted[relevant] = True
@@ -42,8 +46,9 @@ def taught_query(id: str, words: Sequence[str], relevant: np.ndarray, index: Sea
     for word, documents in found.items():
         documents[index.search(Term(word))] = True
     generator = np.random.default_rng(zlib.crc32(id.encode()))
-    best = [_drawn(queries, generator) for queries in _forms(found, wanted) if queries]
-    query, f1 = _drawn(best, generator) if best else ("", 0.0)
+    places = {word: place for place, word in enumerate(words)}
+    best = [_drawn(queries, places, per_skip, generator) for queries in _forms(found, wanted) if queries]
+    query, f1 = _drawn(best, places, per_skip, generator) if best else ("", 0.0)
     return query if f1 >= _WORTH_TEACHING else None
 
 
@@ -68,7 +73,12 @@ def _f1(found: np.ndarray, wanted: np.ndarray) -> float:
     return 2 * float(np.count_nonzero(found & wanted)) / float(np.count_nonzero(found) + np.count_nonzero(wanted))
 
 
-def _drawn(queries: Sequence[_Query], generator: np.random.Generator) -> _Query:
-    values = np.array([f1 for _, f1 in queries])
+def _drawn(queries: Sequence[_Query], places: Mapping[str, int], per_skip: float, draws: np.random.Generator) -> _Query:
+    values = np.array([f1 - per_skip * _skipped(query, places) for query, f1 in queries])
     weights = np.exp((values - values.max()) / _TEMPERATURE)
-    return queries[generator.choice(len(queries), p=weights / weights.sum())]
+    return queries[draws.choice(len(queries), p=weights / weights.sum())]
+
+
+def _skipped(query: str, places: Mapping[str, int]) -> int:
+    own = [places[word] for word in query.split() if word in places]
+    return max(own) + 1 - len(own)

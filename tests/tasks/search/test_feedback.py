@@ -51,7 +51,7 @@ def write(folder, requests):
     (folder / "corpus.jsonl").write_text("".join(f'{{"_id": "d{i}", "text": "{t}"}}\n' for i, t in enumerate(TEXTS)))
     (folder / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "{t}"}}\n' for i, t in requests.items()))
     header = "query-id\tcorpus-id\tscore\n"
-    (folder / "qrels" / "train.tsv").write_text(header + "".join(f"r1\td{i}\t1\n" for i in (2, 3, 4)))
+    (folder / "qrels" / "train.tsv").write_text(header + "".join(f"r1\td{i}\t1\n" for i in (2, 4)))
     (folder / "qrels" / "test.tsv").write_text(f"{header}r2\td2\t1\nr2\td3\t1\n")
 
 
@@ -61,14 +61,14 @@ def test_the_prompt_holds_the_words_found_and_the_teacher_uses_them(tmp_path):
     (problem,), (other,) = task.problems("train"), task.problems("heldout")
     assert problem.prompt == "letters in a folder | folder mailbox |"
     assert other.prompt == "show a {found} folder | folder mailbox |"
-    assert task.demonstration(problem) == "mailbox"  # it finds all three, and is no word of the request
+    assert task.demonstration(problem) == "mailbox"  # it finds both, and is no word of the request
     assert task.baselines()["AND of the first two words found"](problem) == "folder AND mailbox"
     assert task.ask("mailbox").prompt == "mailbox | mailbox folder |"
 
 
 def test_a_prompt_without_found_costs_no_feedback(tmp_path):
-    write(tmp_path, {"r1": "lock the letters", "r2": "show a message"})
+    write(tmp_path, {"r1": "message in letters", "r2": "show a message"})
     task = SearchTask(SearchTask.Settings(corpus=str(tmp_path)))
-    assert task.problems("train")[0].prompt == "request: lock the letters\nquery:"
+    assert task.problems("train")[0].prompt == "request: message in letters\nquery:"
     assert "AND of the first two words found" not in task.baselines()
-    assert task.demonstration(task.problems("train")[0]) == "lock"  # of the only word that the index has
+    assert task.demonstration(task.problems("train")[0]) == "message"  # the only word that the index has

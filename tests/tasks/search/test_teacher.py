@@ -44,6 +44,18 @@ def test_a_request_without_a_good_word_teaches_nothing(index):
     assert drawn(index, "zebras", [0]) == {None}
 
 
+def test_a_query_makes_up_for_the_words_that_it_passes_over(index):
+    def taught(words, per_skip):
+        return {taught_query(f"request {i}", words, np.array([0, 1]), index, per_skip) for i in range(60)}
+
+    assert taught(["queue", "without"], 0.0) == {"queue", "without"}  # they find the same
+    assert taught(["queue", "without"], 0.5) == {"queue"}
+    assert taught(["without", "queue"], 0.5) == {"without"}
+    assert taught(["write", "queue"], 0.2) == {"queue"}  # F1 1 against 2 / 24
+    alternatives = {"blocking OR waiting", "waiting OR blocking"}  # F1 1 as well, and no word is passed over
+    assert taught(["blocking", "waiting", "queue"], 0.2) == alternatives
+
+
 def test_a_request_is_taught_the_same_query_at_every_call(index):
     assert len({taught_query("a", ["read", "file"], np.array([2]), index) for _ in range(20)}) == 1
 
