@@ -17,20 +17,21 @@ from steadyrl.tasks.search.words import content_words
 # Chosen on training requests of the standard library (docs/log.md).
 _DOCUMENTS = 5
 _WORDS = 6
-_OWN = 2.0  # what a word of the request weighs more than another
+_OWN = 2.0  # times the weight of another word
+_TIME_LIMIT_S = 30.0  # for each request, once; a large corpus takes longer to rank than to search
 
 
 class Feedback:
     """Finds words beyond a request's own in a corpus."""
 
     def __init__(self, documents: Sequence[Document], index: SearchIndex) -> None:
-        """Read every document once.
+        """Keep what the words are taken from.
 
         Args:
             documents: The corpus, by document number.
             index: Of the same documents.
         """
-        self._words = [[w for w in content_words(d.text) if not w.isdigit()] for d in documents]
+        self._documents = documents
         self._index = index
 
     def words(self, request: str) -> list[str]:
@@ -42,15 +43,18 @@ class Feedback:
 
         Args:
             request: In plain words.
+
+        Raises:
+            EngineFailure: If the engine fails, or takes longer than 30 s.
         """
         own = content_words(request)
         scores: defaultdict[str, list[float]] = defaultdict(list)
-        for number, score in self._index.ranked(own, _DOCUMENTS):
-            for word in self._words[number]:
+        for number, score in self._index.ranked(own, _DOCUMENTS, _TIME_LIMIT_S):
+            for word in content_words(self._documents[number].text):
                 scores[word].append(score)
         weights = {}
         for word, found in scores.items():
-            if not (len(found) > 1 or word in own):
+            if word.isdigit() or not (len(found) > 1 or word in own):
                 continue
             if (frequency := self._index.document_frequency(word)) > 1:
                 rarity = math.log(self._index.document_count / frequency)
