@@ -1,16 +1,17 @@
 import pytest
 
 from steadyrl.tasks.search.feedback import Feedback
-from steadyrl.tasks.search.index import Document, SearchIndex
+from steadyrl.tasks.search.index import Document, EngineFailure, SearchIndex
 from steadyrl.tasks.search.task import SearchTask
 
 TEXTS = (
-    "queue put blocking item 3",
-    "queue get blocking items",
+    "queue put blocking item 10",
+    "queue get blocking items 10",
     "mailbox folder message",
     "mailbox lock folder",
     "mailbox entry",
     "blocking of signals and of threads",
+    "threads wait",
     *(f"other text {'abcdefgh'[i]}z" for i in range(8)),
 )
 
@@ -26,15 +27,34 @@ def test_words_come_from_what_a_search_of_the_request_finds(feedback):
     assert feedback.words("open the folder") == ["folder", "mailbox"]  # what one of them alone has is left out
 
 
+def test_a_word_of_one_document_found_is_left_out_if_it_was_not_asked_for(feedback):
+    assert feedback.words("blocking") == ["blocking", "queue"]  # "threads" is in one of the three, and elsewhere
+    assert feedback.words("blocking of threads")[0] == "threads"
+
+
+def test_a_word_of_the_request_weighs_more_than_another_that_finds_the_same(feedback):
+    assert feedback.words("items") == ["items", "blocking"]  # and not "queue"
+
+
 def test_the_best_documents_words_come_first(feedback):
     # Three of the first five documents hold "queue" or "blocking", two "folder", and "mailbox" is not the request's.
     assert feedback.words("queue without blocking of a folder") == ["queue", "blocking", "folder", "mailbox"]
 
 
 def test_no_two_words_find_the_same_documents_and_none_is_a_number(feedback):
-    words = feedback.words("put an item into a queue")
-    assert len({"item", "items"} & set(words)) <= 1
-    assert "3" not in words
+    words = feedback.words("put one item of 10 items into a queue")
+    assert len({"item", "items", "queue"} & set(words)) == 1  # each finds the first two documents
+    assert "10" not in words
+
+
+def test_a_word_of_a_single_document_is_left_out_although_it_was_asked_for(feedback):
+    assert feedback.words("message in a folder") == ["folder", "mailbox"]
+
+
+def test_a_failure_of_the_engine_is_no_empty_list(feedback):
+    feedback._index.close()
+    with pytest.raises(EngineFailure, match="the search engine"):
+        feedback.words("folder")
 
 
 def test_a_request_that_finds_nothing_gives_no_words(feedback):
