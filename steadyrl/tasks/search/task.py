@@ -48,7 +48,7 @@ class SearchSettings(Section):
     prompt: str = Field(
         "request: {request}\nquery:",
         description="Template of the prompt. {request} is replaced by the request, and {found}, if it is there, by up "
-        "to six words of the documents that a ranked search of the request finds first.",
+        "to six words, alone or in phrases, of the documents that a ranked search of the request finds first.",
     )
     corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
 
@@ -98,7 +98,7 @@ class SearchTask:
         """See Task: queries that rules make from the request's words."""
         rules = {name: self._baseline(rule) for name, rule in BASELINES.items()}
         if self._feedback:
-            rules["AND of the first two words found"] = lambda problem: " AND ".join(problem.columns["found"][:2])
+            rules["first phrase or pair of words found"] = lambda problem: _first(problem.columns["found"])
         return rules
 
     def gold(self, problem: Problem) -> str | None:
@@ -140,7 +140,7 @@ class SearchTask:
         words = " ".join(request.text.split()).lower()  # the index folds case too
         prompt, columns = self._prompt, {"request": request.text, "relevant": list(request.relevant)}
         if self._feedback:
-            columns["found"] = self._feedback.words(words)
+            columns["found"] = self._feedback.terms(words)
             prompt = prompt.replace(_FOUND, " ".join(columns["found"]))
         return Problem(request.id, prompt.replace("{request}", words), columns)
 
@@ -178,6 +178,10 @@ class SearchTask:
 
     def _baseline(self, rule: Callable[[str, SearchIndex], str]) -> Callable[[Problem], str]:
         return lambda problem: rule(problem.columns["request"], self.index)
+
+
+def _first(found: Sequence[str]) -> str:
+    return found[0] if found and found[0].startswith('"') else " AND ".join(found[:2])
 
 
 def structure(tree: Node) -> float:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from steadyrl.tasks.search.index import SearchIndex
-from steadyrl.tasks.search.query import Term
+from steadyrl.tasks.search.query import Phrase, Term
+from steadyrl.tasks.search.tokens import words_of
 
 # Nats of probability per F1: the best query is taught e times as often as one that is worse by this much.
 _TEMPERATURE = 0.05
@@ -28,13 +29,14 @@ def taught_query(
 ) -> str | None:
     """Return a good query of some words, the same at every call, or None where none of them is worth it.
 
-    Of each form (a, a AND b, a OR b, a AND ( b OR c )) one query is drawn, and one of these. Draws by
+    Of each form (a, "a b", a AND b, a OR b, a AND ( b OR c )) one query is drawn, and one of these. Draws by
     exp(F1 / temperature) keep several forms and words alive in whoever learns from them. In every query each word
     helps: without it F1 would be lower.
 
     Args:
         id: The draw depends on it.
-        words: What a policy could write: the request's rarest words, say. Seven make 203 queries.
+        words: What a policy could write: the request's rarest words, say. Seven make 203 queries. Phrases, in double
+            quotes, are taught as they are.
         relevant: Document numbers that answer the request, distinct, at least one.
         index: The corpus.
         per_skip: F1 that a query has to make up for, for each word that it passes over: that comes in ``words`` before
@@ -42,12 +44,23 @@ def taught_query(
     """
     wanted = np.zeros(index.document_count, bool)
     wanted[relevant] = True
-    found = {word: np.zeros(index.document_count, bool) for word in words}
-    for word, documents in found.items():
-        documents[index.search(Term(word))] = True
+    phrases = {word: words_of(word) for word in words if word.startswith('"')}
+
+    def documents(leaf: Term | Phrase) -> np.ndarray:
+        found = np.zeros(index.document_count, bool)
+        found[index.search(leaf)] = True
+        return found
+
+    found = {word: documents(Term(word)) for word in words if word not in phrases}
+    quoted = [
+        (phrase, f1)
+        for phrase, parts in phrases.items()
+        if (f1 := _f1(documents(Phrase(parts)), wanted)) > max(_f1(documents(Term(part)), wanted) for part in parts)
+    ]
     generator = np.random.default_rng(zlib.crc32(id.encode()))
     places = {word: place for place, word in enumerate(words)}
-    best = [_drawn(queries, places, per_skip, generator) for queries in _forms(found, wanted) if queries]
+    forms = [quoted, *_forms(found, wanted)]
+    best = [_drawn(queries, places, per_skip, generator) for queries in forms if queries]
     query, f1 = _drawn(best, places, per_skip, generator) if best else ("", 0.0)
     return query if f1 >= _WORTH_TEACHING else None
 
@@ -80,5 +93,5 @@ def _drawn(queries: Sequence[_Query], places: Mapping[str, int], per_skip: float
 
 
 def _skipped(query: str, places: Mapping[str, int]) -> int:
-    own = [places[word] for word in query.split() if word in places]
+    own = [places[word] for word in ([query] if query in places else query.split()) if word in places]
     return max(own) + 1 - len(own)

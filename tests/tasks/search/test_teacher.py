@@ -56,6 +56,20 @@ def test_a_query_makes_up_for_the_words_that_it_passes_over(index):
     assert taught(["blocking", "waiting", "queue"], 0.2) == alternatives
 
 
+def test_a_phrase_is_taught_where_both_of_its_words_help(index):
+    def taught(words, relevant, per_skip=0.0):
+        return {taught_query(f"request {i}", words, np.array(relevant), index, per_skip) for i in range(60)}
+
+    assert taught(['"queue read"', "read"], [0]) == {'"queue read"'}
+    assert taught(['"file read"', '"read by"', "file"], [2, 3]) == {"file"}
+    assert taught(['"queue write"'], [0, 1]) == {None}  # finds one of two, and "queue" both
+    assert taught(['"without blocking"'], [0]) == {None}  # no better than "blocking"
+    assert taught(['"queue read"', "waiting"], [0, 1]) == {"waiting"}  # and not joined by OR
+    assert taught(['"queue read"', '"queue blocking"'], [0]) == {'"queue read"'}  # nothing has the second
+    assert taught(['"read without"', '"queue read"'], [0], 0.5) == {'"read without"'}  # both find it
+    assert taught(['"read without"', '"queue read"'], [0]) == {'"read without"', '"queue read"'}
+
+
 def test_a_request_is_taught_the_same_query_at_every_call(index):
     assert len({taught_query("a", ["read", "file"], np.array([2]), index) for _ in range(20)}) == 1
 
