@@ -46,7 +46,7 @@ class Feedback:
         """
         self._index = index
         self._documents = documents
-        self._words_of = functools.lru_cache(maxsize=10_000)(self._rare_words)
+        self._read = functools.lru_cache(maxsize=10_000)(self._words_and_pairs)
         self._rarity = functools.lru_cache(maxsize=100_000)(self._logarithm)
 
     def terms(self, request: str) -> list[str]:
@@ -69,7 +69,7 @@ class Feedback:
         weights: defaultdict[str, float] = defaultdict(float)
         together: defaultdict[tuple[str, str], float] = defaultdict(float)
         for number, chance in zip(first, _CHANCE, strict=False):
-            words, pairs = self._words_of(number)
+            words, pairs = self._read(number)
             for word in words:
                 weights[word] += chance * self._rarity(word)
             for pair in pairs:
@@ -79,8 +79,8 @@ class Feedback:
         phrases = sorted(likely, key=lambda pair: (-together[pair], pair))[:_PHRASES]
         return self._in_order(candidates, phrases, first) if candidates else []
 
-    def _rare_words(self, number: int) -> tuple[list[str], set[tuple[str, str]]]:
-        """Return a document's words that another one has too, and those of them that follow one another."""
+    def _words_and_pairs(self, number: int) -> tuple[list[str], set[tuple[str, str]]]:
+        """Return a document's words that another one has too, and pairs of them that follow one another."""
         text = words_of(self._documents[number].text.replace("_", " "))[:_READ_WORDS]
         words = [w for w in content_words(" ".join(text)) if not w.isdigit() and self._index.document_frequency(w) > 1]
         kept = set(words)
