@@ -91,9 +91,19 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     shown = f"the mean reward is {place:.0%} of the way from {number(low)} to {number(high)}"
     if place > RIGHT:
         return "too_easy", f"mostly all completions of a prompt are right ({shown})"
-    if place < WRONG:
+    if place < WRONG and not _many_earn_some(run, place, high - low):
         return "too_hard", f"mostly all completions of a prompt are wrong ({shown})"
     return "same_answers", f"the completions of a prompt agree, some right, some wrong ({shown})"
+
+
+def _many_earn_some(run: Run, place: float, width: float) -> bool:
+    """Return True if more than half of the completions must earn more than the least, and prompts differ.
+
+    Of rewards from 0 on with mean m and standard deviation s at most a share s^2 / (m^2 + s^2) is 0 (the second-moment
+    method: Cauchy and Schwarz). Where s is small all earn about the same, be it for a form that is always paid.
+    """
+    spread = run.get("reward_std")
+    return spread is not None and place / 2 < tail(spread, LATE) / width < place
 
 
 @check()

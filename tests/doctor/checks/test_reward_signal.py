@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from steadyrl.doctor.checks.reward_scale import reward_scale, reward_unscored
 from steadyrl.doctor.checks.signal import no_signal_groups
@@ -37,6 +38,23 @@ def test_the_level_is_judged_between_the_least_and_the_greatest_reward():
 def test_groups_that_agree_half_right_half_wrong_give_the_same_answers():
     found = finding(no_signal_groups(grouped(no_signal=np.full(N, 0.9), reward=np.full(N, 0.5))))
     assert found.cause == "same_answers"
+
+
+@pytest.mark.parametrize(
+    ("spread", "cause"),
+    [
+        (0.48, "too_hard"),  # all or nothing: sqrt(0.37 x 0.63)
+        (0.28, "same_answers"),  # at most 0.28^2 / (0.37^2 + 0.28^2) = 36 % of the completions earn nothing
+        (0.05, "too_hard"),  # all earn about the same, say for their form
+    ],
+)
+def test_a_low_mean_that_few_wrong_answers_can_make_gives_the_same_answers(spread, cause):
+    def of(scale, **columns):
+        levels = {"reward": np.full(N, 0.37 * scale), "reward_std": np.full(N, spread * scale)}
+        return finding(no_signal_groups(grouped(no_signal=np.full(N, 0.8), **levels, **columns))).cause
+
+    assert of(1.0) == cause
+    assert of(4.0, reward_min=np.zeros(N), reward_max=np.full(N, 4.0)) == cause
 
 
 def test_a_share_that_grew_is_dated():
