@@ -92,7 +92,11 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     if step is not None and step < NOT_MOVED_OLD and updates_per_step(run) != 1:
         return "not_moving", f"a step's updates change the policy by {number(step)} nats per token"
     if kl is None and step is None:
-        return "unknown", "the log does not tell whether the policy moves"
+        entropy = run.get("entropy")
+        slope = None if entropy is None else trend(entropy)
+        if entropy is None or slope is None or slope.low <= 0 <= slope.high:
+            return "unknown", "the log does not tell whether the policy moves"
+        return "moving_without_gain", f"{levels('the entropy', entropy)}: the policy moves, the reward does not follow"
     far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 

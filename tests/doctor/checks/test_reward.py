@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from steadyrl.doctor.checks.reward import reward_constant, reward_falling, reward_flat
 from tests.doctor.checks.series_for_values import finding, healthy, nearest, noise, rise, said, unclear
@@ -45,9 +46,19 @@ def test_a_policy_that_moves_without_gain_points_at_the_reward():
     assert finding(reward_flat(healthy(n=N, reward=flat()))).cause == "moving_without_gain"
 
 
-def test_without_kl_learning_rate_and_groups_the_cause_is_unknown():
-    run = healthy(n=N, reward=flat(), without=["kl_ref", "kl_old", "no_signal", "learning_rate"])
+def test_without_kl_learning_rate_groups_and_entropy_the_cause_is_unknown():
+    run = healthy(n=N, reward=flat(), without=["kl_ref", "kl_old", "no_signal", "learning_rate", "entropy"])
     assert finding(reward_flat(run)).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"), [(-0.5, "moving_without_gain"), (0.5, "moving_without_gain"), (0.0, "unknown")]
+)
+def test_without_kl_a_trend_of_the_entropy_shows_that_the_policy_moves(change, cause):
+    entropy = 1.0 + np.linspace(0.0, change, N) + noise(np.random.default_rng(5), N, 0.05)
+    run = healthy(n=N, reward=flat(), entropy=entropy, without=["kl_ref", "kl_old"])
+    found = finding(reward_flat(run))
+    assert (found.cause, "the entropy went from" in found.message) == (cause, bool(change))
 
 
 def test_noise_that_could_hide_a_gain_is_unclear_and_names_the_gain():
