@@ -91,9 +91,9 @@ class Feedback:
 
     def _in_order(self, words: Sequence[str], phrases: Sequence[tuple[str, str]], first: Sequence[int]) -> list[str]:
         """Return which words and phrases to keep, those of the best queries first."""
-        has: dict[_Leaf, np.ndarray] = {Term(word): self._has(Term(word)) for word in words}
+        has: dict[_Leaf, np.ndarray] = {Term(word): self._index.marks(Term(word)).astype(np.float32) for word in words}
         rows = np.stack(list(has.values()))  # [words, documents]
-        has |= {Phrase(pair): self._has(Phrase(pair)) for pair in phrases}
+        has |= {Phrase(pair): self._index.marks(Phrase(pair)).astype(np.float32) for pair in phrases}
         both = rows @ rows.T  # documents that two words find, [words, words]
         chances = _CHANCE[: len(first)]
         expected = 2 * (rows[:, first] * chances) @ rows[:, first].T / (both + _RELEVANT)  # F1
@@ -116,11 +116,6 @@ class Feedback:
                 kept[leaf.text if isinstance(leaf, Term) else f'"{" ".join(own)}"'] = has[leaf]
                 taken.update(own)
         return list(kept)
-
-    def _has(self, leaf: _Leaf) -> np.ndarray:
-        documents = np.zeros(self._index.document_count, np.float32)
-        documents[self._index.search(leaf)] = 1.0
-        return documents
 
 
 def _nested(documents: np.ndarray, others: Iterable[np.ndarray]) -> bool:

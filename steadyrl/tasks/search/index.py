@@ -154,6 +154,16 @@ class SearchIndex:
             self._remember(expression, numbers)
             return numbers
 
+    def marks(self, node: Node) -> np.ndarray:
+        """Return whether a query matches each document: [documents] bool, a new array.
+
+        Raises:
+            EngineFailure: See ``search``.
+        """
+        documents = np.zeros(self.document_count, bool)
+        documents[self.search(node)] = True
+        return documents
+
     def ranked(self, words: Sequence[str], limit: int, time_limit_s: float = TIME_LIMIT_S) -> list[tuple[int, float]]:
         """Return the documents that fit some words best, by BM25 (k1 = 1.2, b = 0.75, as FTS5 has it).
 

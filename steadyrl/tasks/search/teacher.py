@@ -45,17 +45,11 @@ def taught_query(
     wanted = np.zeros(index.document_count, bool)
     wanted[relevant] = True
     phrases = {word: words_of(word) for word in words if word.startswith('"')}
-
-    def documents(leaf: Term | Phrase) -> np.ndarray:
-        found = np.zeros(index.document_count, bool)
-        found[index.search(leaf)] = True
-        return found
-
-    found = {word: documents(Term(word)) for word in words if word not in phrases}
+    found = {word: index.marks(Term(word)) for word in words if word not in phrases}
     quoted = [
         (phrase, f1)
         for phrase, parts in phrases.items()
-        if (f1 := _f1(documents(Phrase(parts)), wanted)) > max(_f1(documents(Term(part)), wanted) for part in parts)
+        if (f1 := _f1(index.marks(Phrase(parts)), wanted)) > max(_f1(index.marks(Term(part)), wanted) for part in parts)
     ]
     generator = np.random.default_rng(zlib.crc32(id.encode()))
     places = {word: place for place, word in enumerate(words)}

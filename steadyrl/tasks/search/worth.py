@@ -79,8 +79,7 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
 
     def of_leaf(leaf: Term | Phrase) -> np.ndarray:
         if leaf not in leaves:
-            leaves[leaf] = np.zeros(index.document_count, bool)
-            leaves[leaf][index.search(leaf)] = True
+            leaves[leaf] = index.marks(leaf)
         return leaves[leaf]
 
     whole = _documents(tree, of_leaf)
