@@ -114,6 +114,47 @@ def disguised(rng: random.Random, request: str, words: Sequence[str]) -> str:
     return re.sub(r"[a-z]+", lambda match: changed.get(match[0], match[0]), request)
 
 
+def found_words(
+    rng: random.Random, content: Sequence[str], words: Sequence[str], spelled: Sequence[str], near: float = 0.0
+) -> tuple[str, str]:
+    """Return words as a first search would find them, some in phrases, and a query of some of them.
+
+    Any of them may be in the query: which ones find more is left to be learned from rewards.
+
+    Args:
+        rng: Of the draws.
+        content: Content words of the request, of which a third of the words found are.
+        words: The others are random ones of these,
+        spelled: and, three in ten, of these.
+        near: Share of the pairs that are neighbours in the list, whatever their place, first word first.
+    """
+
+    def any_word() -> str:
+        return rng.choice(spelled if rng.random() < 0.3 else words)
+
+    size, found, alone = rng.choice([2, 3, 4, 5, 6, 6, 6, 6]), [], []
+    while size > 0:
+        if size > 1 and rng.random() < 0.35:
+            found.append(f'"{any_word()} {any_word()}"')
+            size -= 2
+        elif (word := rng.choice(content) if content and rng.random() < 0.35 else any_word()) not in found:
+            found.append(word)
+            alone.append(word)
+            size -= 1
+    phrases = [leaf for leaf in found if leaf not in alone]
+    if rng.random() < 0.3:
+        alone += [word for word in dict.fromkeys(rng.sample(content, min(len(content), 2))) if word not in alone]
+    forms = [*phrases[:1] * 3, *(["{} AND {}"] * 4 + ["{} OR {}"]) * (len(alone) > 1)]
+    form = rng.choice([*forms, *["{} AND ( {} OR {} )"] * (len(alone) > 2), *["{}"] * bool(alone)])
+    if form in phrases:
+        return " ".join(found), rng.choice(phrases)
+    if near and form == "{} AND {}" and rng.random() < near:
+        place = rng.randrange(len(alone) - 1)
+        return " ".join(found), form.format(*alone[place : place + 2])
+    picked = rng.sample(alone, form.count("{}"))
+    return " ".join(found), form.format(*(sorted(picked, key=alone.index) if rng.random() < 0.5 else picked))
+
+
 def blind_words(rng: random.Random, request: str) -> list[str]:
     """Return the words that the teacher picks from: mostly content words, now and then any word at all."""
     content = content_words(request)

@@ -54,7 +54,12 @@ def main() -> None:
     data = Data(tokenizer, train_requests, documents, source, args.seed)
     model = new_model(tokenizer)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(data.stream)} tokens to read")
-    train(model, data, args)
+    train(model, data, STAGES, args.steps, args.rate)
+    save(model, data, args)
+
+
+def save(model, data, args) -> None:
+    """Write a trained model and how it was trained into its folder."""
     model.generation_config.eos_token_id = data.end
     model.generation_config.pad_token_id = data.pad
     model.save_pretrained(args.out)
@@ -120,20 +125,20 @@ class Data:
         return self.encode(PROMPT.format(request=request)), [*self.encode(" " + query), self.end]
 
 
-def train(model, data: Data, args) -> None:
-    """Run the stages."""
+def train(model, data: Data, stages, steps: int, rate: float) -> None:
+    """Run the stages: (share of the steps, {kind of batch: its share of the stage's steps}) each."""
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=args.rate, betas=(0.9, 0.98))
-    bounds = np.cumsum([share for share, _ in STAGES]) * args.steps
+    optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98))
+    bounds = np.cumsum([share for share, _ in stages]) * steps
     start, recent = time.time(), {}
-    for step in range(args.steps):
-        shares = STAGES[int(np.searchsorted(bounds, step, side="right").clip(max=len(STAGES) - 1))][1]
+    for step in range(steps):
+        shares = stages[int(np.searchsorted(bounds, step, side="right").clip(max=len(stages) - 1))][1]
         (kind,) = data.rng.choices(list(shares), list(shares.values()))
-        rate = args.rate * min(1, (step + 1) / 50) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / args.steps)))
+        now = rate * min(1, (step + 1) / 50) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = now
         ids, counts = data.batch(kind)
         hidden = model.model(input_ids=ids).last_hidden_state[:, :-1][counts[:, 1:]]
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), ids[:, 1:][counts[:, 1:]])
@@ -142,7 +147,7 @@ def train(model, data: Data, args) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         recent[kind] = loss.item()
-        if step % 50 == 0 or step == args.steps - 1:
+        if step % 50 == 0 or step == steps - 1:
             losses = ", ".join(f"{name} {value:.2f}" for name, value in recent.items())
             print(f"step {step}: loss of {losses}; {time.time() - start:.0f} s", flush=True)
 
