@@ -26,7 +26,11 @@ from steadyrl.stats import paired_difference
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "grpo_vs_ppo.jsonl"
-CONFIGS = {"ppo": "examples/search.toml", "grpo": "examples/search-grpo.toml"}
+# Both from the base model, which reads the request alone.
+CONFIGS = {
+    "ppo": ("examples/search.toml",),
+    "grpo": ("examples/search-grpo.toml", "model.path=base", 'task.args={corpus="stdlib"}'),
+}
 # No preflight and no doctor: their time is neither algorithm's.
 FIXED = ("run.preflight=off", "run.doctor_every=0", "backend.threads=1")
 ROWS = (
@@ -77,7 +81,7 @@ def start(algorithm: str, seed: int, folder: Path) -> subprocess.Popen[bytes]:
     """Start a run."""
     overrides = [*FIXED, f"run.seed={seed}", f"run.folder={folder}"]
     code = "from steadyrl.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "train", CONFIGS[algorithm], *overrides]
+    command = [sys.executable, "-c", code, "train", *CONFIGS[algorithm], *overrides]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
