@@ -190,7 +190,7 @@ def table(rows: Sequence[Row], model: str) -> str:
         "|---|---|--:|--:|---|",
     ]
     for row in rows:
-        command = row.command.replace(model, "MODEL").replace("|", "\\|")
+        command = row.command.replace(model, "MODEL").replace(f"{ROOT}/", "").replace("|", "\\|")
         command = command if len(command) <= 90 else f"{command[:60]} ..."
         result = " ".join(row.result.split()).replace("|", "\\|")
         mark = "" if row.passed else "**FAILED** "
