@@ -226,10 +226,10 @@ class _Layer:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """Return [B * T, heads * head_dim] for queries [B, T, heads, head_dim] that stand in the last T columns."""
-        shared = self._plan.heads // self._plan.kv_heads
-        if shared > 1:
+        shared, on_cpu = self._plan.heads // self._plan.kv_heads, k.device.type == "cpu"
+        if shared > 1 and not on_cpu:
             k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
-        found = F.scaled_dot_product_attention(q.transpose(1, 2).to(k.dtype), k, v, mask)
+        found = F.scaled_dot_product_attention(q.transpose(1, 2).to(k.dtype), k, v, mask, enable_gqa=on_cpu)
         return found.transpose(1, 2).reshape(len(q) * q.shape[1], -1)
 
 

@@ -64,14 +64,15 @@ def distributions(
         at = places[rows]
         cut = None if kept is None else kept[at]
         logp = log_softmax(logits_of(head, hidden[rows]), scale, cut)  # [rows, V]
+        p = logp.exp()
         yield rows, "logprobs", logp.gather(1, chosen[at, None])[:, 0]
-        yield rows, "entropy", entropy_of(logp)
+        yield rows, "entropy", -expected(p, logp, cut is not None)
         if reference is not None:
             logits, states = reference
             theirs = logits(states[at])
-            ref, p = log_softmax(theirs, scale, cut), logp.exp()
+            ref = log_softmax(theirs, scale, cut)
             there = ref.gather(1, chosen[at, None])[:, 0]
-            exact = torch.where(p > 0, p * (logp - ref), 0.0).sum(-1)
+            exact = expected(p, logp.sub_(ref), cut is not None)
             yield rows, "ref_logprobs", there
             yield rows, "kl_ref_exact", exact
             if cut is not None:
@@ -101,8 +102,12 @@ def log_softmax(logits: torch.Tensor, scale: float, kept: torch.Tensor | None) -
 
 def entropy_of(logp: torch.Tensor) -> torch.Tensor:
     """Return the entropy [N] of log-probs [N, V], which may be -inf."""
-    p = logp.exp()
-    return -(p * logp.masked_fill(p == 0, 0.0)).sum(-1)
+    return -expected(logp.exp(), logp, truncated=True)
+
+
+def expected(p: torch.Tensor, values: torch.Tensor, truncated: bool) -> torch.Tensor:
+    """Return the means [N] of values [N, V] under probabilities; where truncation cut, values are no numbers."""
+    return (p * (values.masked_fill(p == 0, 0.0) if truncated else values)).sum(-1)
 
 
 def chunks(rows: int, vocabulary: int) -> list[slice]:
@@ -131,48 +136,49 @@ class _Chosen(torch.autograd.Function):
         entropies = hidden.new_empty(len(hidden) if entropy else 0)
         needed = any(ctx.needs_input_grad)
         keep = needed and len(hidden) * len(weight) <= KEEP
-        probabilities = hidden.new_empty((len(hidden), len(weight)) if keep else 0)
+        weights, totals = hidden.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
         for part in chunks(len(hidden), len(weight)):
-            z = _shifted(hidden[part], wide, offset, scale, None if kept is None else kept[part])
+            room = weights[part] if keep else None
+            cut = None if kept is None else kept[part]
+            z = _shifted(hidden[part], wide, offset, scale, cut, None if entropy else room)
             found = z.gather(1, chosen[part][:, None])[:, 0]
-            p = z.exp() if entropy else z.exp_()
-            total = p.sum(-1)
+            p = torch.exp(z, out=room if entropy else z)
+            totals[part] = total = p.sum(-1)
             logprobs[part] = found - total.log()
             if entropy:  # the smallest float stands in for -inf, which times 0 is no number
                 entropies[part] = total.log() - (p * z.clamp_(min=-3e38)).sum(-1) / total
-            if keep:
-                torch.div(p, total[:, None], out=probabilities[part])
-        if needed:
-            ctx.save_for_backward(hidden, wide, offset, chosen, kept, probabilities, entropies)
+        if needed:  # the way back overwrites the weights: it is taken once
+            ctx.save_for_backward(hidden, wide, offset, chosen, kept, weights, totals, entropies)
             ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, chosen, kept, probabilities, entropies = ctx.saved_tensors
+        hidden, weight, bias, chosen, kept, weights, totals, entropies = ctx.saved_tensors
         scale, entropy, keep, hidden_dtype, weight_dtype, has_bias = ctx.settings
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden) if to_hidden else None
-        d_weight = torch.zeros_like(weight) if to_weight else None
+        d_weight = torch.empty_like(weight) if to_weight else None
         d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
         d_logprobs, d_entropies = gradients
         for part in chunks(len(hidden), len(weight)):
             if keep:
-                p = probabilities[part]
+                d = weights[part]
             else:
-                z = _shifted(hidden[part], weight, bias, scale, None if kept is None else kept[part])
-                p = z.softmax(-1)
-            d = p * -d_logprobs[part][:, None]
+                d = _shifted(hidden[part], weight, bias, scale, None if kept is None else kept[part]).exp_()
             if entropy:
-                steep = torch.special.xlogy(p, p).addcmul_(p, entropies[part][:, None])
-                d.addcmul_(steep, d_entropies[part][:, None], value=-1.0)
+                p = d.div_(totals[part][:, None])
+                steep = torch.special.xlogy(p, p).mul_(d_entropies[part][:, None])
+                d = p.mul_(-(d_logprobs[part] + d_entropies[part] * entropies[part])[:, None]).sub_(steep)
+            else:
+                d.mul_(-(d_logprobs[part] / totals[part])[:, None])
             d.scatter_add_(1, chosen[part][:, None], d_logprobs[part][:, None])
             if scale != 1.0:
                 d *= scale
             if d_hidden is not None:
                 torch.mm(d, weight, out=d_hidden[part])
             if d_weight is not None:
-                d_weight.addmm_(d.t(), hidden[part])
+                d_weight.addmm_(d.t(), hidden[part], beta=float(part.start > 0))
             if d_bias is not None:
                 d_bias += d.sum(0)
         return (
@@ -184,10 +190,15 @@ class _Chosen(torch.autograd.Function):
 
 
 def _shifted(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: float, kept: torch.Tensor | None
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: float,
+    kept: torch.Tensor | None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return logits [n, V] less the greatest of each row; -inf where truncation cut."""
-    z = hidden @ weight.t()
+    """Return logits [n, V] less the greatest of each row, in ``out`` if given; -inf where truncation cut."""
+    z = torch.mm(hidden, weight.t(), out=out)
     if bias is not None:
         z += bias
     if scale != 1.0:

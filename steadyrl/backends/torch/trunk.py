@@ -150,14 +150,16 @@ def _attention(
     plan: Plan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """Return [S, heads, W, head_dim]; causal where there is no mask."""
-    kept_in = v.dtype
-    if v.device.type == "cpu":  # forward and back it takes nearly three times as long there in lower precision
+    kept_in, shared = v.dtype, plan.heads != plan.kv_heads
+    on_cpu = v.device.type == "cpu"
+    if on_cpu:  # forward and back it takes nearly three times as long there in lower precision
         q, k, v = q.float(), k.float(), v.float()
         mask = None if mask is None else mask.float()
-    if plan.heads != plan.kv_heads:
+    elif shared:  # the kernels of GPUs that take a mask want as many keys as queries
         k, v = (t.repeat_interleave(plan.heads // plan.kv_heads, dim=1) for t in (k, v))
     with without_autocast(v.device):
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None).to(kept_in)
+        found = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=on_cpu and shared)
+        return found.to(kept_in)
 
 
 def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
