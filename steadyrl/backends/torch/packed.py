@@ -34,6 +34,11 @@ class Segments:
     back: torch.Tensor
     lay: torch.Tensor | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Return whether the pieces are as long as one another, and so lie in the rows as they are packed."""
+        return self.lay is None and len(self.back) == self.rows * self.width
+
 
 @dataclass(frozen=True)
 class Packed:

@@ -164,7 +164,9 @@ def _attention(
 
 def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     """Lay packed [n, heads, D] into padded rows [S, heads, W, D]."""
-    if segments.lay is not None:
+    if segments.whole:
+        laid = x
+    elif segments.lay is not None:
         laid = x.index_select(0, segments.lay)
     else:
         laid = x.new_zeros(segments.rows * segments.width, *x.shape[1:]).index_copy(0, segments.back, x)
@@ -173,7 +175,8 @@ def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
 
 def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     """Take the tokens of padded rows [S, heads, W, D] back into a run [n, heads * D]."""
-    return x.transpose(1, 2).flatten(0, 1).index_select(0, segments.back).flatten(1)
+    flat = x.transpose(1, 2).flatten(0, 1)
+    return (flat if segments.whole else flat.index_select(0, segments.back)).flatten(1)
 
 
 @torch.no_grad()
