@@ -20,7 +20,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -39,16 +39,31 @@ def main(folder: Path) -> None:
     """Read the packages and write the folder."""
     entries = read_entries()
     requests = requests_of(entries)
-    held_out = {name for name in requests if is_held_out(name)}
+    held_out = {name for name in requests if is_held_out(".".join(name.split(".")[:2]))}
+    documents = {name: f"{spoken(name)} {body}" for name, (_, body, _) in entries.items()}
+    write(folder, documents, {name: (entries[name][0], relevant) for name, relevant in requests.items()}, held_out)
+
+
+def write(
+    folder: Path, documents: Mapping[str, str], requests: Mapping[str, tuple[str, list[str]]], held_out: set[str]
+) -> None:
+    """Write a collection in BEIR format.
+
+    Args:
+        folder: Is made.
+        documents: Texts by name.
+        requests: By name: the text, and the names of the relevant documents.
+        held_out: Names of requests.
+    """
     (folder / "qrels").mkdir(parents=True)
-    corpus = [{"_id": name, "text": f"{spoken(name)} {body}"} for name, (_, body, _) in entries.items()]
-    queries = [{"_id": name, "text": entries[name][0]} for name in requests]
+    corpus = [{"_id": name, "text": text} for name, text in documents.items()]
+    queries = [{"_id": name, "text": text} for name, (text, _) in requests.items()]
     for file, records in (("corpus", corpus), ("queries", queries)):
         (folder / f"{file}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for file, names in (("train", requests.keys() - held_out), ("test", held_out)):
-        rows = [f"{name}\t{relevant}\t1\n" for name in sorted(names) for relevant in requests[name]]
+        rows = [f"{name}\t{relevant}\t1\n" for name in sorted(names) for relevant in requests[name][1]]
         (folder / "qrels" / f"{file}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
-    print(f"{folder}: {len(entries)} documents, {len(requests)} requests, {len(held_out)} of them held out")
+    print(f"{folder}: {len(documents)} documents, {len(requests)} requests, {len(held_out)} of them held out")
 
 
 def read_entries() -> Entries:
@@ -137,9 +152,8 @@ def spoken(name: str) -> str:
     return " ".join(re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+", name))
 
 
-def is_held_out(name: str) -> bool:
-    """Return whether the requests of an entry's submodule are held out; the same on every machine."""
-    subject = ".".join(name.split(".")[:2])
+def is_held_out(subject: str) -> bool:
+    """Return whether the requests about a subject are held out; the same on every machine."""
     return int(hashlib.sha256(subject.encode()).hexdigest()[:8], 16) / 2**32 < HELDOUT_SHARE
 
 
