@@ -76,6 +76,8 @@ class RawLog:
         notes: What was repaired or left out while reading, a sentence each.
         completions: What the policy wrote, where the log or its neighbours hold it. Read anew by each loop over it,
             one file at a time.
+        gains: By way of decoding, [n]: the reward of each held-out problem after training less that before it, where
+            both were measured.
     """
 
     path: str
@@ -84,6 +86,7 @@ class RawLog:
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     completions: Iterable[Written] = ()
+    gains: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ class Run:
         traits: What kind of training it is.
         keys: The trainer's own name of each canonical setting, also of those that the log does not hold.
         completions: See ``RawLog``.
+        gains: See ``RawLog``.
     """
 
     path: str
@@ -149,6 +153,7 @@ class Run:
     traits: Traits = Traits()
     keys: Mapping[str, str] = field(default_factory=dict)
     completions: Iterable[Written] = ()
+    gains: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def get(self, quantity: str, unit: str = "", estimator: str = "") -> Series | None:
         """Return the first series of a quantity, with its finite entries only, or None.

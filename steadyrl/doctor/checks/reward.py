@@ -9,6 +9,7 @@ from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import drop, measure
 from steadyrl.doctor.statistics.readings import (
+    gained,
     levels,
     nothing_to_learn,
     number,
@@ -40,7 +41,7 @@ HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
     slope, detectable = trend(reward), smallest_detectable(reward)
-    if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or _rose(reward):
+    if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or _rose(reward) or gained(run):
         return None  # rising, falling, or risen before: other checks speak of these
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
@@ -65,7 +66,7 @@ def shows_no_gain(run: Run) -> bool:
     slope = None if reward is None or len(reward) * run.averaged_over < MIN_STEPS else trend(reward)
     if reward is None or slope is None:
         return False
-    return slope.high * len(reward) < worth_having(run, float(np.median(reward.values)))
+    return slope.high * len(reward) < worth_having(run, float(np.median(reward.values))) and not gained(run)
 
 
 def _rose(reward: Series) -> bool:

@@ -71,6 +71,7 @@ def identify(log: RawLog) -> Run:
         traits=traits(algorithm, settings, series, table.logs_critic),
         keys=table.own_keys(log.settings, settings),
         completions=log.completions,
+        gains=log.gains,
     )
 
 

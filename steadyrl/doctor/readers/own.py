@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
 from steadyrl.doctor.readers.lines import objects
@@ -12,9 +15,10 @@ from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
-from steadyrl.rundir import RunDir
+from steadyrl.rundir import RunDir, read_lines
 
 MAX_ATTEMPT = 2**20
+_ENDS = ("before", "after")  # evaluations
 
 
 def is_record(row: dict[str, Any]) -> bool:
@@ -64,4 +68,26 @@ def read(folder: Path) -> RawLog:
     except (RunError, RecursionError) as error:
         notes.append(f"the settings are unknown: {error}")
     log = rows.log(str(folder), "steadyrl", settings, notes)
-    return replace(log, completions=JsonTexts(step_files(run.rollouts_file(0).parent)))
+    return replace(log, completions=JsonTexts(step_files(run.rollouts_file(0).parent)), gains=_gains(run))
+
+
+def _gains(run: RunDir) -> dict[str, np.ndarray]:
+    """Return what held-out problems gained from before to after training, [n] by way of decoding; see ``RawLog``."""
+    before, after = (
+        {str(line.get("problem")): line for line in read_lines(run.evaluation_file(name))} for name in _ENDS
+    )
+    found = {}
+    for decoding in ("sampled", "greedy"):
+        pairs = [(_reward(before[name], decoding), _reward(after[name], decoding)) for name in before if name in after]
+        known = np.array([end - start for start, end in pairs if start is not None and end is not None])
+        if len(known):
+            found[decoding] = known
+    return found
+
+
+def _reward(line: dict[str, Any], decoding: str) -> float | None:
+    """Return the finite reward of an answer, None where it has none."""
+    answers = line.get("answers")
+    answer = answers.get(decoding) if isinstance(answers, dict) else None
+    reward = answer.get("reward") if isinstance(answer, dict) else None
+    return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None

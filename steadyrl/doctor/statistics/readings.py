@@ -11,6 +11,7 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import FEWEST, drop, measure
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail, trend
 from steadyrl.doctor.statistics.units import find
+from steadyrl.stats import paired_difference
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
 KL_OLD_LARGE = 0.1
@@ -20,6 +21,7 @@ LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
+FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
 
 
@@ -65,7 +67,7 @@ def steps_of(run: Run) -> int:
 
 
 def learns(run: Run) -> bool | None:
-    """Return True if the reward shows any gain: a trend above 0, or a clear rise of its level; None if unknown.
+    """Return True if the reward shows any gain: a trend above 0, a clear rise, or one held out; None if unknown.
 
     Enough to take harm out of a finding, not to claim success.
     """
@@ -73,13 +75,19 @@ def learns(run: Run) -> bool | None:
     if reward is None or len(reward) < FEWEST:
         return None
     slope = trend(reward)
-    return direction(reward) > 0 or (slope is not None and slope.low > 0)
+    return direction(reward) > 0 or (slope is not None and slope.low > 0) or gained(run)
 
 
 def fell(run: Run, quantity: str) -> bool:
     """Return True if a quantity ended below its start, slowly or at once, by more than noise."""
     series = run.get(quantity)
     return series is not None and (direction(series) < 0 or drop(series) is not None)
+
+
+def gained(run: Run) -> bool:
+    """Return True if held-out problems earned more after training than before it, by more than noise."""
+    several = [gain for gain in run.gains.values() if len(gain) >= FEWEST_PROBLEMS]
+    return any(paired_difference(np.zeros(len(gain)), gain).low > 0 for gain in several)
 
 
 def heldout_rises(run: Run) -> bool | None:

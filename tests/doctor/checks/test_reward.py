@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,22 @@ def test_groups_without_differences_are_no_signal():
     found = finding(reward_flat(run))
     assert (found.cause, nearest(found)) == ("no_signal", "no_signal_groups")
     assert found.overrides == ("rollout.samples_per_prompt=8",)
+
+
+@pytest.mark.parametrize(
+    ("gains", "flat_still"),
+    [
+        ({"greedy": np.tile([0.0, 0.1], 100)}, False),
+        ({"sampled": np.tile([-0.1, 0.1], 100), "greedy": np.tile([0.0, 0.1], 100)}, False),
+        ({"sampled": np.tile([-0.1, 0.1], 100)}, True),  # as many lost as gained
+        ({"sampled": np.tile([0.0, -0.1], 100)}, True),
+        ({"sampled": np.full(10, 0.1)}, True),  # too few problems
+        ({}, True),
+    ],
+)
+def test_a_reward_whose_held_out_problems_earned_more_after_training_is_not_flat(gains, flat_still):
+    run = replace(healthy(n=N, reward=flat()), gains=gains)
+    assert bool(said(reward_flat(run))) == flat_still
 
 
 def test_a_policy_that_moves_without_gain_points_at_the_reward():

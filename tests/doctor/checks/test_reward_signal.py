@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,13 @@ def test_a_low_mean_that_few_wrong_answers_can_make_gives_the_same_answers(sprea
 
     assert of(1.0) == cause
     assert of(4.0, reward_min=np.zeros(N), reward_max=np.full(N, 4.0)) == cause
+
+
+@pytest.mark.parametrize(("gain", "severity"), [(0.1, "info"), (0.0, "warning")])
+def test_groups_that_came_to_agree_while_held_out_problems_earned_more_are_worth_knowing(gain, severity):
+    run = grouped(no_signal=np.where(np.arange(N) < 120, 0.3, 0.95), reward=np.full(N, 0.95))
+    found = finding(no_signal_groups(replace(run, gains={"sampled": np.tile([0.0, gain], 50)})))
+    assert (found.cause, found.severity) == ("too_easy", severity)
 
 
 def test_a_share_that_grew_is_dated():

@@ -209,6 +209,27 @@ def test_of_our_own_run_the_highest_attempt_of_each_step_counts(tmp_path, name):
     assert "resumptions of the run: 1" in log.notes
 
 
+def test_what_held_out_problems_gained_is_read_from_the_evaluations_of_our_own_run(tmp_path):
+    def answered(name, rewards, **more):
+        for problem, reward in rewards.items():
+            append_line(folder / "evaluations" / f"{name}.jsonl", {"problem": problem, "answers": reward, **more})
+
+    folder = own_run(tmp_path / "run")
+    assert read(folder)[0].gains == {}
+    (folder / "evaluations").mkdir()
+    answered(
+        "before", {"a": {"sampled": {"reward": 0.25}, "greedy": {"reward": 0.5}}, "b": {"sampled": {"reward": 1.0}}}
+    )
+    assert read(folder)[0].gains == {}
+    answered(
+        "after", {"b": {"sampled": {"reward": 0.5}}, "a": {"sampled": {"reward": 1.0}, "greedy": {"reward": None}}}
+    )
+    answered("after", {"c": {"sampled": {"reward": 1.0}}, "d": "lost", "e": None})
+    answered("before", {"d": {"sampled": {"reward": 1.0}}, "e": {"sampled": "lost"}})
+    gains = read(folder)[0].gains
+    assert {name: values.tolist() for name, values in gains.items()} == {"sampled": [0.75, -0.5]}
+
+
 def test_a_folder_of_runs_gives_each(tmp_path):
     own_run(tmp_path / "b")
     own_run(tmp_path / "a")
