@@ -95,6 +95,7 @@ class Panel:
         zero: True for a line at 0.
         exact: True if the numbers have no noise that needs smoothing.
         spikes: True if the scale becomes logarithmic when a few steps dwarf all others.
+        idle: True if 0 throughout says nothing, as of what a single update per step cannot change.
         floor: The lower end of the axis, or None for no limit.
     """
 
@@ -103,6 +104,7 @@ class Panel:
     zero: bool = False
     exact: bool = False
     spikes: bool = False
+    idle: bool = False
     floor: float | None = None
 
 
@@ -121,8 +123,8 @@ NLL_PANEL = Panel("Loss of the imitated texts", {"loss/nll": (BLUE, "")})
 VALUE_LOSS_PANEL = Panel("Value loss", {"loss/value": (BLUE, "")}, spikes=True)
 POLICY_PANELS = (
     Panel("Entropy", {"entropy_sampled": (VERMILLION, "sampled"), "entropy": (BLUE, "exact")}),
-    Panel("Clip fraction", {"clip_fraction": (BLUE, "")}),
-    Panel("KL to the old policy (k3)", {"kl_old_k3": (BLUE, "")}),
+    Panel("Clip fraction", {"clip_fraction": (BLUE, "")}, idle=True),
+    Panel("KL to the old policy (k3)", {"kl_old_k3": (BLUE, "")}, idle=True),
     Panel(
         "Advantage",
         {"advantage/std": (VERMILLION, "std"), "advantage/mean": (BLUE, "mean")},
@@ -168,11 +170,11 @@ def captions(steps: int) -> dict[str, str]:
         "The policy loss stays near 0 and its level says little. The value loss should fall and stay low.",
         "policy": lines
         + "The entropy should fall slowly, and exact and sampled entropy should agree. A sudden fall means "
-        "that the policy settles on few answers. Clip fraction and KL to the old policy show how far one step moves "
-        "the policy. Look for a rise that does not stop. The advantage before whitening should have a mean near 0 and "
-        "a spread well above it. The explained variance should rise above 0 and stay there (the axis ends at -1), and "
-        "values should follow the returns. Single spikes of the gradient norm are clipped, but a rising level is a "
-        "problem.",
+        "that the policy settles on few answers. Where a step makes several updates, clip fraction and KL to the old "
+        "policy show how far it moves the policy. Look for a rise that does not stop. The advantage before whitening "
+        "should have a mean near 0 and a spread well above it. The explained variance should rise above 0 and stay "
+        "there (the axis ends at -1), and values should follow the returns. Single spikes of the gradient norm are "
+        "clipped, but a rising level is a problem.",
         "groups": lines
         + "The gap between the best answer to a problem and the average shows what following the best can still teach. "
         "The spread within a problem is the learning signal. It falls as the answers become alike, and where it is 0 "
@@ -237,7 +239,11 @@ def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Figu
 
 def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
     """Return the panels that have something to show."""
-    return [p for p in panels if any(np.isfinite(series(metrics, name)).any() for name in p.lines)]
+    return [p for p in panels if any(_shows(p, series(metrics, name)) for name in p.lines)]
+
+
+def _shows(panel: Panel, values: np.ndarray) -> bool:
+    return bool(np.isfinite(values).any() and (np.nan_to_num(values).any() or not panel.idle))
 
 
 def _panels(panels: Sequence[Panel], metrics: Metrics) -> Figure | None:

@@ -1,4 +1,4 @@
-"""How the lines of the pictures are smoothed."""
+"""How the lines of the pictures are smoothed, and which panels there are."""
 
 import numpy as np
 
@@ -19,3 +19,14 @@ def test_the_window_is_odd_and_short_runs_are_not_smoothed():
     assert [plots.window(steps) for steps in (1, 9, 10, 60, 150, 1000)] == [1, 1, 5, 5, 11, 67]
     assert "rolling median" not in plots.captions(9)["train"]
     assert "rolling median over 11 steps" in plots.captions(150)["policy"]
+
+
+def test_a_panel_that_a_single_update_per_step_keeps_at_0_is_left_out():
+    def shown(**values):
+        return [panel.title for panel in plots.measured(plots.POLICY_PANELS, [values, values])]
+
+    assert shown(entropy=0.0, clip_fraction=0.0, kl_old_k3=0.0, grad_norm=0.0) == [
+        "Entropy",
+        "Gradient norm before clipping",
+    ]
+    assert shown(clip_fraction=0.0, kl_old_k3=0.01) == ["KL to the old policy (k3)"]
