@@ -55,6 +55,8 @@ def write(
         requests: By name: the text, and the names of the relevant documents.
         held_out: Names of requests.
     """
+    if folder.exists():
+        sys.exit(f"{folder} is there already; name a new folder")
     (folder / "qrels").mkdir(parents=True)
     corpus = [{"_id": name, "text": text} for name, text in documents.items()]
     queries = [{"_id": name, "text": text} for name, (text, _) in requests.items()]

@@ -65,6 +65,8 @@ def test_the_folder_holds_the_pages_the_requests_and_what_answers_them(collectio
     documents = [json.loads(line) for line in (tmp_path / "made" / "corpus.jsonl").read_text().splitlines()]
     assert [document["_id"] for document in documents] == ["kill.2", "pause.2"]
     assert documents[1]["text"].startswith("pause pause () returns -1")
+    with pytest.raises(SystemExit, match="is there already; name a new folder"):
+        collection.main(tmp_path / "made", man)
     judged = [
         (tmp_path / "made" / "qrels" / f"{split}.tsv").read_text().splitlines()[1:] for split in ("train", "test")
     ]
