@@ -158,7 +158,9 @@ class _Chosen(torch.autograd.Function):
         scale, entropy, keep, hidden_dtype, weight_dtype, has_bias = ctx.settings
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden) if to_hidden else None
-        d_weight = torch.empty_like(weight) if to_weight else None
+        d_weight = None  # the first chunk fills it
+        if to_weight:
+            d_weight = torch.empty_like(weight) if len(hidden) else torch.zeros_like(weight)
         d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
         d_logprobs, d_entropies = gradients
         for part in chunks(len(hidden), len(weight)):

@@ -79,6 +79,22 @@ def test_without_entropy_the_gradient_is_that_of_the_log_probs_alone():
         torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-4)
 
 
+def test_without_tokens_the_gradient_of_the_head_is_0():
+    head, hidden, chosen, _, _ = case(True, False)
+    torch.full((VOCABULARY, WIDTH), 7.0)  # what lies in memory that is not filled
+    logprobs, _ = chosen_logprobs(hidden[:0], head, chosen[:0], 1.0, None, entropy=False)
+    logprobs.sum().backward()
+    assert all(parameter.grad.abs().sum() == 0 for parameter in head.parameters())
+
+
+def test_the_way_back_can_be_taken_once():
+    head, hidden, chosen, _, _ = case(False, False)
+    logprobs, _ = chosen_logprobs(hidden, head, chosen, 1.0, None, entropy=False)
+    logprobs.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        logprobs.sum().backward()
+
+
 def test_a_frozen_head_gets_no_gradient():
     head, hidden, chosen, _, _ = case(False, False)
     head.requires_grad_(False)
