@@ -338,7 +338,9 @@ def main() -> int:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="a model folder in Hugging Face layout")
-    parser.add_argument("--only", nargs="*", default=[], help=f"some of: {'; '.join(parts())}")
+    parser.add_argument(
+        "--only", nargs="*", default=[], choices=parts(), metavar="PART", help=f"some of: {'; '.join(parts())}"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--folder", type=Path, help="keep configs, outputs and runs here")
     parser.add_argument("--check-export", nargs=2, metavar=("RUN", "FOLDER"), help=argparse.SUPPRESS)
