@@ -2,9 +2,10 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. The runs
-are in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. The cell smollm2
-needs its warm start: `make models/smollm2-start`.
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Six cells
+had no part in the choice of the autopilot's rules; three others, which taught it one, are counted apart. The runs are
+in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. The cell smollm2
+needs `make models/smollm2-start`, and rlaif-math `make smollm2`.
 """
 
 from __future__ import annotations
@@ -44,38 +45,79 @@ class Cell:
         overrides: What differs from it.
         rates: The fixed rates.
         warm_start: The supervised example that it starts from, "" for none.
+        warm_overrides: What differs from that one.
         answers: Held-out answers at the end.
+        taught: Whether the autopilot has a rule that was made after a look at this cell.
     """
 
     example: str
     overrides: tuple[str, ...]
     rates: tuple[float, ...] = LOW
     warm_start: str = ""
+    warm_overrides: tuple[str, ...] = ()
     answers: int = 400
+    taught: bool = False
 
 
 _CODE = ("run.epochs=0", "run.steps=40", "rollout.prompts_per_step=12")
+_PAGES = "task.args.levels=[1,2,3]"
 CELLS: Mapping[str, Cell] = {
-    "rlaif-code": Cell("rlaif-code", _CODE, warm_start="rlaif-code-sft"),
-    "rloo-code": Cell(
-        "rlaif-code", (*_CODE, "algorithm.name=rloo", "algorithm.args={kl_coef=0.02}"), warm_start="rlaif-code-sft"
-    ),
     "lora": Cell(
         "search-grpo",
-        ("run.steps=40", "model.lora_rank=16", "model.lora_alpha=32", "rollout.prompts_per_step=16"),
+        (
+            "model.path=base", "run.steps=40", "model.lora_rank=16", "model.lora_alpha=32",
+            "rollout.prompts_per_step=16",
+        ),
         HIGH,
     ),
     "ppo-16": Cell("search", ("run.steps=60", "rollout.prompts_per_step=16")),
-    "browse": Cell(
-        "browse", ("run.steps=30", "rollout.prompts_per_step=6", "rollout.refill=0"), LOW, "browse-sft", answers=192
-    ),
     "smollm2": Cell(
         "smollm2/search-grpo",
         ("model.path=models/smollm2-start", "run.steps=30", "rollout.prompts_per_step=8"),
         HIGH,
         answers=200,
     ),
-}
+    "rlaif-math": Cell(
+        "smollm2/math",
+        (
+            "run.steps=24", "rollout.prompts_per_step=16", "rollout.samples_per_prompt=6", "algorithm.name=rlaif",
+            'algorithm.args={keep="best",baseline="group",kl_coef=0.0}',
+        ),
+        HIGH,
+        answers=210,
+    ),
+    "rloo-search": Cell(
+        "search-grpo",
+        (
+            "model.path=base", "run.steps=40", "rollout.prompts_per_step=16", "rollout.samples_per_prompt=8",
+            "algorithm.name=rloo", "algorithm.args={kl_coef=0.02}",
+        ),
+    ),
+    "pages-ppo": Cell(
+        "browse",
+        (
+            "run.steps=30", _PAGES, "rollout.prompts_per_step=24", "rollout.samples_per_prompt=2", "rollout.refill=0",
+            "algorithm.name=ppo", "algorithm.args={kl_coef=0.0}",
+        ),
+        warm_start="browse-sft",
+        warm_overrides=(_PAGES, "run.seed=5", "run.steps=50"),
+        answers=192,
+    ),
+    "rlaif-code": Cell("rlaif-code", _CODE, warm_start="rlaif-code-sft", taught=True),
+    "rloo-code": Cell(
+        "rlaif-code",
+        (*_CODE, "algorithm.name=rloo", "algorithm.args={kl_coef=0.02}"),
+        warm_start="rlaif-code-sft",
+        taught=True,
+    ),
+    "browse": Cell(
+        "browse",
+        ("run.steps=30", "rollout.prompts_per_step=6", "rollout.refill=0"),
+        warm_start="browse-sft",
+        answers=192,
+        taught=True,
+    ),
+}  # fmt: skip
 
 
 def main() -> None:
@@ -87,7 +129,7 @@ def main() -> None:
     for name, seed in product(asked.cells or CELLS, range(asked.seeds)):
         for line in missing(name, seed):
             kept = [line, *recorded()]  # read anew: another process may make other cells
-            write_json(RESULT, {"machine": machine(), "runs": sorted(kept, key=_place)})
+            write_json(RESULT, {"runs": sorted(kept, key=_place)})
             write_text(RESULT.with_suffix(".md"), page(kept))
             print({key: line[key] for key in ("cell", "seed", "arm", "rate", "after", "seconds")}, flush=True)
 
@@ -101,7 +143,7 @@ def missing(name: str, seed: int) -> Iterator[dict[str, Any]]:
         if (name, seed, arm, rate) in done:
             continue
         mode = "act" if arm == "autopilot" else "off"
-        own = [f"model.path={warm_start(cell.warm_start)}"] if cell.warm_start else []
+        own = [f"model.path={warm_start(cell)}"] if cell.warm_start else []
         with tempfile.TemporaryDirectory() as folder:
             changes = (
                 f"run.seed={seed}", f"update.learning_rate={rate}", f"autopilot.mode={mode}", f"run.folder={folder}",
@@ -118,16 +160,18 @@ def missing(name: str, seed: int) -> Iterator[dict[str, Any]]:
             "steps": settings.run.steps,
             "before": before,
             **found,
+            "processor": machine()["processor"],
         }
 
 
-def warm_start(name: str) -> Path:
-    """Return the policy of a supervised example, which is trained once for all runs and cells."""
-    folder = WARM_STARTS / name
+def warm_start(cell: Cell) -> Path:
+    """Return the policy of a cell's supervised example, which is trained once for all its runs."""
+    folder = WARM_STARTS / cell.warm_start / ("changed" if cell.warm_overrides else "as-it-is")
     runs = [RunDir(path) for path in sorted(folder.glob("*"))]
     run = next((run for run in runs if run.status == "finished"), None)
     if run is None:
-        run = launch.run(example(name), ["run.preflight=off", "evaluate.problems=1", f"run.folder={folder}"])
+        changes = ["run.preflight=off", "evaluate.problems=1", *cell.warm_overrides, f"run.folder={folder}"]
+        run = launch.run(example(cell.warm_start), changes)
     return run.checkpoint_folder(run.checkpoints()[-1]) / "policy"
 
 
@@ -143,27 +187,27 @@ def recorded() -> list[dict[str, Any]]:
 
 def page(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the cells that were made."""
-    made_on = machine()
+    processors = " or ".join(sorted({line["processor"] for line in lines}))
     out = [
         "# The autopilot where it was not chosen",
         "",
-        f"{made_on['processor']}, {made_on['cores']} cores; `python bench/any_rate_elsewhere.py`. Held-out reward of "
-        "sampled answers after the steps, by starting rate with the autopilot, and the best of five fixed rates "
-        "without it, each the mean over the seeds.",
+        f"`python bench/any_rate_elsewhere.py`, one core of an {processors} per "
+        "run. Held-out reward of sampled answers after the steps, by starting rate with the autopilot, and the best of "
+        "five fixed rates without it, each the mean over the seeds.",
         "",
         "| cell | steps | seeds | before | best fixed rate | "
         + " | ".join(f"from {rate:g}" for rate in STARTS)
         + " | near |",
         "|---" * (len(STARTS) + 6) + "|",
     ]
-    near = total = 0
-    for name in CELLS:
+    counted = {True: [0, 0], False: [0, 0]}  # starts near the best rate, and all, of cells that taught and others
+    for name, cell in CELLS.items():
         own = [line for line in lines if line["cell"] == name]
-        seeds = whole_seeds(CELLS[name], own)
+        seeds = whole_seeds(cell, own)
         if not seeds:
             out.append(f"| {name} | not made, or not all of it |" + " |" * (len(STARTS) + 4))
             continue
-        fixed = {rate: mean_after(own, "fixed", rate, seeds) for rate in CELLS[name].rates}
+        fixed = {rate: mean_after(own, "fixed", rate, seeds) for rate in cell.rates}
         helped = {rate: mean_after(own, "autopilot", rate, seeds) for rate in STARTS}
         best = max(fixed, key=lambda rate: fixed[rate])
         top = fixed[best]
@@ -171,15 +215,17 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
             out.append(f"| {name} | judges nothing: every fixed rate is as good |" + " |" * (len(STARTS) + 4))
             continue
         close = sum(value >= CLOSE * top for value in helped.values())
-        near, total = near + close, total + len(STARTS)
+        counted[cell.taught][0] += close
+        counted[cell.taught][1] += len(STARTS)
         before = fmean(line["before"] for line in own if line["before"] is not None and line["seed"] in seeds)
         shown = [f"{helped[rate]:.3f}" + (f" ({helped[rate] / top:.0%})" if top else "") for rate in STARTS]
         out.append(
-            f"| {name} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | {top:.3f} at {best:g} | "
-            + " | ".join(shown)
-            + f" | {close} of {len(STARTS)} |"
+            f"| {name}{' (taught)' if cell.taught else ''} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | "
+            f"{top:.3f} at {best:g} | " + " | ".join(shown) + f" | {close} of {len(STARTS)} |"
         )
-    out += ["", f"Within 10 % of the best of five fixed rates: {near} of {total} starts."]
+    for taught, of in ((True, "cells that taught the autopilot one rule"), (False, "cells that taught it nothing")):
+        near, total = counted[taught]
+        out += ["", f"Within 10 % of the best of five fixed rates, {of}: {near} of {total} starts."]
     return "\n".join(out) + "\n"
 
 

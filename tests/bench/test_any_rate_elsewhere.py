@@ -16,7 +16,16 @@ def runs(bench, seed, fixed, helped, cell="lora"):
     arms = [("fixed", rate, after) for rate, after in zip(bench.CELLS[cell].rates, fixed, strict=True)]
     arms += [("autopilot", rate, after) for rate, after in zip(bench.STARTS, helped, strict=True)]
     return [
-        {"cell": cell, "seed": seed, "arm": arm, "rate": rate, "steps": 40, "before": 0.1, "after": after}
+        {
+            "cell": cell,
+            "seed": seed,
+            "arm": arm,
+            "rate": rate,
+            "steps": 40,
+            "before": 0.1,
+            "after": after,
+            "processor": "one of ours",
+        }
         for arm, rate, after in arms
     ]
 
@@ -52,3 +61,10 @@ def test_a_cell_where_every_rate_is_as_good_is_not_counted(bench):
     flat = runs(bench, 0, [0.46, 0.47, 0.48, 0.49, 0.5], [0.5, 0.5, 0.5])
     assert row(bench, flat).startswith("| lora | judges nothing")
     assert bench.page(flat).splitlines()[-1].endswith(": 0 of 0 starts.")
+
+
+def test_cells_that_taught_a_rule_are_counted_apart(bench):
+    near, far = [0.1, 0.2, 0.3, 0.5, 0.4], [0.1, 0.1, 0.1]
+    page = bench.page(runs(bench, 0, near, [0.5, 0.5, 0.5]) + runs(bench, 0, near, far, "browse")).splitlines()
+    assert page[-3].endswith("taught the autopilot one rule: 0 of 3 starts.")
+    assert page[-1].endswith("taught it nothing: 3 of 3 starts.")
