@@ -2,7 +2,7 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Six cells
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Ten cells
 had no part in the choice of the autopilot's rules; three others, which taught it one, are counted apart. The runs are
 in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. The cell smollm2
 needs `make models/smollm2-start`, and rlaif-math `make smollm2`.
@@ -28,6 +28,7 @@ from steadyrl.rundir import RunDir, read_json, write_json, write_text
 ROOT = Path(__file__).parent.parent
 RESULT = RESULTS.with_name("any_rate_elsewhere.json")
 STARTS = (1e-6, 3e-4, 1e-2)
+ARMS = ("fixed", "autopilot")
 WARM_STARTS = ROOT / "runs" / "any-rate-elsewhere"
 EVERYWHERE = (
     "run.preflight=off", "run.doctor_every=10", "run.checkpoint_every=20", "run.keep_checkpoints=2",
@@ -61,6 +62,7 @@ class Cell:
 
 _CODE = ("run.epochs=0", "run.steps=40", "rollout.prompts_per_step=12")
 _PAGES = "task.args.levels=[1,2,3]"
+_WORDS = ROOT / "bench" / "doctor" / "prompts.jsonl"
 CELLS: Mapping[str, Cell] = {
     "lora": Cell(
         "search-grpo",
@@ -103,6 +105,38 @@ CELLS: Mapping[str, Cell] = {
         warm_overrides=(_PAGES, "run.seed=5", "run.steps=50"),
         answers=192,
     ),
+    "rloo-letters": Cell(
+        "search-grpo",
+        (
+            "model.path=base", "run.steps=40", "rollout.prompts_per_step=16", "rollout.samples_per_prompt=4",
+            f'task={{name="prompts",args={{path="{_WORDS}"}}}}',
+            'rewards={"scores:early_letters"=1.0,"scores:distinct_words"=0.5}', "sampling.temperature=1.0",
+            "algorithm.name=rloo", "algorithm.args={kl_coef=0.02}",
+        ),
+    ),
+    "lora-code": Cell(
+        "rlaif-code",
+        (
+            *_CODE, "task.args.generated_half=a", "task.args.generated_steps=one", "model.lora_rank=8",
+            "model.lora_alpha=16", "algorithm.name=grpo", "algorithm.args={kl_coef=0.02}",
+        ),
+        HIGH,
+        warm_start="rlaif-code-sft",
+        warm_overrides=("task.args.generated_half=b", "run.seed=5", "run.steps=30"),
+    ),
+    "pages-grpo": Cell(
+        "browse",
+        ("run.steps=30", "task.args.levels=[1]", "rollout.prompts_per_step=8", "rollout.samples_per_prompt=6",
+         "rollout.refill=0"),
+        warm_start="browse-sft",
+        warm_overrides=("task.args.levels=[1]", "run.seed=5", "run.steps=30"),
+        answers=192,
+    ),
+    "grpo-generated": Cell(
+        "search-grpo",
+        ("run.steps=40", 'task.args={corpus="generated",prompt="request: {request}\\nfound: {found}\\nquery:"}',
+         "rollout.prompts_per_step=16"),
+    ),
     "rlaif-code": Cell("rlaif-code", _CODE, warm_start="rlaif-code-sft", taught=True),
     "rloo-code": Cell(
         "rlaif-code",
@@ -125,22 +159,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cells", nargs="*", choices=[*CELLS, []], metavar="CELL", help=f"of {', '.join(CELLS)}")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 0 on")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, help="only these")
     asked = parser.parse_args()
     for name, seed in product(asked.cells or CELLS, range(asked.seeds)):
-        for line in missing(name, seed):
+        for line in missing(name, seed, asked.arms):
             kept = [line, *recorded()]  # read anew: another process may make other cells
             write_json(RESULT, {"runs": sorted(kept, key=_place)})
             write_text(RESULT.with_suffix(".md"), page(kept))
             print({key: line[key] for key in ("cell", "seed", "arm", "rate", "after", "seconds")}, flush=True)
 
 
-def missing(name: str, seed: int) -> Iterator[dict[str, Any]]:
-    """Make the runs of a cell that are not recorded, and yield the line of each."""
+def missing(name: str, seed: int, arms: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Make the runs of a cell's arms that are not recorded, and yield the line of each."""
     cell = CELLS[name]
     done = {(line["cell"], line["seed"], line["arm"], line["rate"]) for line in recorded()}
     wanted = [("fixed", rate) for rate in cell.rates] + [("autopilot", rate) for rate in STARTS]
     for arm, rate in wanted:
-        if (name, seed, arm, rate) in done:
+        if arm not in arms or (name, seed, arm, rate) in done:
             continue
         mode = "act" if arm == "autopilot" else "off"
         own = [f"model.path={warm_start(cell)}"] if cell.warm_start else []
@@ -166,7 +201,7 @@ def missing(name: str, seed: int) -> Iterator[dict[str, Any]]:
 
 def warm_start(cell: Cell) -> Path:
     """Return the policy of a cell's supervised example, which is trained once for all its runs."""
-    folder = WARM_STARTS / cell.warm_start / ("changed" if cell.warm_overrides else "as-it-is")
+    folder = WARM_STARTS / cell.warm_start / (_slug(cell.warm_overrides) or "unchanged")
     runs = [RunDir(path) for path in sorted(folder.glob("*"))]
     run = next((run for run in runs if run.status == "finished"), None)
     if run is None:
@@ -241,6 +276,11 @@ def mean_after(lines: Sequence[Mapping[str, Any]], arm: str, rate: float, seeds:
     return fmean(
         line["after"] or 0.0 for line in lines if line["arm"] == arm and line["rate"] == rate and line["seed"] in seeds
     )
+
+
+def _slug(overrides: Sequence[str]) -> str:
+    """Return a name of a folder for overrides."""
+    return "-".join("".join(letter for letter in one if letter.isalnum() or letter == "=") for one in overrides)
 
 
 def _place(line: Mapping[str, Any]) -> tuple[int, int, bool, float]:

@@ -1,8 +1,11 @@
 """What a preflight costs beside two steps and the loading: python bench/preflight_time.py [--models base smollm2+lora].
 
-Processor seconds of processes of their own. A name that ends in "+lora" trains an adapter, else all weights. Writes
-bench/results/preflight_time.md. --forecast NAME prints what a preflight forecasts of a step beside three real steps, in
-processor seconds, and the memory likewise. Give it one thread: OMP_NUM_THREADS=1.
+Processor seconds of processes of their own: a preflight, loading and two steps, and loading, a preflight and two steps,
+as a training run makes them. What the system spends in them is told apart: it hands out memory that is touched for the
+first time, of the process and of files, which on a virtual machine costs more than its use. A name that ends in "+lora"
+trains an adapter, else all weights. Writes bench/results/preflight_time.md. --forecast NAME prints what a preflight
+forecasts of a step beside three real steps, in processor seconds, and the memory likewise. Give it one thread:
+OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from pathlib import Path
 
 from models import model_folder
 from real_model import CONFIG, OWN_REWARD, QUESTIONS, REWARD
+from rlaif_table import machine
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "preflight_time.md"
@@ -36,9 +39,10 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["base", "30m", f"smollm2{ADAPTER}", "smollm2"])
     parser.add_argument("--forecast", metavar="NAME", help="one of the models")
     parser.add_argument("--steps", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--preflight-first", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.steps:
-        print(json.dumps(load_and_step(args.steps)))
+        load_and_step(args.steps, args.preflight_first)
         return
     if args.forecast:
         forecast_and_steps(args.forecast)
@@ -46,12 +50,15 @@ def main() -> None:
     lines = [
         "# What a preflight costs",
         "",
-        f"`python bench/preflight_time.py`, one thread of an {platform.machine()} processor that others shared,",
-        "processor seconds. Each figure is of a process of its own, the start of Python included. A step is 4 prompts",
-        f"x 4 answers of up to 24 tokens, GRPO in float32 on all weights, or on an adapter of rank 16 ({ADAPTER}).",
+        f"`python bench/preflight_time.py`, one thread of an {machine()['processor']} that others shared, processor "
+        "seconds, in parentheses",
+        "those of the system, which hands out memory on its first use and writes files. Each figure but the last is of",
+        "a process of its own, the start of Python included. A step is 4 prompts x 4 answers of up to 24 tokens, GRPO",
+        f"in float32 on all weights, or on an adapter of rank 16 ({ADAPTER}).",
         "",
-        "| model | preflight | loading and two steps | of these: Python and loading, two steps | preflight passed |",
-        "|---|--:|--:|---|--:|",
+        "| model | preflight | loading and two steps | loading, a preflight and two steps | what the preflight adds | "
+        "preflight passed |",
+        "|---|--:|--:|--:|--:|---|",
     ]
     for name in args.models:
         lines.append(line_of(name, model_folder(name.removesuffix(ADAPTER)) / "own"))
@@ -62,13 +69,15 @@ def main() -> None:
 def line_of(name: str, model: Path) -> str:
     """Return a model's line of the table."""
     settings = settings_of(name)
+    steps = [str(Path(__file__).resolve()), "--steps", *settings]
     with tempfile.TemporaryDirectory() as folder:
         write_task(folder, model)
-        preflight, said = timed(["-m", "steadyrl", "preflight", "config.toml", *settings], folder)
-        whole, parts = timed([str(Path(__file__).resolve()), "--steps", *settings], folder)
-    steps = json.loads(parts.splitlines()[-1])["steps"]
+        alone, said = timed(["-m", "steadyrl", "preflight", "config.toml", *settings], folder)
+        without, _ = timed(steps, folder)
+        both, _ = timed([*steps, "--preflight-first"], folder)
     passed = next((line for line in said.splitlines() if line.startswith("preflight:")), "no")
-    return f"| {name} | {preflight:.1f} | {whole:.1f} | {whole - steps:.1f}, {steps:.1f} | {passed} |"
+    figures = [f"{user + system:.1f} ({system:.1f})" for user, system in (alone, without, both)]
+    return f"| {name} | {' | '.join(figures)} | {sum(both) - sum(without):.1f} | {passed} |"
 
 
 def settings_of(name: str) -> list[str]:
@@ -85,8 +94,8 @@ def write_task(folder: str, model: Path) -> None:
     (Path(folder) / "config.toml").write_text(CONFIG.format(model=model))
 
 
-def timed(command: Sequence[str], folder: str) -> tuple[float, str]:
-    """Return the processor seconds of a Python process, and what it printed."""
+def timed(command: Sequence[str], folder: str) -> tuple[tuple[float, float], str]:
+    """Return the processor seconds of a Python process, its own and the system's, and what it printed."""
     paths = f"{HERE.parent}{os.pathsep}{HERE}"
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
@@ -98,21 +107,22 @@ def timed(command: Sequence[str], folder: str) -> tuple[float, str]:
         text = out.read()
     if process.returncode not in (0, 1):  # 1: a check failed, as for a random model, whose answers never end
         sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{text[-2000:]}")
-    return used.ru_utime + used.ru_stime, text
+    return (used.ru_utime, used.ru_stime), text
 
 
-def load_and_step(settings: list[str]) -> dict[str, float]:
-    """Open the session of config.toml here and make two steps; return their processor seconds."""
+def load_and_step(settings: list[str], preflight_first: bool) -> None:
+    """Open the session of config.toml here, look at it before if asked to, and make two steps."""
     from steadyrl.checkpoint import State
     from steadyrl.config import load
+    from steadyrl.preflight.run import preflight
     from steadyrl.train import one_step, open_session
 
     session = open_session(load(Path("config.toml"), settings))
+    if preflight_first:
+        preflight(session)
     state = State(algorithm=dict(session.algorithm.state))
-    began = time.process_time()
     for _ in range(2):
         one_step(session, state)
-    return {"steps": time.process_time() - began}
 
 
 def forecast_and_steps(name: str) -> None:
