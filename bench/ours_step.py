@@ -1,4 +1,7 @@
-"""Steps of steadyrl, timed: python bench/ours_step.py grpo base --steps 5; a JSON line per step."""
+"""Steps of steadyrl, timed: python bench/ours_step.py grpo base --steps 5; a JSON line per step.
+
+Scoring makes the forward pass of a step's only update. It is counted to the update, as the peers count it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from workloads import (
     report,
 )
 
+from steadyrl.backends.torch import backend as torch_backend
 from steadyrl.checkpoint import State
 from steadyrl.config import Config, resolve
 from steadyrl.train import Session, one_step, open_session
@@ -44,11 +48,13 @@ def main() -> None:
     timed = {name: Timed(getattr(session.backend, name)) for name in ("generate", "step")}
     for name, method in timed.items():
         setattr(session.backend, name, method)
+    ahead = Timed(torch_backend.read_ahead)
+    torch_backend.read_ahead = ahead
     for step in range(steps):
         began = now()
         groups, _ = one_step(session, state)
         whole = now() - began
-        generated, updated = (timed[name].take() for name in ("generate", "step"))
+        generated, updated = timed["generate"].take(), timed["step"].take() + ahead.take()
         if step < WARM_UP:
             continue
         tokens = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
