@@ -2,10 +2,11 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Ten cells
-had no part in the choice of the autopilot's rules; three others, which taught it one, are counted apart. The runs are
-in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. The cell smollm2
-needs `make models/smollm2-start`, and rlaif-math `make smollm2`.
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Six cells
+had no part in the choice of the autopilot's rules; the others, by which they were chosen, are counted apart. The runs
+are in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. Those of the
+rules before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make models/smollm2-start`; smollm2-words
+and rlaif-math need `make smollm2`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ class Cell:
         warm_start: The supervised example that it starts from, "" for none.
         warm_overrides: What differs from that one.
         answers: Held-out answers at the end.
-        taught: Whether the autopilot has a rule that was made after a look at this cell.
     """
 
     example: str
@@ -57,13 +57,62 @@ class Cell:
     warm_start: str = ""
     warm_overrides: tuple[str, ...] = ()
     answers: int = 400
-    taught: bool = False
 
 
 _CODE = ("run.epochs=0", "run.steps=40", "rollout.prompts_per_step=12")
 _PAGES = "task.args.levels=[1,2,3]"
+# No rule of the autopilot was made after a look at these; the other cells taught it.
+JUDGES = ("ppo-generated", "reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words")
 _WORDS = ROOT / "bench" / "doctor" / "prompts.jsonl"
 CELLS: Mapping[str, Cell] = {
+    "ppo-generated": Cell(
+        "search",
+        ("run.steps=40", 'task.args={corpus="generated",prompt="request: {request}\\nfound: {found}\\nquery:"}',
+         "rollout.prompts_per_step=32"),
+    ),
+    "reinforce-search": Cell(
+        "search-grpo",
+        (
+            "model.path=base", "run.steps=40", "rollout.prompts_per_step=64", "rollout.samples_per_prompt=1",
+            "algorithm.name=reinforce", "algorithm.args={kl_coef=0.01}",
+        ),
+    ),
+    "rlaif-operators": Cell(
+        "search-grpo",
+        (
+            "model.path=base", "run.steps=40", "rollout.prompts_per_step=12", "rollout.samples_per_prompt=6",
+            f'task={{name="prompts",args={{path="{_WORDS}"}}}}',
+            'rewards={"scores:operators"=1.0,"scores:distinct_words"=0.5}', "sampling.temperature=1.0",
+            "algorithm.name=rlaif", 'algorithm.args={keep="best",baseline="group",kl_coef=0.02}',
+        ),
+    ),
+    "ppo-code": Cell(
+        "rlaif-code",
+        (*_CODE, "task.args.generated_half=a", "rollout.samples_per_prompt=6", "algorithm.name=ppo",
+         "algorithm.args={kl_coef=0.02}"),
+        warm_start="rlaif-code-sft",
+        warm_overrides=("task.args.generated_half=b", "run.seed=6"),
+    ),
+    "pages-rloo": Cell(
+        "browse",
+        (
+            "run.steps=30", "task.args.levels=[2]", "rollout.prompts_per_step=8", "rollout.samples_per_prompt=6",
+            "rollout.refill=0", "algorithm.name=rloo", "algorithm.args={kl_coef=0.01}",
+        ),
+        warm_start="browse-sft",
+        warm_overrides=("task.args.levels=[2]", "run.seed=6", "run.steps=40"),
+        answers=192,
+    ),
+    "smollm2-words": Cell(
+        "smollm2/search-grpo",
+        (
+            "model.path=models/smollm2", "run.steps=24", "rollout.prompts_per_step=6", "rollout.samples_per_prompt=6",
+            f'task={{name="prompts",args={{path="{_WORDS}"}}}}',
+            'rewards={"scores:ten_words"=1.0,"scores:distinct_words"=0.5}', "sampling.max_new_tokens=24",
+        ),
+        HIGH,
+        answers=200,
+    ),
     "lora": Cell(
         "search-grpo",
         (
@@ -137,19 +186,17 @@ CELLS: Mapping[str, Cell] = {
         ("run.steps=40", 'task.args={corpus="generated",prompt="request: {request}\\nfound: {found}\\nquery:"}',
          "rollout.prompts_per_step=16"),
     ),
-    "rlaif-code": Cell("rlaif-code", _CODE, warm_start="rlaif-code-sft", taught=True),
+    "rlaif-code": Cell("rlaif-code", _CODE, warm_start="rlaif-code-sft"),
     "rloo-code": Cell(
         "rlaif-code",
         (*_CODE, "algorithm.name=rloo", "algorithm.args={kl_coef=0.02}"),
         warm_start="rlaif-code-sft",
-        taught=True,
     ),
     "browse": Cell(
         "browse",
         ("run.steps=30", "rollout.prompts_per_step=6", "rollout.refill=0"),
         warm_start="browse-sft",
         answers=192,
-        taught=True,
     ),
 }  # fmt: skip
 
@@ -235,12 +282,11 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         + " | near |",
         "|---" * (len(STARTS) + 6) + "|",
     ]
-    counted = {True: [0, 0], False: [0, 0]}  # starts near the best rate, and all, of cells that taught and others
+    counted = {True: [0, 0], False: [0, 0]}  # starts near the best rate, and all, of cells that judge and others
     for name, cell in CELLS.items():
         own = [line for line in lines if line["cell"] == name]
         seeds = whole_seeds(cell, own)
         if not seeds:
-            out.append(f"| {name} | not made, or not all of it |" + " |" * (len(STARTS) + 4))
             continue
         fixed = {rate: mean_after(own, "fixed", rate, seeds) for rate in cell.rates}
         helped = {rate: mean_after(own, "autopilot", rate, seeds) for rate in STARTS}
@@ -250,17 +296,19 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
             out.append(f"| {name} | judges nothing: every fixed rate is as good |" + " |" * (len(STARTS) + 4))
             continue
         close = sum(value >= CLOSE * top for value in helped.values())
-        counted[cell.taught][0] += close
-        counted[cell.taught][1] += len(STARTS)
+        judges = name in JUDGES
+        counted[judges][0] += close
+        counted[judges][1] += len(STARTS)
         before = fmean(line["before"] for line in own if line["before"] is not None and line["seed"] in seeds)
         shown = [f"{helped[rate]:.3f}" + (f" ({helped[rate] / top:.0%})" if top else "") for rate in STARTS]
         out.append(
-            f"| {name}{' (taught)' if cell.taught else ''} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | "
+            f"| {name}{'' if judges else ' (taught)'} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | "
             f"{top:.3f} at {best:g} | " + " | ".join(shown) + f" | {close} of {len(STARTS)} |"
         )
-    for taught, of in ((True, "cells that taught the autopilot one rule"), (False, "cells that taught it nothing")):
-        near, total = counted[taught]
-        out += ["", f"Within 10 % of the best of five fixed rates, {of}: {near} of {total} starts."]
+    for judges, of in ((False, "cells that taught the autopilot a rule"), (True, "cells that taught it nothing")):
+        near, total = counted[judges]
+        if total:
+            out += ["", f"Within 10 % of the best of five fixed rates, {of}: {near} of {total} starts."]
     return "\n".join(out) + "\n"
 
 

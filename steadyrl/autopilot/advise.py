@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.autopilot.action import KL_STEP, Action, Context, Line, action_line
-from steadyrl.autopilot.band import healthy_band
+from steadyrl.autopilot.band import healthy_band, narrowed_band
 from steadyrl.autopilot.controller import LEAP, LEAST_SHARE, search_factor
 from steadyrl.autopilot.knobs import choose
 from steadyrl.autopilot.rate import kl_sentence, rate_line
@@ -33,12 +33,14 @@ def advise(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Find
 
 def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> tuple[PilotState, Line | None]:
     """Say what the rate should be: at once for a step that would be taken back, else after five outside the band."""
-    measured, base = record.get(KL_STEP), healthy_band(record, context.config)
+    measured = record.get(KL_STEP)
+    if pilot.first_entropy is None:
+        pilot = replace(pilot, first_entropy=record.get("entropy"))
     if measured is None:
         return pilot, None
     share = record["learning_rate"] / context.config.update.learning_rate
-    band = base.at(share, rate_multiplier=1.0)
-    leaps = not measured <= LEAP * base.high  # NaN too
+    band = narrowed_band(pilot, record, context.config).at(share, rate_multiplier=1.0)
+    leaps = not measured <= LEAP * healthy_band(pilot, record, context.config).high  # NaN too
     factor = search_factor(measured, band) if leaps or share >= LEAST_SHARE else 1.0
     side = (factor > 1.0) - (factor < 1.0)
     outside = pilot.steps_outside + side if side * pilot.steps_outside > 0 else side

@@ -1,8 +1,9 @@
 """The band of the KL of a step, and what of the run itself narrows it: pure functions.
 
-``autopilot.kl_band`` is what a run begins with. Long answers lower it, and so do a policy that is sure of its answers
-when the run begins, and gradients that point back against the ones before them. Entropy that was lost and texts that
-became ill-formed stop the rate from rising.
+``autopilot.kl_band`` is for a policy that begins with 0.9 nats per token: one that is surer of its answers has a lower
+band, and one that is less sure a higher one. Long answers lower it, and so do a rate that does not fall, and gradients
+that point back against the ones before them. Entropy that was lost and texts that became ill-formed stop the rate from
+rising.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from steadyrl.types import Finding
 RECENT = 0.2  # weight of the newest step in the mean of the cosines, which remembers some five steps
 AGAINST, WITH = -0.1, 0.0  # mean cosine below which the band falls, and from which on it comes back
 NARROWER, WIDER, NARROWEST = 0.8, 1.1, 0.01  # factors of the band per step, and the least share of it
-UNSURE = 1.2  # nats per token; the tasks on which the default band was measured begin with 2.6 and 1.3
-SUREST = 0.1  # least share of the band that a policy with less entropy is left
+USUAL = 0.9  # nats per token with which a policy begins whose band is the configured one
+SUREST, LEAST_SURE = 0.2, 3.5  # bounds of the share of the band by the entropy with which a policy begins
+CONSTANT = 0.25  # of the band where the rate does not fall: half the rate, for it has to average noise all along
+FALL = 1.5  # power of the rate's share with which the KL of a step falls: less than 2, see ``Band.at``
 LOST_ENTROPY = "entropy"
 # The doctor's findings about these say that answers lose their variety or form, in which a higher rate is no help.
 HOLDS = {check.name for check in CHECKS if check.topic in ("Entropy", "Length and text")}
@@ -46,51 +49,52 @@ class Band:
         return Band(self.low * factor, self.high * factor)
 
     def at(self, share: float, rate_multiplier: float) -> Band:
-        """Return the band of a step at a share of the learning rate: the KL of a step grows with the rate's square.
+        """Return the band of a step at a share of the learning rate.
+
+        The KL of a small step grows with the square of the rate, but Adam's first steps are longer than its rate says,
+        and a policy that has learned is easier to move. So the band falls with the power of 1.5 only.
 
         Args:
-            share: Share of the rate that warm-up and schedule leave, (0, 1]. It lowers the lower end only: Adam's first
-                steps are longer than its rate says, and a warm-up is there for that.
-            rate_multiplier: The autopilot's factor for findings, (0, 1]. It lowers both ends.
+            share: Share of the rate that warm-up and schedule leave, (0, 1].
+            rate_multiplier: The autopilot's factor for findings, (0, 1].
         """
-        return Band(self.low * (share * rate_multiplier) ** 2, self.high * rate_multiplier**2)
+        return self.times(share**FALL * rate_multiplier**2)
 
-    def aim(self, share: float, rate_multiplier: float, rising: bool) -> float:
+    def aim(self, rising: bool) -> float:
         """Return the KL to settle at within the band.
 
         Args:
-            share: See ``at``.
-            rate_multiplier: See ``at``.
             rising: Whether the reward clearly rises. Then a step is more signal than noise, and a larger step gains
-                more: the aim is three quarters of the way up the band, in log space. Otherwise it is the lower end.
+                more: the aim is three quarters of the way up the band, in log space. Otherwise it is the middle.
         """
-        full = self.low**0.25 * self.high**0.75 if rising else self.low
-        return full * (share * rate_multiplier) ** 2
+        return self.low**0.25 * self.high**0.75 if rising else self.middle
 
 
-def healthy_band(record: Mapping[str, Any], config: Config) -> Band:
-    """Return the configured band, lowered so that its upper end is at most 10 nats per sequence.
+def healthy_band(pilot: PilotState, record: Mapping[str, Any], config: Config) -> Band:
+    """Return the configured band for a policy as sure as this one, with an upper end of at most 10 nats per sequence.
 
     A KL to the reference of up to 10 nats per sequence is healthy for a whole run (see the doctor's kl_runaway), so one
     step must not move a long answer further than that.
 
     Args:
+        pilot: For the entropy of the run's first step.
         record: The step's metrics; completion/length is the mean length of its answers, in tokens.
         config: As configured.
     """
-    band = Band(*config.autopilot.kl_band)
+    first = record.get("entropy") if pilot.first_entropy is None else pilot.first_entropy
+    band = Band(*config.autopilot.kl_band).times(entropy_share(first))
     per_sequence = band.high * max(record.get("completion/length") or 1.0, 1.0)
     return band.times(min(1.0, LEAST_SEQUENCE / per_sequence))
 
 
 def narrowed_band(pilot: PilotState, record: Mapping[str, Any], config: Config) -> Band:
-    """Return ``healthy_band`` times the shares of it that the policy's entropy and the gradients leave."""
-    first = record.get("entropy") if pilot.first_entropy is None else pilot.first_entropy
-    return healthy_band(record, config).times(entropy_share(first) * pilot.narrowing)
+    """Return ``healthy_band`` times the shares of it that the schedule and the gradients leave."""
+    scheduled = CONSTANT if config.update.schedule == "constant" else 1.0
+    return healthy_band(pilot, record, config).times(scheduled * pilot.narrowing)
 
 
 def entropy_share(first_entropy: float | None) -> float:
-    """Return the share of the band that fits a policy: the entropy with which its run begins, beside 1.2 nats.
+    """Return the share of the band that fits a policy: the square of the entropy with which its run begins, over 0.9.
 
     A policy that is sure of nine tokens in ten has little to move: the same KL changes much more of what it knows.
 
@@ -98,11 +102,11 @@ def entropy_share(first_entropy: float | None) -> float:
         first_entropy: Of the first step, nats per token; None where it is not known.
 
     Returns:
-        From 0.1 to 1.
+        From 0.2 to 3.5.
     """
     if first_entropy is None or not math.isfinite(first_entropy):
         return 1.0
-    return min(max(first_entropy / UNSURE, SUREST), 1.0)
+    return min(max((first_entropy / USUAL) ** 2, SUREST), LEAST_SURE)
 
 
 def observe(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Finding] | None) -> PilotState:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from steadyrl.autopilot.band import Band
 from steadyrl.stats import block_mean_slope
 
-LEAP = 3.5  # times the upper end of the band, about 1 nat/token: nothing of the old policy remains
+LEAP = 2.0  # times the upper end of the band: a step that is taken back
 SLOWER, FASTER = 0.5, 1.3  # bounds of the factor per step: a rate that is too high does harm, one too low costs time
-SETTLE = 1.1  # bound of the factor per step inside the band
+SETTLE = 1.2  # bound of the factor per step inside the band
 WINDOW, AT_LEAST = 16, 8  # steps whose rewards show whether they rise
 SURE = 0.999  # confidence that they rise: t above 4.1 with 16 steps, 6.0 with 8
 SEARCH = 10.0  # bound of the factor per step during the search
@@ -43,7 +43,7 @@ def search_factor(kl: float, band: Band) -> float:
 def hold_factor(kl: float, band: Band, aim: float | None = None) -> float:
     """Return the factor for the learning rate that keeps the KL of a step in its band and leads it to an aim in it.
 
-        factor = sqrt(aim / kl), from 0.5 to 1.3; inside the band (aim / kl)^(1/4), from 1 / 1.1 to 1.1
+        factor = sqrt(aim / kl), from 0.5 to 1.3; inside the band (aim / kl)^(1/4), from 1 / 1.2 to 1.2
 
     The fourth root is half of the way in log space: it averages over the noise of a few steps.
 

@@ -25,21 +25,23 @@ from steadyrl.errors import DivergedError
 
 SEARCH_STEPS, INSIDE = 20, 3  # the search for a rate ends after 20 steps, or after 3 in a row inside the band
 TAKEN_BACK_AT_MOST = 6  # steps during the search; each time the rate is divided by up to 10
+SCHEDULED = 0.5  # share of the rate from which on the schedule decides, and the rate is kept in its band alone
 WORTH_SAYING = 1.5  # factor since the last line about the rate; smaller changes are in the metrics only
 
 
 def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action | None:
     """Decide to go back to before a step that left the policy it started from; None where the step is kept."""
     measured = record.get(KL_STEP)
-    if measured is None or measured <= LEAP * healthy_band(record, context.config).high:  # NaN is a leap
+    if measured is None:
         return None
-    evidence = [
-        f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, more than {LEAP:g} times the upper "
-        "end of its band"
-    ]
+    share = share_of_rate(pilot, record, context.config)
+    band = narrowed_band(pilot, record, context.config).at(share, pilot.rate_multiplier)
+    # The search expects such steps; after it only one is taken back that leaves little of the policy.
+    limit = LEAP * (band if pilot.found_scale is None else healthy_band(pilot, record, context.config)).high
+    if measured <= limit:  # NaN is a leap
+        return None
+    evidence = [f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, more than {limit:.3g}"]
     before = [step for step in context.checkpoints if step < context.step]
-    base = narrowed_band(pilot, record, context.config)
-    band = base.at(share_of_rate(pilot, record, context.config), pilot.rate_multiplier)
     return _back_and_slower(pilot, context, before, measured, band, "KL of a step", evidence)
 
 
@@ -56,13 +58,17 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
     if measured is None:
         return Action(pilot)
     share = share_of_rate(pilot, record, context.config)
-    base, searching = narrowed_band(pilot, record, context.config), pilot.found_scale is None
-    band = base.at(share, pilot.rate_multiplier)
+    band = narrowed_band(pilot, record, context.config).at(share, pilot.rate_multiplier)
+    searching = pilot.found_scale is None
     rising = clearly_rising(context.rewards)
     if rising and context.config.autopilot.kl_ref_target:
         rising = False  # longer steps would leave the target for the KL to the reference
-    aim = None if rising is None else base.aim(share, pilot.rate_multiplier, rising)
-    factor = search_factor(measured, band) if searching else hold_factor(measured, band, aim)
+    if searching:
+        factor = search_factor(measured, band)
+    elif share < SCHEDULED:
+        factor = hold_factor(measured, band, min(max(measured, band.low), band.high))
+    else:
+        factor = hold_factor(measured, band, None if rising is None else band.aim(rising))
     # If all rewards are equal, a small step says nothing about the rate, and a larger step would not help. A policy
     # that has lost its entropy moves little whatever the rate.
     no_rise = factor > 1.0 and (not record.get("reward/std") or pilot.held_by is not None)
@@ -135,12 +141,12 @@ def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
 
 
 def _narrowed(pilot: PilotState) -> list[str]:
-    """Return a sentence of evidence for each thing that has lowered the band."""
+    """Return a sentence of evidence for each thing that the run has shown of its band."""
     share = entropy_share(pilot.first_entropy)
     said = []
-    if share < 1.0:
+    if share != 1.0:
         said.append(
-            f"the band is {share:.2g} of the configured one, because the policy began with an entropy of "
+            f"the band is {share:.2g} times the configured one, because the policy began with an entropy of "
             f"{pilot.first_entropy:.2g} nats/token"
         )
     if pilot.narrowing < 1.0 and pilot.agreement is not None:
