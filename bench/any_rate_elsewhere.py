@@ -307,8 +307,7 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         )
     for judges, of in ((False, "cells that taught the autopilot a rule"), (True, "cells that taught it nothing")):
         near, total = counted[judges]
-        if total:
-            out += ["", f"Within 10 % of the best of five fixed rates, {of}: {near} of {total} starts."]
+        out += ["", f"Within 10 % of the best of five fixed rates, {of}: {near} of {total} starts."]
     return "\n".join(out) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The band of the KL of a step, and what of the run itself narrows it: pure functions.
+"""The band of the KL of a step, and what of the run itself moves it: pure functions.
 
 ``autopilot.kl_band`` is for a policy that begins with 0.9 nats per token: one that is surer of its answers has a lower
 band, and one that is less sure a higher one. Long answers lower it, and so do a rate that does not fall, and gradients

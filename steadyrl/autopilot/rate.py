@@ -60,15 +60,16 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
     share = share_of_rate(pilot, record, context.config)
     band = narrowed_band(pilot, record, context.config).at(share, pilot.rate_multiplier)
     searching = pilot.found_scale is None
-    rising = clearly_rising(context.rewards)
-    if rising and context.config.autopilot.kl_ref_target:
+    rising, target = clearly_rising(context.rewards), context.config.autopilot.kl_ref_target
+    if rising and target:
         rising = False  # longer steps would leave the target for the KL to the reference
     if searching:
         factor = search_factor(measured, band)
     elif share < SCHEDULED:
         factor = hold_factor(measured, band, min(max(measured, band.low), band.high))
     else:
-        factor = hold_factor(measured, band, None if rising is None else band.aim(rising))
+        aim = None if rising is None else band.low if target else band.aim(rising)
+        factor = hold_factor(measured, band, aim)
     # If all rewards are equal, a small step says nothing about the rate, and a larger step would not help. A policy
     # that has lost its entropy moves little whatever the rate.
     no_rise = factor > 1.0 and (not record.get("reward/std") or pilot.held_by is not None)

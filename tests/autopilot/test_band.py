@@ -13,8 +13,11 @@ from steadyrl.autopilot.decide import decide
 from steadyrl.checkpoint import PilotState
 from steadyrl.types import Finding
 
-SETTINGS = config.resolve({"rewards": {"length": 1.0}}, ("autopilot.mode=act", "update.learning_rate=0.01"))
-QUIET = {"learning_rate": 0.01, "reward/std": 1.0, "reward/mean": 0.0, "entropy": 2.0, "completion/length": 10.0}
+SETTINGS = config.resolve(
+    {"rewards": {"length": 1.0}}, ("autopilot.mode=act", "update.learning_rate=0.01", "update.schedule=linear")
+)
+# An entropy of 0.9 leaves the band as it is configured: 0.06 to 0.3, the middle 0.134.
+QUIET = {"learning_rate": 0.01, "reward/std": 1.0, "reward/mean": 0.0, "entropy": 0.9, "completion/length": 10.0}
 
 
 def finding(check, severity="warning"):
@@ -24,7 +27,7 @@ def finding(check, severity="warning"):
 def seen(cosines, entropies=None):
     """Return the state after steps with these cosines and entropies."""
     pilot = PilotState()
-    for cosine, entropy in zip(cosines, entropies or [2.0] * len(cosines), strict=True):
+    for cosine, entropy in zip(cosines, entropies or [0.9] * len(cosines), strict=True):
         pilot = observe(pilot, {"grad_cosine": cosine, "entropy": entropy}, None)
     return pilot
 
@@ -33,8 +36,10 @@ def seen(cosines, entropies=None):
     (None, 0.3), (0.0, 0.3), (10.0, 0.3), (33.0, 0.3), (100.0, 0.1), (1000.0, 0.01),
 ])  # fmt: skip
 def test_the_band_ends_at_ten_nats_per_sequence(length, high):
-    band = healthy_band({"completion/length": length}, SETTINGS)
+    band = healthy_band(PilotState(), {"completion/length": length}, SETTINGS)
     assert (band.low, band.high) == (pytest.approx(high / 5), pytest.approx(high)), "its width stays"
+    unsure = healthy_band(PilotState(first_entropy=2.0), {"completion/length": length}, SETTINGS)
+    assert unsure.high == pytest.approx(min(1.05, 10.0 / (length or 1.0))), "however unsure the policy is"
 
 
 @pytest.mark.parametrize(("narrowing", "agreement", "after"), [
@@ -49,14 +54,14 @@ def test_gradients_that_agree_or_are_noise_leave_the_band_as_it_is():
     noise = np.random.default_rng(0).normal(scale=0.1, size=400)
     assert seen([0.2] * 50).narrowing == 1.0
     assert seen(list(noise)).narrowing > 0.5
-    assert seen([None, float("nan"), None]) == PilotState(first_entropy=2.0)
+    assert seen([None, float("nan"), None]) == PilotState(first_entropy=0.9)
 
 
 def test_gradients_that_point_back_lower_both_ends_and_one_bad_step_does_not():
     back = seen([0.1, *[-0.3] * 20])
     assert back.agreement == pytest.approx(-0.3, abs=0.01)
     assert 0.01 <= back.narrowing < 0.05
-    band, whole = narrowed_band(back, QUIET, SETTINGS), healthy_band(QUIET, SETTINGS)
+    band, whole = narrowed_band(back, QUIET, SETTINGS), healthy_band(back, QUIET, SETTINGS)
     assert band.high / whole.high == pytest.approx(back.narrowing) == pytest.approx(band.low / whole.low)
     assert seen([0.1, 0.1, -0.5, 0.1]).narrowing == 1.0
 
@@ -93,34 +98,39 @@ def test_the_rate_follows_the_narrowed_band_and_the_line_says_why():
 
 
 @pytest.mark.parametrize(("entropy", "share"), [
-    (None, 1.0), (float("nan"), 1.0), (4.0, 1.0), (1.2, 1.0), (0.6, 0.5), (0.01, 0.1), (0.0, 0.1),
+    (None, 1.0), (float("nan"), 1.0), (0.9, 1.0), (1.8, 3.5), (1.272792, 2.0), (0.45, 0.25), (0.01, 0.2), (0.0, 0.2),
 ])  # fmt: skip
-def test_a_policy_that_is_sure_when_its_run_begins_is_left_a_share_of_the_band(entropy, share):
+def test_the_band_follows_the_square_of_the_entropy_that_the_run_begins_with(entropy, share):
     assert entropy_share(entropy) == pytest.approx(share)
-    record = {**QUIET, "entropy": entropy}
+    record = {**QUIET, "entropy": entropy, "completion/length": 5.0}
     band, later = (
         narrowed_band(PilotState(), record, SETTINGS),
-        narrowed_band(PilotState(first_entropy=0.6), QUIET, SETTINGS),
+        narrowed_band(PilotState(first_entropy=0.45), QUIET, SETTINGS),
     )
     assert band.high == pytest.approx(0.3 * share) and band.low == pytest.approx(0.06 * share)
-    assert later.high == pytest.approx(0.15), "only the beginning counts"
+    assert later.high == pytest.approx(0.075), "only the beginning counts"
+
+
+def test_a_rate_that_does_not_fall_has_a_quarter_of_the_band():
+    constant = config.resolve(config.dump(SETTINGS), ("update.schedule=constant",))
+    assert narrowed_band(PilotState(), QUIET, constant) == Band(0.015, 0.075)
 
 
 def test_the_rate_of_a_sure_policy_settles_lower_and_the_line_says_why():
-    steps = [{KL_STEP: 0.1, "entropy": 0.4}] * 4
-    assert follow(steps).scale == pytest.approx(follow([{KL_STEP: 0.1 / 0.4 * 1.2, "entropy": 2.0}] * 4).scale)
-    pilot = PilotState(first_entropy=0.3, narrowing=0.5, agreement=-0.2)
-    (line,) = decide(pilot, {**QUIET, KL_STEP: 0.5, "entropy": 0.4}, None, Context(SETTINGS, 1, {})).lines
-    assert "0.25 of the configured one" in line["evidence"][1] and "0.3 nats/token" in line["evidence"][1]
+    steps = [{KL_STEP: 0.2 / 4, "entropy": 0.45}] * 4
+    assert follow(steps).scale == pytest.approx(follow([{KL_STEP: 0.2, "entropy": 0.9}] * 4).scale)
+    pilot = PilotState(first_entropy=0.45, narrowing=0.5, agreement=-0.2)
+    (line,) = decide(pilot, {**QUIET, KL_STEP: 0.07, "entropy": 0.4}, None, Context(SETTINGS, 1, {})).lines
+    assert "0.25 times the configured one" in line["evidence"][1] and "0.45 nats/token" in line["evidence"][1]
     assert "0.5 of that, because gradients" in line["evidence"][2]
 
 
 def test_a_policy_that_lost_its_entropy_is_not_driven_on_and_may_still_slow_down():
     still = {KL_STEP: 1e-4}
     assert follow([still] * 5).scale > 1.5
-    assert follow([{**still, "entropy": 2.0}, *[{**still, "entropy": 0.5}] * 5]).scale == pytest.approx(1.3)
+    assert follow([still, *[{**still, "entropy": 0.2}] * 5]).scale == pytest.approx(1.3)
     assert follow([{KL_STEP: 0.1}, {KL_STEP: 0.9, "entropy": 0.1}]).scale < 1.0
-    back = follow([still, {**still, "entropy": 0.5}, still])
+    back = follow([still, {**still, "entropy": 0.2}, still])
     assert back.held_by is None and back.scale == pytest.approx(1.3**2), "it rises again once the entropy is back"
 
 
@@ -146,6 +156,26 @@ def test_a_step_of_long_answers_is_taken_back_by_its_nats_per_sequence():
     long, short = {**QUIET, KL_STEP: 0.5, "completion/length": 1000.0}, {**QUIET, KL_STEP: 0.5}
     assert decide(PilotState(), long, None, Context(SETTINGS, 4, {}, (3,))).back_to == 3
     assert decide(PilotState(), short, None, Context(SETTINGS, 4, {}, (3,))).back_to is None
+
+
+def test_the_search_takes_back_what_leaps_for_the_share_of_its_rate_and_later_steps_go_back_only_from_afar():
+    """At a tenth of the rate the band ends at 0.3 x 0.0316 = 0.0095."""
+    warm = {**QUIET, "learning_rate": 0.001, KL_STEP: 0.1}
+    searching, found = PilotState(), PilotState(found_scale=1.0)
+    assert decide(searching, warm, None, Context(SETTINGS, 4, {}, (3,))).back_to == 3
+    assert decide(searching, {**warm, KL_STEP: 0.015}, None, Context(SETTINGS, 4, {}, (3,))).back_to is None
+    assert decide(found, warm, None, Context(SETTINGS, 4, {}, (3,))).back_to is None
+    assert decide(found, {**warm, KL_STEP: 0.7}, None, Context(SETTINGS, 4, {}, (3,))).back_to == 3
+
+
+def test_below_half_of_the_rate_the_schedule_decides_and_the_band_bounds_it():
+    """Aimed at the middle, 0.134 x 0.3 ^ 1.5 = 0.022, the first would rise and the second fall."""
+    low = {**QUIET, "learning_rate": 0.003}
+    rewards = [0.1] * 12
+    for kl, scale in ((0.012, 1.0), (0.045, 1.0), (0.2, 0.5), (0.001, 1.3)):
+        context = Context(SETTINGS, 30, {}, (), rewards)
+        after = decide(PilotState(found_scale=1.0), {**low, KL_STEP: kl}, None, context).pilot.scale
+        assert after == pytest.approx(scale)
 
 
 def test_a_band_times_a_factor_keeps_its_width():

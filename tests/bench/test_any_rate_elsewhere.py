@@ -12,7 +12,7 @@ def bench(monkeypatch):
     return importlib.import_module("any_rate_elsewhere")
 
 
-def runs(bench, seed, fixed, helped, cell="lora"):
+def runs(bench, seed, fixed, helped, cell="smollm2-words"):
     arms = [("fixed", rate, after) for rate, after in zip(bench.CELLS[cell].rates, fixed, strict=True)]
     arms += [("autopilot", rate, after) for rate, after in zip(bench.STARTS, helped, strict=True)]
     return [
@@ -31,22 +31,22 @@ def runs(bench, seed, fixed, helped, cell="lora"):
 
 
 def row(bench, lines):
-    return next(line for line in bench.page(lines).splitlines() if line.startswith("| lora |"))
+    return next(line for line in bench.page(lines).splitlines() if line.startswith("| smollm2-words |"))
 
 
 def test_a_seed_with_one_run_missing_is_not_counted(bench):
     """With the second seed the best fixed rate would be 1e-2 and no start near it."""
     first = runs(bench, 0, [0.1, 0.2, 0.3, 0.5, 0.4], [0.46, 0.44, 0.5])
     second = runs(bench, 1, [0.1, 0.1, 0.1, 0.1, 0.9], [0.1, 0.1, 0.1])
-    assert bench.whole_seeds(bench.CELLS["lora"], first + second[1:]) == [0]
+    assert bench.whole_seeds(bench.CELLS["smollm2-words"], first + second[1:]) == [0]
     assert (
         row(bench, first + second[1:])
-        == "| lora | 40 | 1 | 0.100 | 0.500 at 0.003 | 0.460 (92%) | 0.440 (88%) | 0.500 (100%) | 2 of 3 |"
+        == "| smollm2-words | 40 | 1 | 0.100 | 0.500 at 0.003 | 0.460 (92%) | 0.440 (88%) | 0.500 (100%) | 2 of 3 |"
     )
-    assert bench.whole_seeds(bench.CELLS["lora"], first + second) == [0, 1]
+    assert bench.whole_seeds(bench.CELLS["smollm2-words"], first + second) == [0, 1]
     assert (
         row(bench, first + second)
-        == "| lora | 40 | 2 | 0.100 | 0.650 at 0.01 | 0.280 (43%) | 0.270 (42%) | 0.300 (46%) | 0 of 3 |"
+        == "| smollm2-words | 40 | 2 | 0.100 | 0.650 at 0.01 | 0.280 (43%) | 0.270 (42%) | 0.300 (46%) | 0 of 3 |"
     )
 
 
@@ -59,12 +59,12 @@ def test_a_run_that_broke_off_counts_as_nothing_learned(bench):
 
 def test_a_cell_where_every_rate_is_as_good_is_not_counted(bench):
     flat = runs(bench, 0, [0.46, 0.47, 0.48, 0.49, 0.5], [0.5, 0.5, 0.5])
-    assert row(bench, flat).startswith("| lora | judges nothing")
+    assert row(bench, flat).startswith("| smollm2-words | judges nothing")
     assert bench.page(flat).splitlines()[-1].endswith(": 0 of 0 starts.")
 
 
 def test_cells_that_taught_a_rule_are_counted_apart(bench):
     near, far = [0.1, 0.2, 0.3, 0.5, 0.4], [0.1, 0.1, 0.1]
     page = bench.page(runs(bench, 0, near, [0.5, 0.5, 0.5]) + runs(bench, 0, near, far, "browse")).splitlines()
-    assert page[-3].endswith("taught the autopilot one rule: 0 of 3 starts.")
+    assert page[-3].endswith("taught the autopilot a rule: 0 of 3 starts.")
     assert page[-1].endswith("taught it nothing: 3 of 3 starts.")
