@@ -305,10 +305,32 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
             f"| {name}{'' if judges else ' (taught)'} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | "
             f"{top:.3f} at {best:g} | " + " | ".join(shown) + f" | {close} of {len(STARTS)} |"
         )
+    out += ["", _apart(lines)]
     for judges, of in ((False, "cells that taught the autopilot a rule"), (True, "cells that taught it nothing")):
         near, total = counted[judges]
         out += ["", f"Within 10 % of the best of five fixed rates, {of}: {near} of {total} starts."]
     return "\n".join(out) + "\n"
+
+
+def _apart(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many fixed rates, and how many starts of single seeds, are near the best in the cells that judge."""
+    fixed, single = list[float](), list[float]()
+    for name in JUDGES:
+        cell, own = CELLS[name], [line for line in lines if line["cell"] == name]
+        seeds = whole_seeds(cell, own)
+        for chosen in [seeds, *[[seed] for seed in seeds]] if seeds else []:
+            rates = [mean_after(own, "fixed", rate, chosen) for rate in cell.rates]
+            starts = [mean_after(own, "autopilot", rate, chosen) for rate in STARTS]
+            if chosen is seeds:
+                fixed += [value / max(rates) for value in rates]
+            else:
+                single += [value / max(rates) for value in starts]
+    near = [sum(value >= CLOSE for value in values) for values in (fixed, single)]
+    lowest = f", the lowest at {min(single):.0%}" if single else ""
+    return (
+        f"In the cells that taught it nothing {near[0]} of {len(fixed)} fixed rates are that close by means, and "
+        f"{near[1]} of {len(single)} starts by single seeds{lowest}."
+    )
 
 
 def whole_seeds(cell: Cell, lines: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -40,7 +40,10 @@ def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Contex
     limit = LEAP * (band if pilot.found_scale is None else healthy_band(pilot, record, context.config)).high
     if measured <= limit:  # NaN is a leap
         return None
-    evidence = [f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, more than {limit:.3g}"]
+    evidence = [
+        f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, more than {limit:.3g}, which is "
+        f"{LEAP:g} times the upper end of its band"
+    ]
     before = [step for step in context.checkpoints if step < context.step]
     return _back_and_slower(pilot, context, before, measured, band, "KL of a step", evidence)
 
@@ -65,7 +68,7 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
         rising = False  # longer steps would leave the target for the KL to the reference
     if searching:
         factor = search_factor(measured, band)
-    elif share < SCHEDULED:
+    elif share < SCHEDULED:  # to the nearer end of the band, and unchanged inside it
         factor = hold_factor(measured, band, min(max(measured, band.low), band.high))
     else:
         aim = None if rising is None else band.low if target else band.aim(rising)

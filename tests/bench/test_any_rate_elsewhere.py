@@ -68,3 +68,11 @@ def test_cells_that_taught_a_rule_are_counted_apart(bench):
     page = bench.page(runs(bench, 0, near, [0.5, 0.5, 0.5]) + runs(bench, 0, near, far, "browse")).splitlines()
     assert page[-3].endswith("taught the autopilot a rule: 0 of 3 starts.")
     assert page[-1].endswith("taught it nothing: 3 of 3 starts.")
+
+
+def test_fixed_rates_and_single_seeds_that_are_near_are_counted(bench):
+    """By means the rates have 0.1, 0.2, 0.3, 0.5, 0.45; alone, the starts of the seeds are near in 3 and in 1 of 3."""
+    lines = runs(bench, 0, [0.1, 0.2, 0.3, 0.5, 0.45], [0.46, 0.47, 0.5])
+    lines += runs(bench, 1, [0.1, 0.2, 0.3, 0.5, 0.45], [0.1, 0.2, 0.5])
+    page = bench.page(lines)
+    assert "2 of 5 fixed rates are that close by means, and 4 of 6 starts by single seeds, the lowest at 20%." in page
