@@ -11,7 +11,9 @@ VENV ?= $(if $(filter mlx,$(BACKEND)),.venv-mlx,.venv)
 # More arguments for pip, for example an index with CPU builds of torch: PIP_ARGS="--extra-index-url https://..."
 PIP_ARGS ?=
 BIN := $(VENV)/bin
-# Python compiles what it imports; compiling all of every package would take a minute.
+# Python compiles what it imports; compiling all of every package would take a minute. Where the shell says not to keep
+# that (as many images do), every command would compile 3,000 files anew.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
