@@ -3,10 +3,11 @@
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
 compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Six cells
-had no part in the choice of the autopilot's rules; the others, by which they were chosen, are counted apart. The runs
-are in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. Those of the
-rules before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make models/smollm2-start`; smollm2-words
-and rlaif-math need `make smollm2`.
+had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about long
+runs, and the others, by which the rules were chosen, are counted apart. The runs are in
+bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. Those of the rules
+before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make models/smollm2-start`; smollm2-words and
+rlaif-math need `make smollm2`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -64,7 +65,7 @@ _PAGES = "task.args.levels=[1,2,3]"
 # No rule of the autopilot was made after a look at these; the other cells taught it.
 JUDGES = ("ppo-generated", "reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words")
 _WORDS = ROOT / "bench" / "doctor" / "prompts.jsonl"
-CELLS: Mapping[str, Cell] = {
+CELLS: dict[str, Cell] = {
     "ppo-generated": Cell(
         "search",
         ("run.steps=40", 'task.args={corpus="generated",prompt="request: {request}\\nfound: {found}\\nquery:"}',
@@ -199,6 +200,11 @@ CELLS: Mapping[str, Cell] = {
         answers=192,
     ),
 }  # fmt: skip
+LONG = {f"{name}-long": name for name in ("ppo-generated", "reinforce-search", "rlaif-operators")}
+CELLS |= {
+    long: replace(CELLS[name], overrides=(*CELLS[name].overrides, "run.steps=160")) for long, name in LONG.items()
+}
+KINDS = ("cells that taught the autopilot a rule", "cells that taught it nothing", "long ones, which taught it nothing")
 
 
 def main() -> None:
@@ -282,7 +288,7 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         + " | near |",
         "|---" * (len(STARTS) + 6) + "|",
     ]
-    counted = {True: [0, 0], False: [0, 0]}  # starts near the best rate, and all, of cells that judge and others
+    counted = {kind: [0, 0] for kind in KINDS}  # starts near the best rate, and all
     for name, cell in CELLS.items():
         own = [line for line in lines if line["cell"] == name]
         seeds = whole_seeds(cell, own)
@@ -296,19 +302,18 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
             out.append(f"| {name} | judges nothing: every fixed rate is as good |" + " |" * (len(STARTS) + 4))
             continue
         close = sum(value >= CLOSE * top for value in helped.values())
-        judges = name in JUDGES
-        counted[judges][0] += close
-        counted[judges][1] += len(STARTS)
+        kind = KINDS[2 if name in LONG else 1 if name in JUDGES else 0]
+        counted[kind][0] += close
+        counted[kind][1] += len(STARTS)
         before = fmean(line["before"] for line in own if line["before"] is not None and line["seed"] in seeds)
         shown = [f"{helped[rate]:.3f}" + (f" ({helped[rate] / top:.0%})" if top else "") for rate in STARTS]
         out.append(
-            f"| {name}{'' if judges else ' (taught)'} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | "
+            f"| {name}{' (taught)' if kind == KINDS[0] else ''} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | "
             f"{top:.3f} at {best:g} | " + " | ".join(shown) + f" | {close} of {len(STARTS)} |"
         )
     out += ["", _apart(lines)]
-    for judges, of in ((False, "cells that taught the autopilot a rule"), (True, "cells that taught it nothing")):
-        near, total = counted[judges]
-        out += ["", f"Within 10 % of the best of five fixed rates, {of}: {near} of {total} starts."]
+    for kind, (near, total) in counted.items():
+        out += ["", f"Within 10 % of the best of five fixed rates, {kind}: {near} of {total} starts."]
     return "\n".join(out) + "\n"
 
 

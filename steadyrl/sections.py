@@ -328,8 +328,8 @@ class AutopilotSection(Section):
     kl_band: Annotated[list[float], AfterValidator(_is_band)] = Field(
         default_factory=lambda: [0.06, 0.3],
         description="Lower and upper end of the target band for the KL of a step (kl_step_k3), at the full learning "
-        "rate and for a policy that begins with 0.9 nats per token. The run itself moves it, and the learning rate is "
-        "adjusted to stay within it.",
+        "rate, for a policy that begins with 0.9 nats per token and a run of at most 40 steps. The run itself moves "
+        "it, and the learning rate is adjusted to stay within it.",
     )
     kl_ref_target: float = Field(
         0.0,

@@ -1,9 +1,9 @@
 """The band of the KL of a step, and what of the run itself moves it: pure functions.
 
-``autopilot.kl_band`` is for a policy that begins with 0.9 nats per token: one that is surer of its answers has a lower
-band, and one that is less sure a higher one. Long answers lower it, and so do a rate that does not fall, and gradients
-that point back against the ones before them. Entropy that was lost and texts that became ill-formed stop the rate from
-rising.
+``autopilot.kl_band`` is for a policy that begins with 0.9 nats per token and a run of at most 40 steps: one that is
+surer of its answers has a lower band, and one that is less sure a higher one. Long runs and long answers lower it, and
+so do a rate that does not fall, and gradients that point back against the ones before them. Entropy that was lost and
+texts that became ill-formed stop the rate from rising.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ AGAINST, WITH = -0.1, 0.0  # mean cosine below which the band falls, and from wh
 NARROWER, WIDER, NARROWEST = 0.8, 1.1, 0.01  # factors of the band per step, and the least share of it
 USUAL = 0.9  # nats per token with which a policy begins whose band is the configured one
 SUREST, LEAST_SURE = 0.2, 3.5  # bounds of the share of the band by the entropy with which a policy begins
+SHORT, LONGEST = 40, 640  # steps of a run from which on the band falls, and from which on it falls no more
 CONSTANT = 0.25  # of the band where the rate does not fall: half the rate, for it has to average noise all along
 FALL = 1.5  # power of the rate's share with which the KL of a step falls: less than 2, see ``Band.at``
 LOST_ENTROPY = "entropy"
@@ -88,9 +89,28 @@ def healthy_band(pilot: PilotState, record: Mapping[str, Any], config: Config) -
 
 
 def narrowed_band(pilot: PilotState, record: Mapping[str, Any], config: Config) -> Band:
-    """Return ``healthy_band`` times the shares of it that the schedule and the gradients leave."""
+    """Return ``healthy_band`` times the shares of it that schedule and length of the run and the gradients leave."""
     scheduled = CONSTANT if config.update.schedule == "constant" else 1.0
-    return healthy_band(pilot, record, config).times(scheduled * pilot.narrowing)
+    return healthy_band(pilot, record, config).times(scheduled * length_share(config.run.steps) * pilot.narrowing)
+
+
+def length_share(steps: int) -> float:
+    """Return the share of the band that fits the length of a run: the inverse of its steps, over 40 of them.
+
+    The noise of the steps adds up over a run, and what it has to learn does not. So the best rate falls with the square
+    root of the steps, and the KL of a step, which grows with the square of the rate, with the steps themselves.
+
+    Args:
+        steps: Of the whole run, >= 1.
+
+    Returns:
+        From 1/16, at 640 steps and more, to 1.
+
+    Source:
+        Nemirovski et al., "Robust Stochastic Approximation Approach to Stochastic Programming" (SIAM J. Optim. 2009),
+        section 2.2: the best constant step is inverse to the root of the number of steps.
+    """
+    return min(1.0, SHORT / min(steps, LONGEST))
 
 
 def entropy_share(first_entropy: float | None) -> float:

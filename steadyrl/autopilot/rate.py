@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.autopilot.action import KL_STEP, ROLLBACKS_AT_MOST, Action, Context, Line, action_line
-from steadyrl.autopilot.band import Band, entropy_share, healthy_band, narrowed_band
+from steadyrl.autopilot.band import Band, entropy_share, healthy_band, length_share, narrowed_band
 from steadyrl.autopilot.controller import (
     LEAP,
     LEAST_SHARE,
@@ -86,7 +86,8 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
     if abs(math.log(after / said)) < math.log(WORTH_SAYING):
         return Action(moved)
     why = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
-    line = rate_line(moved, context, "rate", said, after, why, [kl_sentence(record, band), *_narrowed(pilot)])
+    evidence = [kl_sentence(record, band), *_narrowed(pilot, context.config)]
+    line = rate_line(moved, context, "rate", said, after, why, evidence)
     return Action(replace(moved, reported_scale=after), lines=(line,))
 
 
@@ -144,21 +145,19 @@ def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
     )
 
 
-def _narrowed(pilot: PilotState) -> list[str]:
-    """Return a sentence of evidence for each thing that the run has shown of its band."""
-    share = entropy_share(pilot.first_entropy)
-    said = []
-    if share != 1.0:
-        said.append(
-            f"the band is {share:.2g} times the configured one, because the policy began with an entropy of "
-            f"{pilot.first_entropy:.2g} nats/token"
-        )
-    if pilot.narrowing < 1.0 and pilot.agreement is not None:
-        said.append(
-            f"the band is {pilot.narrowing:.2g} of {'that' if said else 'the configured one'}, because gradients "
-            f"pointed back against those before them (mean cosine now {pilot.agreement:.2f})"
-        )
-    return said
+def _narrowed(pilot: PilotState, config: Config) -> list[str]:
+    """Return a sentence of evidence for each thing that moves the run's band."""
+    entropy, cosine, steps = pilot.first_entropy or 0.0, pilot.agreement or 0.0, config.run.steps
+    shares = (
+        (entropy_share(pilot.first_entropy), f"the policy began with an entropy of {entropy:.2g} nats/token"),
+        (length_share(steps), f"the noise of {steps} steps adds up"),
+        (pilot.narrowing, f"gradients pointed back against those before them (mean cosine now {cosine:.2f})"),
+    )
+    moved = [(share, why) for share, why in shares if share != 1.0]
+    return [
+        f"the band is {share:.2g} times {'that' if number else 'the configured one'}, because {why}"
+        for number, (share, why) in enumerate(moved)
+    ]
 
 
 def _back_and_slower(

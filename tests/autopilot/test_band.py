@@ -8,13 +8,22 @@ import pytest
 
 from steadyrl import config
 from steadyrl.autopilot.action import KL_STEP, Context
-from steadyrl.autopilot.band import Band, entropy_share, healthy_band, narrowed_band, narrowing_after, observe
+from steadyrl.autopilot.band import (
+    Band,
+    entropy_share,
+    healthy_band,
+    length_share,
+    narrowed_band,
+    narrowing_after,
+    observe,
+)
 from steadyrl.autopilot.decide import decide
 from steadyrl.checkpoint import PilotState
 from steadyrl.types import Finding
 
 SETTINGS = config.resolve(
-    {"rewards": {"length": 1.0}}, ("autopilot.mode=act", "update.learning_rate=0.01", "update.schedule=linear")
+    {"rewards": {"length": 1.0}},
+    ("autopilot.mode=act", "update.learning_rate=0.01", "update.schedule=linear", "run.steps=40"),
 )
 # An entropy of 0.9 leaves the band as it is configured: 0.06 to 0.3, the middle 0.134.
 QUIET = {"learning_rate": 0.01, "reward/std": 1.0, "reward/mean": 0.0, "entropy": 0.9, "completion/length": 10.0}
@@ -116,13 +125,22 @@ def test_a_rate_that_does_not_fall_has_a_quarter_of_the_band():
     assert narrowed_band(PilotState(), QUIET, constant) == Band(0.015, 0.075)
 
 
+@pytest.mark.parametrize(("steps", "share"), [(1, 1.0), (40, 1.0), (80, 0.5), (640, 0.0625), (10_000, 0.0625)])
+def test_the_band_falls_with_the_steps_of_a_long_run_and_the_line_says_why(steps, share):
+    assert length_share(steps) == share
+    long = config.resolve(config.dump(SETTINGS), (f"run.steps={steps}",))
+    assert narrowed_band(PilotState(), QUIET, long).high == pytest.approx(0.3 * share)
+    (line,) = decide(PilotState(), {**QUIET, KL_STEP: 0.59 * share}, None, Context(long, 1, {})).lines
+    assert ("the noise of" in " ".join(line["evidence"])) == (share < 1.0)
+
+
 def test_the_rate_of_a_sure_policy_settles_lower_and_the_line_says_why():
     steps = [{KL_STEP: 0.2 / 4, "entropy": 0.45}] * 4
     assert follow(steps).scale == pytest.approx(follow([{KL_STEP: 0.2, "entropy": 0.9}] * 4).scale)
     pilot = PilotState(first_entropy=0.45, narrowing=0.5, agreement=-0.2)
     (line,) = decide(pilot, {**QUIET, KL_STEP: 0.07, "entropy": 0.4}, None, Context(SETTINGS, 1, {})).lines
     assert "0.25 times the configured one" in line["evidence"][1] and "0.45 nats/token" in line["evidence"][1]
-    assert "0.5 of that, because gradients" in line["evidence"][2]
+    assert "0.5 times that, because gradients" in line["evidence"][2]
 
 
 def test_a_policy_that_lost_its_entropy_is_not_driven_on_and_may_still_slow_down():

@@ -19,7 +19,13 @@ from steadyrl.checkpoint import LastMove, PilotState
 from steadyrl.errors import DivergedError
 from steadyrl.types import Finding
 
-SETTINGS = ("autopilot.cooldown=20", "update.learning_rate=0.01", "update.epochs=4", "algorithm.args.entropy_coef=0.01")
+SETTINGS = (
+    "run.steps=40",
+    "autopilot.cooldown=20",
+    "update.learning_rate=0.01",
+    "update.epochs=4",
+    "algorithm.args.entropy_coef=0.01",
+)
 WITH_TARGET = ("autopilot.kl_ref_target=2.0",)
 
 

@@ -65,9 +65,11 @@ def test_a_cell_where_every_rate_is_as_good_is_not_counted(bench):
 
 def test_cells_that_taught_a_rule_are_counted_apart(bench):
     near, far = [0.1, 0.2, 0.3, 0.5, 0.4], [0.1, 0.1, 0.1]
-    page = bench.page(runs(bench, 0, near, [0.5, 0.5, 0.5]) + runs(bench, 0, near, far, "browse")).splitlines()
-    assert page[-3].endswith("taught the autopilot a rule: 0 of 3 starts.")
-    assert page[-1].endswith("taught it nothing: 3 of 3 starts.")
+    lines = runs(bench, 0, near, [0.5, 0.5, 0.5]) + runs(bench, 0, near, far, "browse")
+    page = bench.page(lines + runs(bench, 0, near, [0.5, 0.5, 0.1], "ppo-generated-long")).splitlines()
+    assert page[-5].endswith("taught the autopilot a rule: 0 of 3 starts.")
+    assert page[-3].endswith("cells that taught it nothing: 3 of 3 starts.")
+    assert page[-1].endswith("long ones, which taught it nothing: 2 of 3 starts.")
 
 
 def test_fixed_rates_and_single_seeds_that_are_near_are_counted(bench):
