@@ -96,16 +96,16 @@ def settings(plan: Plan, folder: str) -> config.Config:
     return config.resolve(data)
 
 
-def make(plan: Plan) -> dict[str, Any]:
+def make(plan: Plan, answers: int = ANSWERS) -> dict[str, Any]:
     """Make a run and return its line: held-out reward before and after, and what became of it."""
     with tempfile.TemporaryDirectory() as folder:
         run_settings = settings(plan, folder)
         session = measuring(run_settings)
-        before = held_out(session) if plan.arm == "tuned" else None  # the same for all runs of a reward
+        before = held_out(session, answers) if plan.arm == "tuned" else None  # the same for all runs of a reward
         if plan.arm == "random":
-            found = outcome(session, folder, lambda: random_patches(session, RunDir(folder)))
+            found = outcome(session, folder, lambda: random_patches(session, RunDir(folder)), answers)
         else:
-            found = outcome(session, folder, lambda: launch.run(run_settings))
+            found = outcome(session, folder, lambda: launch.run(run_settings), answers)
     return {**asdict(plan), "before": before, **found}
 
 
@@ -219,6 +219,22 @@ def table(lines: list[dict[str, Any]]) -> str:
     return "\n".join(out)
 
 
+def beside(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
+    """Return a line for each reward: what these runs end at beside others of the same arm, rate and seed."""
+    out, theirs = [], {key(line): line["after"] or 0.0 for line in others}
+    for reward in REWARDS:
+        same = [line for line in lines if line["reward"] == reward and key(line) in theirs]
+        if len(same) < 2:
+            continue
+        ours, others_end = np.array([[line["after"] or 0.0, theirs[key(line)]] for line in same]).T
+        more = ours - others_end
+        out.append(
+            f"{reward}: {ours.mean():.3f} beside {others_end.mean():.3f} in {len(same)} runs, "
+            f"{more.mean():+.4f}, standard error {more.std(ddof=1) / len(same) ** 0.5:.4f}"
+        )
+    return "\n".join(out)
+
+
 def values(lines: list[dict[str, Any]], arm: str, rate: float) -> list[float]:
     """Return the held-out rewards of an arm at a starting rate, a lost run counting as the untrained policy's 0."""
     return [line["after"] or 0.0 for line in lines if line["arm"] == arm and line["rate"] == rate]
@@ -234,11 +250,12 @@ def main() -> None:
         share_out(args)
     elif not args.table:
         for plan in wanted:
-            line = make(plan)
+            line = make(plan, args.answers)
             append_line(args.out, line)
             print(f"{plan}: {line['before']} -> {line['after']} in {line['seconds']} s", flush=True)
     if args.parts == 1:
-        print(table([line for line in read_lines(args.out) if line["steps"] == args.steps]))
+        made = [line for line in read_lines(args.out) if line["steps"] == args.steps]
+        print(beside(made, read_lines(args.beside)) if args.beside else table(made))
 
 
 def chosen(plan: Plan, args: argparse.Namespace) -> bool:
@@ -265,7 +282,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=("tuned", *ARMS), help="only these")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--answers", type=int, default=ANSWERS, help="held-out answers of a run")
     parser.add_argument("--table", action="store_true", help="only print what there is")
+    parser.add_argument("--beside", type=Path, help="print differences from these runs in place of the table")
     parser.add_argument("--parts", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
