@@ -3,7 +3,7 @@
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
 compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Six cells
-had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about long
+had no part in the choice of the autopilot's rules. Four of them with four times the steps judge its rule about long
 runs, and the others, by which the rules were chosen, are counted apart. The runs are in
 bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. Those of the rules
 before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make models/smollm2-start`; smollm2-words and
@@ -200,7 +200,7 @@ CELLS: dict[str, Cell] = {
         answers=192,
     ),
 }  # fmt: skip
-LONG = {f"{name}-long": name for name in ("ppo-generated", "reinforce-search", "rlaif-operators")}
+LONG = {f"{name}-long": name for name in ("ppo-generated", "reinforce-search", "rlaif-operators", "ppo-code")}
 CELLS |= {
     long: replace(CELLS[name], overrides=(*CELLS[name].overrides, "run.steps=160")) for long, name in LONG.items()
 }
