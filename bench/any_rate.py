@@ -220,17 +220,21 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 def beside(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
-    """Return a line for each reward: what these runs end at beside others of the same arm, rate and seed."""
+    """Return a line for each reward: what these runs end at beside others of the same arm, rate and seed.
+
+    Two starts of a seed whose search ends at the same rate are one run, and count once.
+    """
     out, theirs = [], {key(line): line["after"] or 0.0 for line in others}
     for reward in REWARDS:
         same = [line for line in lines if line["reward"] == reward and key(line) in theirs]
-        if len(same) < 2:
+        distinct = {(line["seed"], line["after"] or 0.0, theirs[key(line)]) for line in same}
+        if len(distinct) < 2:
             continue
-        ours, others_end = np.array([[line["after"] or 0.0, theirs[key(line)]] for line in same]).T
+        ours, others_end = np.array([ends for _, *ends in sorted(distinct)]).T
         more = ours - others_end
         out.append(
-            f"{reward}: {ours.mean():.3f} beside {others_end.mean():.3f} in {len(same)} runs, "
-            f"{more.mean():+.4f}, standard error {more.std(ddof=1) / len(same) ** 0.5:.4f}"
+            f"{reward}: {ours.mean():.3f} beside {others_end.mean():.3f} in {len(ours)} runs, "
+            f"{more.mean():+.4f}, standard error {more.std(ddof=1) / len(ours) ** 0.5:.4f}"
         )
     return "\n".join(out)
 
@@ -244,7 +248,7 @@ def main() -> None:
     """Make what is lacking, and print the table."""
     args = arguments()
     done = {key(line) for line in read_lines(args.out)}
-    mine = [plan for plan in plans(args.steps, args.seeds) if chosen(plan, args)][args.part :: args.parts]
+    mine = [plan for plan in plans(args.steps, args.seeds or SEEDS) if chosen(plan, args)][args.part :: args.parts]
     wanted = [plan for plan in mine if key(asdict(plan)) not in done]
     if args.jobs > 1 and not args.table:
         share_out(args)
@@ -255,7 +259,11 @@ def main() -> None:
             print(f"{plan}: {line['before']} -> {line['after']} in {line['seconds']} s", flush=True)
     if args.parts == 1:
         made = [line for line in read_lines(args.out) if line["steps"] == args.steps]
-        print(beside(made, read_lines(args.beside)) if args.beside else table(made))
+        if args.beside:
+            of_seeds = [line for line in made if not args.seeds or line["seed"] in args.seeds]
+            print(beside(of_seeds, read_lines(args.beside)))
+        else:
+            print(table(made))
 
 
 def chosen(plan: Plan, args: argparse.Namespace) -> bool:
@@ -278,7 +286,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--rates", type=float, nargs="+", help="only these")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--seeds", type=int, nargs="+", help=f"{SEEDS} if not given; with --beside all there are")
     parser.add_argument("--arms", nargs="+", choices=("tuned", *ARMS), help="only these")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=RESULTS)
