@@ -181,8 +181,8 @@ def _check_before(session: Session, watch: Watch) -> str:
     if failed and wanted == "stop":
         names = ", ".join(found.check for found in failed)
         raise ConfigError(
-            f"the preflight failed: {names} ({failed[0].message}); fix what it says above, or set run.preflight=warn "
-            "to train all the same"
+            f"the preflight failed: {names} ({failed[0].message}); {failed[0].remedy}, or set run.preflight=warn to "
+            "train all the same"
         )
     return summary_line(findings)
 

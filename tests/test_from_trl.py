@@ -15,7 +15,7 @@ from steadyrl.rundir import read_lines
 from tests import needs
 
 PAGE = (Path(__file__).parent.parent / "docs" / "from-trl.md").read_text()
-SMALL = ["run.steps=2", "run.rollouts_every=1", "run.preflight=off", "backend.device=cpu"]
+SMALL = ["run.steps=2", "run.epochs=0", "run.rollouts_every=1", "run.preflight=off", "backend.device=cpu"]
 
 # The form of trl-lib/DeepMath-103K: a conversation of one message, and the solution as text.
 DEEP_MATH = [
@@ -125,7 +125,7 @@ def test_a_parquet_file_of_verl_trains_with_its_reward_function(folder, tiny_mod
     (folder / "gsm8k.py").write_text(block("python"))
     settings = tomllib.loads(block("toml"))
     settings["model"]["path"] = str(tiny_models["llama"])
-    small = ["sampling.max_new_tokens=8", "rollout.prompts_per_step=2", "algorithm.name=grpo", "evaluate.problems=2"]
+    small = ["sampling.max_new_tokens=8", "rollout.prompts_per_step=2", "evaluate.problems=2"]
     run = steadyrl.run(settings, [*SMALL, *small])
     assert run.status == "finished"
     for line in rollouts(run):

@@ -12,7 +12,7 @@ from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.export.folder import whole_folder
-from steadyrl.export.model import RECORD, choose, exporter_of
+from steadyrl.export.model import RECORD, choose, exporter_of, prompt_of
 from steadyrl.report.card import copy_licences, write_joined_card
 from steadyrl.rundir import RunDir, write_json
 
@@ -62,7 +62,7 @@ def export_joined(
             join_weights(folders, Path(scratch))
         found: dict[str, Any] = exporter(config, Path(scratch), folder, merge)
         found |= {"licence": copy_licences(found["base_folder"], folder), "lora_rank": config.model.lora_rank}
-        found |= {"run": f"joined-{runs[0].path.resolve().name}", "joined": [
+        found |= {"prompt": prompt_of(config), "run": f"joined-{runs[0].path.resolve().name}", "joined": [
             {"run": run.path.resolve().name, "path": str(run.path), "step": choice.step, "best": choice.best}
             for run, choice in zip(runs, choices, strict=True)
         ]}  # fmt: skip

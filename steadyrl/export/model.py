@@ -97,9 +97,15 @@ def export(
         found: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
         found |= {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
         found |= {"licence": copy_licences(found["base_folder"], folder), "lora_rank": config.model.lora_rank}
+        found |= {"prompt": prompt_of(config)}
         write_card(folder / "README.md", run.path, found)
         write_json(folder / RECORD, found)
     return choice
+
+
+def prompt_of(config: Config) -> str | None:
+    """Return the template that the task's own settings put a request into, None where it has none."""
+    return getattr(config.task.args, "prompt", None)
 
 
 def exporter_of(config: Config) -> Any:

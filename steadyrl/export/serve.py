@@ -15,6 +15,7 @@ from steadyrl.types import plain_text
 
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what its --max-lora-rank may be
 QUESTION = "your request"
+_REQUEST = "{request}"  # in the template of a prompt
 
 
 def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
@@ -57,6 +58,7 @@ def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]
         else "# Prompts are given as they are, without a chat template: use /v1/completions, not /v1/chat/completions.",
         f"# In training it had at most {record['max_new_tokens']} tokens. generation_config.json keeps this limit and",
         "# the sampling of training, and the servers take both from there.",
+        *_template_lines(record),
         "",
         "# vLLM",
     ]
@@ -92,10 +94,18 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
     ]
 
 
+def _template_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return what must be said of the text that training put requests into."""
+    if not (template := record.get("prompt")):
+        return []
+    return [f"# In training a request stood in this text: {json.dumps(template, ensure_ascii=False)}"]
+
+
 def _ask(port: int, model: str, record: Mapping[str, Any], **more: Sequence[Any]) -> str:
     """Return a command that asks the server, prompted as in training."""
     body: dict[str, Any] = {"model": model}
-    messages = [*record.get("messages_before", ()), {"role": "user", "content": QUESTION}]
+    question = (record.get("prompt") or _REQUEST).replace(_REQUEST, QUESTION)
+    messages = [*record.get("messages_before", ()), {"role": "user", "content": question}]
     if record["chat"]:
         path, body["messages"] = "chat/completions", messages
     else:

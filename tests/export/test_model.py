@@ -74,6 +74,13 @@ def test_messages_before_every_prompt_are_in_the_card_and_for_programs(trained, 
     assert "Before every prompt stood this system message: Be brief." in (tmp_path / "model" / "README.md").read_text()
 
 
+def test_the_text_around_a_request_is_in_the_card_and_for_programs(trained, tmp_path):
+    corpus = ['task.name="search"', 'task.args={corpus="generated",prompt="ask: {request}"}', "rewards={retrieval=1.0}"]
+    export(trained("llama", *corpus), tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "export.json").read_text())["prompt"] == "ask: {request}"
+    assert "```text\nask: {request}\n```" in (tmp_path / "model" / "README.md").read_text()
+
+
 def test_a_run_without_the_template_says_so(trained, tmp_path):
     export(trained("llama", "model.chat_template=never"), tmp_path / "model")
     assert json.loads((tmp_path / "model" / "export.json").read_text())["chat"] is False

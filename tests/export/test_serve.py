@@ -104,6 +104,12 @@ def test_a_server_is_asked_as_the_policy_was_in_training(tmp_path):
     assert body(commands[1])["prompt"] == "red blue\n\nyour request"
 
 
+def test_a_request_stands_in_the_text_that_the_task_puts_it_into(tmp_path):
+    _, commands, lines = exported(tmp_path, chat=False, prompt="request: {request}\nfound: {found}\nquery:")
+    assert body(commands[1])["prompt"] == "request: your request\nfound: {found}\nquery:"
+    assert any("a request stood in this text" in line and "{found}" in line for line in lines)
+
+
 def test_the_servers_are_asked_with_the_messages_and_arguments_of_training(tmp_path):
     before = [{"role": "system", "content": "Be brief."}]
     _, commands, _ = exported(tmp_path, messages_before=before, template_args={"enable_thinking": False})
