@@ -82,6 +82,25 @@ def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
         )
 
 
+def require_metric(records: Sequence[Mapping[str, Any]], metric: str, terms: Sequence[Term]) -> None:
+    """Refuse a metric that no reward gives.
+
+    Args:
+        records: What ``evaluate`` returned.
+        metric: A part of the reward, or "" for the total.
+        terms: A reward of the metric's name may be unknown for all answers.
+
+    Raises:
+        DataError: There are answers with parts, and none has that one.
+    """
+    known = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
+    if metric and known and metric not in {*known, *(term.name for term in terms)}:
+        raise DataError(
+            f"no reward part is called '{metric}', which held-out problems are to be compared by (the task's metric); "
+            f"there are: {', '.join(sorted(known))}"
+        )
+
+
 def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
     """Return the means of the reward and of every part, over the answers of one name for which it is known."""
     found: dict[str, list[float]] = {}

@@ -33,7 +33,7 @@ from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout.ahead import rollouts_of_step
-from steadyrl.rollout.collect import collect, demonstrate
+from steadyrl.rollout.collect import collect, demonstrate, require_answers_fit
 from steadyrl.rollout.episode import Environment, context_of, environment_of, require_tokens
 from steadyrl.rollout.off_policy import correct, importance_metrics
 from steadyrl.rollout.prompts import fit_splits
@@ -118,6 +118,8 @@ def open_session(config: Config) -> Session:
         evaluation.pick_heldout(heldout, config.evaluate.problems),
     )
     train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
+    if algorithm.source == "demonstrations":
+        require_answers_fit(backend, train_set.problems, task)
     return Session(
         config=in_steps(config, len(train_set.problems)),
         task=task,
@@ -354,7 +356,9 @@ def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) 
     """Evaluate the untrained policy and the model-free rules, unless an earlier attempt did."""
     if state.step == 0 and not run.evaluation_file("before").is_file():
         watch.phase(f"evaluating on {len(session.heldout)} held-out problems before training")
-        write_lines(run.evaluation_file("before"), _evaluate(session))
+        records = _evaluate(session)
+        evaluation.require_metric(records, session.task.metric, session.terms)
+        write_lines(run.evaluation_file("before"), records)
     rules = session.task.baselines()
     if rules and not run.evaluation_file("baselines").is_file():
         records = evaluation.evaluate_rules(rules, session.heldout, session.terms, session.task.metric)

@@ -8,7 +8,7 @@ import pytest
 from steadyrl import checkpoint, config, launch
 from steadyrl.checkpoint import Best, State
 from steadyrl.errors import ConfigError, DataError, RunError
-from steadyrl.evaluate import follow_best, held_out_score, out_of_patience, said_of_best
+from steadyrl.evaluate import follow_best, held_out_score, out_of_patience, require_metric, said_of_best
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, train
 
@@ -27,6 +27,20 @@ def test_the_score_is_the_mean_of_what_could_be_scored():
     assert found.low < 0.5 < found.high
     assert held_out_score(records(0.25), 3) == Best(3, 0.25, None, None, 1)
     assert held_out_score(records(None, None), 3) is None
+
+
+def test_a_metric_that_no_reward_gives_is_refused_before_training(toy, tmp_path):
+    found = [{"answers": {"sampled": {"parts": {"length": 1.0}}, "greedy": {"parts": {"form": 1.0}}}}]
+    for metric in ("", "length", "form"):
+        require_metric(found, metric, ())
+    with pytest.raises(DataError, match=r"no reward part is called 'nosuch'.*there are: form, length"):
+        require_metric(found, "nosuch", ())
+    require_metric([{"answers": {"sampled": {"parts": {}}}}], "nosuch", ())  # nothing was scored: that is another fault
+    session = toy()
+    session.task.metric = "nosuch"
+    with pytest.raises(DataError, match="no reward part is called 'nosuch'"):
+        train(session, RunDir(tmp_path / "run"))
+    assert not RunDir(tmp_path / "run").metrics()
 
 
 def test_only_a_better_score_replaces_the_best():

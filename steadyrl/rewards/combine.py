@@ -149,11 +149,9 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
 
     Rewards that do not apply to it are left out of the sum, unless no other with a weight is left: it is unscored then.
     """
-    parts: dict[str, float] = {}
-    for term, score in scores:
-        if score.value is not None:
-            parts[term.name] = score.value
-        parts |= score.parts
+    parts = {name: value for _, score in scores for name, value in score.parts.items()}
+    # A number that a reward logs never takes the place of a reward of that name.
+    parts |= {term.name: score.value for term, score in scores if score.value is not None}
     weighted = [(term, score) for term, score in scores if term.weight]
     counting = [(term, score) for term, score in weighted if score.applies] or weighted
     missing = [s.unscored or f"{term.name} gave no value" for term, s in counting if s.value is None]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from steadyrl.errors import DataError
-from steadyrl.protocols import Backend, Task, Teaching
-from steadyrl.rollout.episode import Attempt, Environment, require_room, text_of
+from steadyrl.protocols import Backend, Interactive, Task, Teaching
+from steadyrl.rollout.episode import Attempt, Environment, context_of, require_room, text_of
 from steadyrl.rollout.multi_turn import play_experts, play_policy
 from steadyrl.types import Completion, Group, Problem, Rollout, Sampling
 
@@ -56,7 +56,8 @@ def demonstrate(
     if environment is None:
         shown = task.demonstration if isinstance(task, Teaching) else task.gold
         known = [(problem, shown(problem)) for problem in problems]
-        groups = [Group(p, (_demonstration(backend, p, text),)) for p, text in known if text is not None]
+        context = context_of(backend)
+        groups = [Group(p, (_demonstration(backend, p, text, context),)) for p, text in known if text is not None]
     else:
         attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]
         rollouts = play_experts(backend.tokenizer, environment, attempts)
@@ -71,6 +72,25 @@ def demonstrate(
     return groups
 
 
+def require_answers_fit(backend: Backend, problems: Sequence[Problem], task: Task) -> None:
+    """Refuse good answers that the model's positions do not reach, before anything is trained on.
+
+    Those that a task makes for teaching are looked at when they are made.
+
+    Raises:
+        DataError: With the first one.
+    """
+    context = context_of(backend)
+    if context is None or isinstance(task, Teaching | Interactive):
+        return
+    for problem in problems:
+        text = task.gold(problem)
+        # No tokenizer makes more tokens of a text than it has bytes. Half of the positions are left to the template and
+        # the messages before a prompt; with more of these, an answer that does not fit is met when it is trained on.
+        if text is not None and len(f"{problem.prompt}{text}".encode(errors="surrogatepass")) > context // 2:
+            _demonstration(backend, problem, text, context)
+
+
 def _one_turn(
     backend: Backend, attempts: Sequence[Attempt], sampling: Sampling, policy_version: int
 ) -> Iterator[Rollout]:
@@ -82,11 +102,17 @@ def _one_turn(
         yield _rollout(attempt.problem, prompt, completion, text, policy_version)
 
 
-def _demonstration(backend: Backend, problem: Problem, text: str) -> Rollout:
-    ids = backend.tokenizer.encode_answer(text, problem.prompt)
+def _demonstration(backend: Backend, problem: Problem, text: str, context: int | None) -> Rollout:
+    prompt, ids = backend.tokenizer.encode_prompt(problem.asked), backend.tokenizer.encode_answer(text, problem.prompt)
+    if context is not None and len(prompt) + len(ids) > context:
+        raise DataError(
+            f"the good answer to the problem '{problem.id}' takes {len(ids)} tokens after a prompt of {len(prompt)}, "
+            f"and the model's positions reach {context}; shorten it, leave the problem out, or choose a model with a "
+            "longer context"
+        )
     completion = Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")  # no sampler drew it
     shown = text_of(backend.tokenizer, ids, ())
-    return _rollout(problem, backend.tokenizer.encode_prompt(problem.asked), completion, shown, 0)
+    return _rollout(problem, prompt, completion, shown, 0)
 
 
 def _rollout(problem: Problem, prompt: np.ndarray, completion: Completion, text: str, policy_version: int) -> Rollout:

@@ -49,12 +49,16 @@ def fit_splits(
     """Return the problems of both splits whose prompts fit.
 
     Raises:
-        DataError: See ``fit_prompts``; or no training problem is left.
+        DataError: See ``fit_prompts``; or no problem of a split is left.
     """
     limit = limit_of(task)
     found = fit_prompts(train, backend, sampling, limit), fit_prompts(heldout, backend, sampling, limit)
-    if not found[0].problems:
-        raise DataError(f"all {len(train)} training prompts are too long; raise task.args.prompt_tokens")
+    for name, before, after in (("training", train, found[0]), ("held-out", heldout, found[1])):
+        if before and not after.problems:
+            raise DataError(
+                f"all {len(before)} {name} prompts are too long; raise task.args.prompt_tokens = {limit.tokens}, lower "
+                f"sampling.max_new_tokens = {sampling.max_new_tokens}, or give shorter prompts"
+            )
     return found
 
 
@@ -62,9 +66,14 @@ def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Samplin
     """Return the problems whose prompts fit the limit and leave room for a completion.
 
     Raises:
-        DataError: Some do not, and the limit says to refuse them.
+        DataError: Some do not, and the limit says to refuse them; or completions leave no room for any.
     """
     context = context_of(backend)
+    if context is not None and sampling.max_new_tokens >= context:
+        raise DataError(
+            f"sampling.max_new_tokens = {sampling.max_new_tokens} leaves no room for a prompt in the {context} tokens "
+            "that the model's positions reach; lower it, or choose a model with a longer context"
+        )
     rooms = [limit.tokens] if limit.tokens else []
     rooms += [] if context is None else [context - sampling.max_new_tokens]
     if not rooms:

@@ -160,6 +160,13 @@ def test_notes_are_joined_and_parts_of_a_score_are_logged():
     assert (found.note, found.parts) == ("4 found; short", {"first": 1.0, "hits": 4.0, "second": 2.0})
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_a_number_that_another_reward_logs_does_not_take_the_place_of_a_reward(last):
+    terms = [term(lambda p, r: Score(1.0, {"second": -100.0}), "first"), term(lambda p, r: 7.0, "second")]
+    (found,) = scored([group("x")], *(reversed(terms) if last else terms))
+    assert (found.reward, found.parts) == (8.0, {"first": 1.0, "second": 7.0})
+
+
 def test_texts_are_scored_in_order_and_unscored_ones_refuse_nothing():
     problem = Problem("p", "?")
     found = score_texts([(problem, "x"), (problem, "2")], [term(lambda p, r: float(r.text), "number")])

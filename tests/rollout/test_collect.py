@@ -1,9 +1,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from steadyrl.backends.toy import ToyBackend
-from steadyrl.rollout.collect import collect
+from steadyrl.errors import DataError
+from steadyrl.rollout.collect import collect, demonstrate, require_answers_fit
 from steadyrl.types import Problem, Sampling
 
 PROBLEMS = [Problem("one", "ab"), Problem("two", "xyz"), Problem("three", "q")]
@@ -87,3 +89,29 @@ def test_kept_ids_are_recorded_where_sampling_cuts():
         assert token in ids
     (whole,) = collect(ToyBackend(), PROBLEMS[:1], 1, SAMPLING, (0, 0))
     assert whole.rollouts[0].kept_ids is None
+
+
+class Short(ToyBackend):
+    """A model of 12 positions; a token is a character, and an answer ends with one more."""
+
+    def describe(self):
+        return super().describe() | {"context": 12}
+
+
+class Book:
+    name = "book"
+
+    def gold(self, problem):
+        return problem.columns["gold"]
+
+
+def test_good_answers_beyond_the_models_positions_are_refused_before_they_train():
+    fitting, beyond = (Problem(gold, "abc?", {"gold": gold}) for gold in ("a" * 7, "b" * 8))
+    require_answers_fit(Short(), [fitting], Book())
+    require_answers_fit(ToyBackend(), [fitting, beyond], Book())
+    assert len(demonstrate(Short(), [fitting], Book(), (0, 0))) == 1
+    told = "the good answer to the problem 'bbbbbbbb' takes 9 tokens after a prompt of 4, and the model.*reach 12"
+    with pytest.raises(DataError, match=told):
+        require_answers_fit(Short(), [fitting, beyond], Book())
+    with pytest.raises(DataError, match=told):
+        demonstrate(Short(), [fitting, beyond], Book(), (0, 0))

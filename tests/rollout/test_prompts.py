@@ -5,7 +5,7 @@ import pytest
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.errors import DataError
 from steadyrl.protocols import PromptLimit
-from steadyrl.rollout.prompts import fit_prompts, limit_of
+from steadyrl.rollout.prompts import fit_prompts, fit_splits, limit_of
 from steadyrl.types import Problem, Sampling
 
 
@@ -45,6 +45,24 @@ def test_a_limit_of_the_data_is_told_from_that_of_the_model():
         fitted(problems(6, 8), tokens=5)
     with pytest.raises(DataError, match=r"1 of 2 prompts and sampling.max_new_tokens = 4 go beyond the 12 tokens"):
         fitted(problems(6, 9), tokens=50)
+
+
+@pytest.mark.parametrize("long", ["refuse", "drop", "cut"])
+def test_completions_that_leave_no_room_for_a_prompt_are_told_as_the_cause(long):
+    with pytest.raises(DataError, match=r"max_new_tokens = 12 leaves no room for a prompt in the 12 tokens.*lower it"):
+        fitted(problems(1, 3), room=12, long=long)
+
+
+class Dropping:
+    prompt_limit = PromptLimit(5, "drop")
+
+
+@pytest.mark.parametrize(("name", "lengths"), [("training", ((9, 8), (3, 4))), ("held-out", ((3, 4), (9, 8)))])
+def test_a_split_that_loses_all_its_prompts_is_refused(name, lengths):
+    splits = [problems(*found) for found in lengths]
+    with pytest.raises(DataError, match=rf"all 2 {name} prompts are too long; raise task.args.prompt_tokens = 5"):
+        fit_splits(Dropping(), *splits, Short(), Sampling(max_new_tokens=4))
+    assert fit_splits(Dropping(), problems(3), [], Short(), Sampling(max_new_tokens=4))[1].problems == []
 
 
 def test_long_prompts_are_dropped_and_counted(caplog):
