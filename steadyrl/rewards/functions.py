@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ Pairs = Sequence[tuple[Problem, Rollout]]
 BatchReward = Callable[[Pairs], list[Score]]
 # A RewardFn of protocols, or one that gives a coroutine.
 AnyRewardFn = Callable[[Problem, Rollout], Any]
+# What leaves rollouts unscored, for user code may raise anything. KeyboardInterrupt is not among it and ends the run.
+RAISED = (Exception, SystemExit, asyncio.CancelledError)
 
 # reward/<name> of these says something of the total; see metrics.CATALOGUE.
 TAKEN = frozenset({"mean", "std", "std_within", "unscored"})
@@ -67,7 +70,7 @@ def per_rollout(name: str, function: AnyRewardFn) -> BatchReward:
 def _call(function: AnyRewardFn, problem: Problem, rollout: Rollout) -> Any:
     try:
         return function(problem, rollout)
-    except (Exception, SystemExit) as error:  # the rollout boundary: user code may raise anything
+    except RAISED as error:  # the rollout boundary
         return error
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steadyrl.errors import ConfigError, DataError
-from steadyrl.rewards.functions import BatchReward, Pairs, as_score, raised_reason
+from steadyrl.rewards.functions import RAISED, BatchReward, Pairs, as_score, raised_reason
 from steadyrl.rewards.waiting import is_async, wait_for
 from steadyrl.types import Score
 
@@ -94,7 +94,7 @@ def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> Bat
             given = {key: value for key, value in given.items() if key in parameters}
         try:
             values = list(_called(function, given))
-        except (Exception, SystemExit) as error:  # the rollout boundary: user code may raise anything
+        except RAISED as error:  # the rollout boundary
             reason = raised_reason(name, error)
             log.warning("%d rollouts unscored; %s", len(pairs), reason)
             return [Score(None, unscored=reason) for _ in pairs]

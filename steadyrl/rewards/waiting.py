@@ -21,21 +21,39 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def wait_for(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Run coroutines at the same time; return for each, in order, what it returned or the exception it raised."""
+    """Run coroutines at the same time; return for each, in order, what it returned or the exception it raised.
+
+    Raises:
+        KeyboardInterrupt: One of them raised it.
+    """
 
     async def together() -> list[Any]:
         return await asyncio.gather(*coroutines, return_exceptions=True)
 
-    return asyncio.run_coroutine_threadsafe(together(), _loop()).result()
+    found = asyncio.run_coroutine_threadsafe(together(), _loop()).result()
+    for value in found:
+        if isinstance(value, KeyboardInterrupt):
+            raise value
+    return found
 
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="asynchronous rewards", daemon=True)
+    thread = threading.Thread(target=_run, args=(loop,), name="asynchronous rewards", daemon=True)
     thread.start()
     atexit.register(_close, loop, thread)
     return loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, whatever a task raises."""
+    while True:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):  # these end run_forever; whoever waits for the task gets them
+            continue
+        return
 
 
 def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

@@ -195,6 +195,56 @@ def test_an_asynchronous_function_may_raise(users_module):
     assert found.unscored == "fails raised OSError: no network"
 
 
+def outcome(reward):
+    """Return the scored rollouts, or what is raised; from a thread of its own, so that a test ends if it hangs."""
+    found = []
+
+    def noted():
+        try:
+            found.append(scored([group("a", "b")], reward))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=noted, daemon=True)
+    thread.start()
+    thread.join(30)
+    return found[0] if found else "it hangs"
+
+
+def raising(error):
+    """Return rewards of every form that raise: of all rollouts or of one, asynchronous or not."""
+
+    async def of_all(completions):
+        raise error
+
+    async def of_one(problem, rollout):
+        raise error
+
+    async def in_a_task(completions):
+        await asyncio.create_task(of_all(completions))
+
+    def at_once(completions):
+        raise error
+
+    def one_at_once(problem, rollout):
+        raise error
+
+    trls = [trl("reward", function) for function in (of_all, in_a_task, at_once)]
+    return [*trls, term(of_one, "reward"), term(one_at_once, "reward")]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_a_function_that_exits_or_is_cancelled_leaves_all_unscored(error):
+    reason = f"reward raised {type(error).__name__}: {error}"
+    for reward in raising(error):
+        assert [r.unscored for r in outcome(reward)] == [reason] * 2
+
+
+def test_an_interrupt_in_a_function_ends_the_run():
+    for reward in raising(KeyboardInterrupt()):
+        assert isinstance(outcome(reward), KeyboardInterrupt)
+
+
 def test_asynchronous_functions_of_one_rollout_run_at_the_same_time():
     barrier = asyncio.Barrier(3)
 
