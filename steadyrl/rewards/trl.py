@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,9 +42,15 @@ class Logged:
     extra: dict[str, Sequence[Any]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """Keep a value for every completion; it becomes part of the note in rollouts/."""
-        self.extra[column] = values
+    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+        """Keep a value for every completion; it becomes part of the note in rollouts/.
+
+        Raises:
+            TypeError: There are no values.
+        """
+        if not isinstance(values, Iterable):
+            raise TypeError(f"log_extra('{column}', {values!r}): expected a value for each completion")
+        self.extra[column] = list(values)
 
     def log_metric(self, name: str, value: float) -> None:
         """Keep a number of the call; it becomes the metric reward/<name>."""

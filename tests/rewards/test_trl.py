@@ -292,6 +292,16 @@ def test_a_trl_function_cannot_log_under_the_name_of_a_statistic_or_too_few_valu
         scored([group("a", "b")], trl("logs", lambda completions, log_extra: log_extra("x", [1]) or [1.0, 1.0]))
 
 
+def test_what_a_trl_function_logs_may_be_a_generator_but_not_nothing():
+    def logs(completions, log_extra, **kwargs):
+        log_extra("parsed", None if "" in completions else (c.upper() for c in completions))
+        return [1.0 for _ in completions]
+
+    assert [r.note for r in scored([group("a", "b")], trl("logs", logs))] == ["parsed: A", "parsed: B"]
+    (found,) = scored([group("")], trl("logs", logs))
+    assert found.unscored == "logs raised TypeError: log_extra('parsed', None): expected a value for each completion"
+
+
 def test_a_completion_that_is_none_of_a_functions_business_is_rewarded_by_the_others():
     """TRL's documentation has two tasks in one data set: each function returns None for the other's."""
     math_reward = trl("math", lambda completions, task, **kwargs: [2.0 if t == "math" else None for t in task])
