@@ -60,7 +60,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     try:
         with parquet.ParquetFile(path) as file:
-            yield from _numbered(file.iter_batches(batch_size=_BATCH))
+            yield from _numbered(path, file.iter_batches(batch_size=_BATCH))
     except (OSError, arrow.ArrowException) as error:
         raise _unreadable(path, error) from error
 
@@ -69,17 +69,30 @@ def _arrow(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     arrow = require("pyarrow")
     try:
         with arrow.memory_map(str(path)) as source, arrow.ipc.open_stream(source) as stream:
-            yield from _numbered(stream)
+            yield from _numbered(path, stream)
     except (OSError, arrow.ArrowException) as error:
         raise _unreadable(path, error) from error
 
 
-def _numbered(batches: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def _numbered(path: Path, batches: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in _dicts(path, batch):
             number += 1
             yield number, row
+
+
+def _dicts(path: Path, batch: Any) -> list[dict[str, Any]]:
+    columns: dict[str, list[Any]] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            columns[name] = column.to_pylist()
+        except (ValueError, OverflowError) as error:
+            raise DataError(
+                f"cannot read '{name}' of '{path}' ({error!s:.200}); expected values that Python can hold: convert the "
+                "column or leave it out"
+            ) from error
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

@@ -82,6 +82,25 @@ def test_a_damaged_file_is_refused_in_one_line(arrow, tmp_path, ending):
         list(read_rows(tmp_path / f"absent.{ending}"))
 
 
+def test_a_column_whose_values_python_cannot_hold_is_named(arrow, tmp_path):
+    from pyarrow import parquet
+
+    bad_utf8 = arrow.Array.from_buffers(arrow.string(), 1, arrow.array([b"\xff"]).buffers())
+    columns = {
+        "Nanosecond resolution": arrow.array([1_234_567_891], arrow.timestamp("ns")),
+        "date value out of range": arrow.array([2**60], arrow.timestamp("us")),
+        "can't decode byte 0xff": bad_utf8,
+    }
+    for reason, column in columns.items():
+        table = arrow.table({"prompt": ["a"], "when": column})
+        parquet.write_table(table, tmp_path / "bad.parquet")
+        with arrow.ipc.new_stream(str(tmp_path / "bad.arrow"), table.schema) as stream:
+            stream.write_table(table)
+        for ending in ("parquet", "arrow"):
+            with pytest.raises(DataError, match=rf"cannot read 'when' of '.*bad\.{ending}' \(.*{reason}"):
+                list(read_rows(tmp_path / f"bad.{ending}"))
+
+
 def test_a_data_set_on_the_hub_is_answered_with_how_to_get_it():
     with pytest.raises(DataError, match=r"there is no file or folder 'trl-lib/DeepMath-103K'.*to_parquet"):
         list(read_rows(Path("trl-lib/DeepMath-103K")))
