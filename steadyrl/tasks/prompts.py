@@ -4,9 +4,9 @@
     {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 17 + 25?"}]}
 
 A prompt is a text or a list of messages. ``id`` may be absent. The id is then derived from the prompt, so a prompt
-keeps its id and its side of the split when lines are added around it, and copies of a prompt are on one side. ``gold``
-may contain a known good answer. The names of the three columns are settings. Every column except the prompt reaches the
-rewards through ``Problem.columns``.
+keeps its id and its side of the split when lines are added around it. Copies of a prompt are on one side, whatever
+their ids. ``gold`` may contain a known good answer. The names of the three columns are settings. Every column except
+the prompt reaches the rewards through ``Problem.columns``.
 """
 
 from __future__ import annotations
@@ -105,17 +105,19 @@ class PromptsTask:
         rows = _rows(path, settings, known)
         if settings.heldout:
             heldout = _rows(Path(settings.heldout), settings, known)
-            both = {row.source for row in rows} & {row.source for row in heldout}
+            both = {row.said for row in rows} & {row.said for row in heldout}
             if both:
                 log.warning("%d held-out prompts are among those that train too", len(both))
             self._train, self._heldout = (tuple(row.problem for row in part) for part in (rows, heldout))
         else:
-            sources = {row.source for row in rows}
-            if len(sources) < 2:
+            smallest: dict[str, str] = {}  # id of the copies of a prompt; it decides for all of them
+            for row in rows:
+                smallest[row.said] = min(row.problem.id, smallest.get(row.said, row.problem.id))
+            if len(smallest) < 2:
                 raise DataError(f"{path} has one prompt; expected two or more, or task.args.heldout = another file")
-            held_out = held_out_ids(sources, settings.heldout_share)
-            self._train = tuple(row.problem for row in rows if row.source not in held_out)
-            self._heldout = tuple(row.problem for row in rows if row.source in held_out)
+            held_out = held_out_ids(smallest.values(), settings.heldout_share)
+            self._train = tuple(row.problem for row in rows if smallest[row.said] not in held_out)
+            self._heldout = tuple(row.problem for row in rows if smallest[row.said] in held_out)
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """Return the problems of a split in the order of their file."""
@@ -150,10 +152,10 @@ class PromptsTask:
 
 @dataclass(frozen=True)
 class _Row:
-    """A problem, and what decides on its side of the split: its own id, or what its prompt says."""
+    """A problem, and the id of what its prompt says, which all copies of a prompt share."""
 
     problem: Problem
-    source: str
+    said: str
 
 
 def _rows(path: Path, settings: PromptsTask.Settings, known: dict[str, str]) -> list[_Row]:
@@ -162,8 +164,8 @@ def _rows(path: Path, settings: PromptsTask.Settings, known: dict[str, str]) -> 
     for place, record in read_rows(path):
         prompt, messages = _prompt(record, settings.prompt_column, place)
         own = _own_id(record, settings.id_column, place)
-        source = own or _id_of(prompt, messages)
-        id = own or _numbered(source, known)
+        said = _id_of(prompt, messages)
+        id = own or _numbered(said, known)
         if id in known:
             raise DataError(
                 f"{place}: the id '{id}' is at {known[id]} too; remove one, change its id, or set "
@@ -173,7 +175,7 @@ def _rows(path: Path, settings: PromptsTask.Settings, known: dict[str, str]) -> 
         if record.get(settings.gold_column) is not None:
             checked_text(record[settings.gold_column], f"{place}: '{settings.gold_column}'")
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
-        rows.append(_Row(Problem(id, prompt, columns, messages), source))
+        rows.append(_Row(Problem(id, prompt, columns, messages), said))
     if not rows:
         raise DataError(f"{path} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
     return rows

@@ -206,10 +206,35 @@ def test_copies_of_a_prompt_are_problems_of_their_own_on_one_side_of_the_split(t
     assert "ca978112ca1bbdca" in {*ids(train), *ids(heldout)}
 
 
+def test_copies_of_a_prompt_are_on_one_side_of_the_split_with_ids_of_their_own_too(tmp_path):
+    rows = [{"id": f"{prompt}{n}", "prompt": prompt} for n in range(3) for prompt in "abcdef"]
+    sides = []
+    for order in (rows, rows[::-1]):
+        task = made(written(tmp_path / "p.jsonl", *order), heldout_share=0.5)
+        train, heldout = task.problems("train"), task.problems("heldout")
+        assert (len(train), len(heldout)) == (9, 9)
+        assert {problem.prompt for problem in train}.isdisjoint(problem.prompt for problem in heldout)
+        sides.append(set(ids(heldout)))
+    assert sides[0] == sides[1]
+    path = tmp_path / "p.jsonl"
+    written(path, {"id": "x", "prompt": "a"}, {"prompt": "a"})
+    assert refusal(path).startswith("p.jsonl has one prompt; expected two or more")
+
+
+def test_ids_alone_decide_on_the_split_where_no_prompt_has_copies(tmp_path):
+    """As `printf 3/0 | sha256sum` shows, the hashes of 3 and 1 are the smallest of these ids."""
+    rows = [{"id": n, "prompt": f"count to {n}"} for n in range(10)]
+    assert ids(made(written(tmp_path / "p.jsonl", *rows)).problems("heldout")) == ["1", "3"]
+
+
 def test_prompts_that_are_held_out_and_train_are_counted(tmp_path, caplog):
     train = written(tmp_path / "train.jsonl", {"prompt": "a"}, {"prompt": "b"})
     task = made(train, heldout=written(tmp_path / "heldout.jsonl", {"prompt": "b"}, {"prompt": "c"}))
     assert not set(ids(task.problems("train"))) & set(ids(task.problems("heldout")))
+    assert "1 held-out prompts are among those that train too" in caplog.text
+    caplog.clear()
+    train = written(tmp_path / "train.jsonl", {"prompt": "a", "id": 1}, {"prompt": "b", "id": 2})
+    made(train, heldout=written(tmp_path / "heldout.jsonl", {"prompt": "b", "id": 3}, {"prompt": "c"}))
     assert "1 held-out prompts are among those that train too" in caplog.text
 
 
