@@ -75,21 +75,23 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """Return the summary as lines for a terminal."""
+    """Return summary.json as lines for a terminal; a mean that is not finite is a word there, such as "Infinity"."""
     lines = []
     for name, found in (("sampled", summary), ("greedy", summary.get("greedy") or {})):
         if found.get("interval"):
-            low, high = found["interval"]
+            before, after, difference = (float(found[key]) for key in ("before", "after", "difference"))
+            low, high = map(float, found["interval"])
             lines.append(
-                f"held-out {summary['metric'] or 'reward'}, {name}: {found['before']:.3f} -> {found['after']:.3f}, "
-                f"{found['difference']:+.3f} [{low:.3f}, {high:.3f}], n = {found['n']}"
+                f"held-out {summary['metric'] or 'reward'}, {name}: {before:.3f} -> {after:.3f}, "
+                f"{difference:+.3f} [{low:.3f}, {high:.3f}], n = {found['n']}"
             )
     if best := summary.get("best"):
         score = f"held-out {best['score']:.3f} (chosen by it, so biased upward)"
         lines.append(f"best checkpoint: step {best['step']}, {score}")
-    for name, parts in sorted((summary.get("baselines") or {}).items(), key=lambda item: item[1]["metric"] or 0.0):
-        if parts["metric"] is not None:
-            lines.append(f"  without a model, {name}: {parts['metric']:.3f}")
+    baselines = (summary.get("baselines") or {}).items()
+    known = {name: float(parts["metric"]) for name, parts in baselines if parts["metric"] is not None}
+    for name, metric in sorted(known.items(), key=lambda item: item[1]):
+        lines.append(f"  without a model, {name}: {metric:.3f}")
     health = summary["health"]
     if health.get("parseable") is not None:
         lines.append(f"parseable: {health['parseable']:.1%}")

@@ -1,10 +1,12 @@
 """The summary of a run: numbers computed by hand for four problems, and what happens where something is unknown."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 
+from steadyrl.cli.report import summary_lines
 from steadyrl.errors import RunError
 from steadyrl.report.evidence import read_evidence
 from steadyrl.report.figures import summarise
@@ -149,6 +151,19 @@ def test_no_problem_scored_both_times_is_undecided(run):
 def test_a_number_that_is_not_finite_is_unknown(run):
     summary = evaluate(run, before=scored(math.nan, 0.5, 0.5), after=scored(0.5, 0.5, 0.5))
     assert (summary["n"], summary["unscored"]) == (2, {"before": 1, "after": 0})
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_means_that_no_float_holds_are_printed(run):
+    """Each reward is finite, and the sum of two is not."""
+    huge = scored(1e308, 1e308)
+    summary = evaluate(run, before=huge, after=huge, baselines={"long": huge["sampled"], "short": {"p0": answer(2.0)}})
+    write_json(run.path / "summary.json", summary)
+    assert summary_lines(json.loads((run.path / "summary.json").read_text()))[:3] == [
+        "held-out retrieval, sampled: inf -> inf, +0.000 [0.000, 0.000], n = 2",
+        "  without a model, short: 2.000",
+        "  without a model, long: inf",
+    ]
 
 
 # health
