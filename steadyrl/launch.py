@@ -11,8 +11,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -30,6 +33,8 @@ from steadyrl.trackers.tracked import require_trackers, tracked
 from steadyrl.train import Session, Watch, open_session, train
 from steadyrl.types import Problem
 
+# What parquet files hold beside the kinds of JSON; a datetime is a date. Their texts are the same in every process.
+_SPELLED = (bytes, Decimal, date, time, timedelta, UUID)
 _FROM_PYTHON = "# This run was started from Python with settings of its own; resolved.json holds every value.\n"
 
 
@@ -254,6 +259,12 @@ def _data(session: Session) -> dict[str, dict[str, Any]]:
 def _digest(problems: Iterable[Problem]) -> str:
     found = hashlib.sha256()
     for problem in problems:
-        columns = json.dumps(dict(problem.columns), sort_keys=True, default=lambda value: type(value).__name__)
+        columns = json.dumps(dict(problem.columns), sort_keys=True, default=_spelled)
         found.update(json.dumps([problem.id, problem.prompt, columns, *problem.messages]).encode())
     return found.hexdigest()
+
+
+def _spelled(value: object) -> str:
+    """Return what is digested of a value that JSON has no kind for; of an object of the user's own that is its type."""
+    kind = type(value).__name__
+    return f"{kind} {value!s}" if isinstance(value, _SPELLED) else kind

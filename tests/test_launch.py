@@ -1,20 +1,26 @@
 """The front door: what a program gets of a run, what a run may change on resuming, and that one process writes it."""
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock
+from decimal import Decimal
 
 import pytest
 
 import steadyrl
-from steadyrl import config
+from steadyrl import config, launch
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.launch import run, sample
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch
+from steadyrl.types import Problem
+from tests import needs
 
 # A program of its own that trains on and on, for what only a second process can show.
 TRAINER = "import sys, json, steadyrl; steadyrl.run(json.loads(sys.argv[1]))"
@@ -126,6 +132,46 @@ def test_a_text_that_changed_is_noticed_at_equal_counts(settings, tmp_path):
     (tmp_path / "prompts.jsonl").write_text((tmp_path / "prompts.jsonl").read_text().replace("say 3", "say x"))
     with pytest.raises(RunError, match="texts or columns differ"):
         run(overrides=["run.steps=6"], resume=found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Decimal("1.5"), Decimal("1.6")),
+        (date(2026, 1, 1), date(2026, 1, 2)),
+        (datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 13, tzinfo=UTC)),
+        (clock(12), clock(13)),
+        (timedelta(1), timedelta(2)),
+        (b"one", b"two"),
+        ([{"image": b"one"}], [{"image": b"two"}]),
+    ],
+)
+def test_a_column_of_parquet_that_changed_is_noticed_whatever_its_kind(settings, tmp_path, before, after):
+    arrow, parquet = needs.package("pyarrow", "data"), needs.package("pyarrow.parquet", "data")
+    path = tmp_path / "prompts.parquet"
+
+    def write(value):
+        rows = [{"prompt": f"say {i}", "answer": value} for i in range(8)]
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+
+    write(before)
+    found = run(settings, [f"task.args.path={path}"])
+    write(before)
+    assert run(overrides=["run.steps=5"], resume=found).status == "finished"
+    write(after)
+    with pytest.raises(RunError, match="texts or columns differ"):
+        run(overrides=["run.steps=6"], resume=found)
+
+
+def test_the_digest_of_plain_columns_stays_what_it_was_in_earlier_runs():
+    class Own:
+        pass
+
+    columns = {"b": [1, 2.5, None], "a": {"x": "é", "y": True}, "own": Own()}
+    said = '{"a": {"x": "\\u00e9", "y": true}, "b": [1, 2.5, null], "own": "Own"}'
+    line = json.dumps(["p", "say", said, {"role": "user", "content": "say"}])
+    expected = hashlib.sha256(line.encode()).hexdigest()
+    assert launch._digest([Problem("p", "say", columns, ({"role": "user", "content": "say"},))]) == expected
 
 
 def test_one_process_writes_a_run(settings, tmp_path):
