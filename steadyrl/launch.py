@@ -251,12 +251,13 @@ def _require_same_data(directory: RunDir, session: Session) -> None:
 def _data(session: Session) -> dict[str, dict[str, Any]]:
     """Return how many problems each split holds, and a digest of all that is in them."""
     return {
-        split: {"problems": len(problems), "sha256": _digest(problems), **session.long_prompts.get(split, {})}
+        split: {"problems": len(problems), "sha256": digest(problems), **session.long_prompts.get(split, {})}
         for split, problems in (("train", session.problems), ("heldout", session.heldout))
     }
 
 
-def _digest(problems: Iterable[Problem]) -> str:
+def digest(problems: Iterable[Problem]) -> str:
+    """Return a digest of all that is in problems: ids, prompts, columns and messages, in their order."""
     found = hashlib.sha256()
     for problem in problems:
         columns = json.dumps(dict(problem.columns), sort_keys=True, default=_spelled)

@@ -14,9 +14,9 @@ from decimal import Decimal
 import pytest
 
 import steadyrl
-from steadyrl import config, launch
+from steadyrl import config
 from steadyrl.errors import ConfigError, RunError
-from steadyrl.launch import run, sample
+from steadyrl.launch import digest, run, sample
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch
 from steadyrl.types import Problem
@@ -171,7 +171,7 @@ def test_the_digest_of_plain_columns_stays_what_it_was_in_earlier_runs():
     said = '{"a": {"x": "\\u00e9", "y": true}, "b": [1, 2.5, null], "own": "Own"}'
     line = json.dumps(["p", "say", said, {"role": "user", "content": "say"}])
     expected = hashlib.sha256(line.encode()).hexdigest()
-    assert launch._digest([Problem("p", "say", columns, ({"role": "user", "content": "say"},))]) == expected
+    assert digest([Problem("p", "say", columns, ({"role": "user", "content": "say"},))]) == expected
 
 
 def test_one_process_writes_a_run(settings, tmp_path):

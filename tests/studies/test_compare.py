@@ -1,6 +1,8 @@
 """Comparing two subjects: same problems, same draws, one model at a time, and answers that outlive a kill."""
 
+import importlib
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -106,6 +108,39 @@ def test_kept_answers_of_other_questions_are_not_used(settings, tmp_path):
     after = (tmp_path / "answers-a.jsonl").read_text()
     assert before != after
     assert len(after.splitlines()) == 27
+
+
+@pytest.mark.parametrize(("key", "value"), [("prompt", "zz"), ("difficulty", 7)])
+def test_kept_answers_are_not_used_after_a_prompt_or_a_column_of_the_same_problems_changed(
+    settings, tmp_path, key, value
+):
+    config, file = settings("rewards={'worlds:difficulty' = 1.0}"), tmp_path / "heldout.jsonl"
+    compare(("base", "base"), config, Options(samples=1), tmp_path / "kept")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**row, key: value}) + "\n" for row in rows))
+    compare(("base", "base"), config, Options(samples=1), tmp_path / "kept")
+    compare(("base", "base"), config, Options(samples=1), tmp_path / "fresh")
+    kept, fresh = ((tmp_path / name / "answers-a.jsonl").read_text() for name in ("kept", "fresh"))
+    assert kept == fresh
+
+
+@pytest.mark.parametrize("path", ["own_reward:score", "own_reward_elsewhere:score"])
+def test_kept_answers_are_not_used_after_the_file_of_an_own_reward_changed(settings, tmp_path, monkeypatch, path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_reward_elsewhere.py").write_text("from own_reward import score\n")
+    config = settings("rewards={" + f"'{path}' = 1.0" + "}")
+
+    def mean(value):
+        (tmp_path / "own_reward.py").write_text(f"def score(problem, rollout):\n    return {value}\n")
+        for name in ("own_reward", "own_reward_elsewhere"):
+            sys.modules.pop(name, None)  # as in a new process
+        importlib.invalidate_caches()
+        found = compare(("base", "base"), config, Options(samples=1), tmp_path / "kept")
+        return found["verdict"]["change"]["mean_before"]
+
+    assert [mean("1.0"), mean("100.0")] == [1.0, 100.0]
+    monkeypatch.setattr(answers, "collect", None)  # nothing is drawn again where nothing changed
+    assert mean("100.0") == 100.0
 
 
 def test_a_task_of_several_turns_is_compared_in_the_same_worlds(settings):

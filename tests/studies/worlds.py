@@ -1,4 +1,4 @@
-"""What tests of comparisons name by import path: a task of several turns, and backends that watch or break."""
+"""What tests of comparisons name by import path: a reward, a task of several turns, backends that watch or break."""
 
 import weakref
 from typing import ClassVar
@@ -10,6 +10,11 @@ from steadyrl.protocols import Turn
 from steadyrl.types import Problem
 
 SEEDS = []  # of the worlds opened, by problem
+
+
+def difficulty(problem, rollout):
+    """Reward what a column of the problem holds, whatever the answer."""
+    return float(problem.columns["difficulty"])
 
 
 class Echo:
