@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,29 +20,42 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     A process that is killed leaves ``<folder>.part``, which the next export into the same place removes.
 
     Raises:
-        AccessError: The folder is not empty, cannot be written, or the disk is full.
+        AccessError: The folder is not empty or the current one, cannot be written, or the disk is full.
     """
-    part = folder.with_name(folder.name + ".part")
-    _require_free(folder, part)
+    part: Path | None = None
     try:
+        place = Path(os.path.realpath(folder))  # a link cannot be replaced by a folder, but what it points to can
+        part = _free_part(folder, place)
         if part.exists():
             shutil.rmtree(part)
         part.mkdir(parents=True)
         (part / _MARK).touch()
         yield part
         (part / _MARK).unlink()
-        part.replace(folder)  # an empty folder in its place is replaced
+        part.replace(place)  # an empty folder in its place is replaced
     except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
+        if part is not None:
+            shutil.rmtree(part, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, SteadyError):
             raise AccessError(f"cannot write '{folder}': {error}; free some space or choose another folder") from error
         raise
 
 
-def _require_free(folder: Path, part: Path) -> None:
-    if folder.exists() and not folder.is_dir():
+def _free_part(folder: Path, place: Path) -> Path:
+    """Return the folder beside the place that is written first.
+
+    Raises:
+        AccessError: The place or that folder is taken.
+    """
+    part = place.parent / f"{place.name}.part"
+    if os.path.lexists(place) and not place.is_dir():
         raise AccessError(f"'{folder}' is a file; give a folder that is empty or not there yet")
-    if folder.is_dir() and any(folder.iterdir()):
+    if place.is_dir() and place.samefile("."):  # whoever works in it would be left in a folder that is gone
+        raise AccessError(
+            f"'{folder}' is the current folder, which an export would replace; give a folder that is not there yet"
+        )
+    if place.is_dir() and any(place.iterdir()):
         raise AccessError(f"'{folder}' is not empty; remove it, or give a folder that is empty or not there yet")
     if part.exists() and not (part / _MARK).is_file() and (part.is_file() or any(part.iterdir())):
         raise AccessError(f"'{part}' is in the way and was not left by an export; rename it, or give another folder")
+    return part

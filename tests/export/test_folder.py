@@ -1,6 +1,7 @@
 """A folder that is there whole or not at all."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,46 @@ def test_a_file_in_its_place_is_refused(tmp_path):
     (tmp_path / "model").write_text("x")
     with pytest.raises(AccessError, match="is a file"):
         write(tmp_path / "model", "a")
+
+
+@pytest.mark.parametrize("to", [".", "", "{here}", "link"])
+def test_the_current_folder_is_refused_for_a_shell_would_stay_in_the_one_that_is_replaced(tmp_path, monkeypatch, to):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    folder = tmp_path / to if to == "link" else Path(to.format(here=tmp_path / "here"))
+    with pytest.raises(AccessError, match=r"is the current folder, which an export would replace; give a folder that"):
+        write(folder, "a")
+    assert names(tmp_path) == ["here", "link"] and names(tmp_path / "here") == []
+
+
+def test_the_root_is_refused_in_one_line():
+    with pytest.raises(AccessError, match=r"^'/' is not empty"):
+        write(Path("/"), "a")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_the_folder_that_it_points_to_is_written(tmp_path, there):
+    target, link = tmp_path / "disk" / "model", tmp_path / "link"
+    if there:
+        target.mkdir(parents=True)
+    link.symlink_to(target)
+    write(link, "a")
+    assert link.readlink() == target and names(target) == ["a"]
+    assert names(tmp_path) == ["disk", "link"] and names(tmp_path / "disk") == ["model"]
+
+
+def test_a_link_that_leads_nowhere_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(AccessError, match="is a file; give a folder"), whole_folder(tmp_path / "loop"):
+        pytest.fail("there is nothing to write into")
+    assert names(tmp_path) == ["loop"]
+
+
+def test_a_name_that_the_disk_cannot_hold_is_refused_in_one_line(tmp_path):
+    with pytest.raises(AccessError, match=r"cannot write '.*File name too long"):
+        write(tmp_path / ("a" * 300), "a")
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
