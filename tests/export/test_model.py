@@ -1,6 +1,7 @@
 """Exported policies: the right checkpoint, equal log-probs without steadyrl, and a card with its figures."""
 
 import json
+import shutil
 
 import pytest
 
@@ -119,6 +120,49 @@ def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(trained, tmp_path):
     with pytest.raises(CheckpointError, match="is missing or damaged"):
         export(run, tmp_path / "model", str(step))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "cut"),
+    [
+        ((), "model.safetensors", None),
+        ((), "config.json", None),
+        ((), "config.json", 50),
+        (("model.lora_rank=4",), "adapter_model.safetensors", None),
+        (("model.lora_rank=4",), "adapter_config.json", None),
+        (("model.lora_rank=4",), "adapter_config.json", 50),
+    ],
+)
+def test_a_checkpoint_without_all_of_its_policy_is_refused_and_leaves_nothing(trained, tmp_path, overrides, name, cut):
+    run = RunDir(shutil.copytree(trained("llama", *overrides).path, tmp_path / "run"))
+    file = run.checkpoint_folder(3) / "policy" / name
+    kept = file.read_bytes()[:cut]
+    file.unlink()
+    if cut:
+        file.write_bytes(kept)
+    with pytest.raises(CheckpointError, match=rf"'{file}' is missing or damaged \(.*; delete that checkpoint's folder"):
+        export(run, tmp_path / "model", "3")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("index", "told"),
+    [
+        ({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}, "model-2.safetensors' is missing"),
+        ({"weight_map": {}}, r"index.json' is missing or damaged \(it has no 'weight_map'"),
+        ([], r"index.json' is missing or damaged \(it holds a list; expected a JSON object"),
+    ],
+)
+def test_weights_in_parts_are_refused_unless_all_of_them_are_there(trained, tmp_path, index, told):
+    run = RunDir(shutil.copytree(trained("llama").path, tmp_path / "run"))
+    policy = run.checkpoint_folder(3) / "policy"
+    (policy / "model.safetensors").rename(policy / "model-1.safetensors")
+    (policy / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=told):
+        export(run, tmp_path / "model", "3")
+    (policy / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    export(run, tmp_path / "model", "3")
+    assert (tmp_path / "model" / "model-1.safetensors").is_file()
 
 
 def test_the_card_has_the_figures_of_the_checkpoint(trained, tiny_models, tmp_path):

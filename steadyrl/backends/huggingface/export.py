@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steadyrl.backends.huggingface.folder import BASE_MODEL, check_files, open_folder, reading
-from steadyrl.backends.huggingface.portable import POLICY, check_readable
+from steadyrl.backends.huggingface.folder import BASE_MODEL, INDEX, check_files, open_folder, reading
+from steadyrl.backends.huggingface.portable import POLICY, check_readable, damaged
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.config import Config
 from steadyrl.errors import ModelError
 from steadyrl.plugins import require
+from steadyrl.rundir import parse_json
 from steadyrl.sections import ModelSection, SamplingSection
 
 # Writes whole weights and the tokenizer of (a model, its adapter's folder, where to write).
@@ -46,8 +47,8 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
         OSError: The folder cannot be written.
     """
     section, policy = config.model, checkpoint / POLICY
-    for file in policy.glob("*.safetensors"):
-        check_readable(file)
+    for name in ["adapter_model.safetensors"] if section.lora_rank else _weights(policy):
+        check_readable(policy / name)
     base = str(BASE_MODEL) if section.path == "base" else section.path
     if section.lora_rank:
         check_files(base)
@@ -56,6 +57,7 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
         _refuse_quantised(section)
         tokenizer = merging(section, policy, folder)
     else:
+        _read_object(policy / ("adapter_config.json" if section.lora_rank else "config.json"))
         # Whole weights hold all of their model; it need not be there any more.
         tokenizer = _write_copy(section, policy, folder, base if section.lora_rank else str(policy))
     _generation(config.sampling, tokenizer).save_pretrained(folder)
@@ -72,6 +74,36 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
         "max_new_tokens": config.sampling.max_new_tokens,
         "end_tokens": [{"id": id, "text": tokenizer.hf.decode([id])} for id in tokenizer.end_ids],
     }
+
+
+def _weights(policy: Path) -> list[str]:
+    """Return the names of the files that whole weights are in: one, or those that an index names.
+
+    Raises:
+        CheckpointError: The index is damaged.
+    """
+    whole, index = "model.safetensors", policy / INDEX
+    if (policy / whole).is_file() or not index.is_file():
+        return [whole]
+    names = _read_object(index).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise damaged(index, ValueError("it has no 'weight_map' from the weights to their files"))
+    return sorted(set(names.values()))
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a checkpoint's file.
+
+    Raises:
+        CheckpointError: The file is missing, cut short or damaged.
+    """
+    try:
+        found = parse_json(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"it holds a {type(found).__name__}; expected a JSON object")
+    except (OSError, ValueError) as error:
+        raise damaged(file, error) from error
+    return found
 
 
 def _refuse_quantised(section: ModelSection) -> None:

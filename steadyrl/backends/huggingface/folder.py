@@ -28,8 +28,8 @@ READING_ERRORS = (
 _OTHERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel", "ForMaskedLM")
 _LONGEST = 300  # characters of an error of transformers that are shown
 _TOKENIZERS, _VOCABULARIES = ("tokenizer", "vocab", "merges"), {".model", ".tiktoken"}  # how their files are called
-_INDEX = "model.safetensors.index.json"
-_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _INDEX)
+INDEX = "model.safetensors.index.json"
+_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", INDEX)
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 # What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
 _SAID = {
@@ -173,7 +173,7 @@ def check_files(path: str) -> None:
         if folder.suffix == ".gguf" or any(folder.glob("*.gguf")):
             found = "GGUF is not read; expected the folder in Hugging Face layout that the file was made from"
         raise ModelError(f"'{path}' is not a model folder: {found}")
-    if not any((folder / name).is_file() for name in ("model.safetensors", _INDEX)):
+    if not any((folder / name).is_file() for name in ("model.safetensors", INDEX)):
         raise ModelError(f"'{path}' holds no weights: expected model.safetensors (other formats are not read)")
     if not any(file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES for file in folder.iterdir()):
         raise ModelError(f"'{path}' holds no tokenizer: expected tokenizer.json, as it lies beside the model's weights")
@@ -193,16 +193,16 @@ def _check_weights(folder: Path, quantised: bool) -> None:
     """Refuse weights that are not all there; of each file only the table at its beginning is read."""
     names = ["model.safetensors"]
     if not (folder / names[0]).is_file():
-        map_ = json.loads((folder / _INDEX).read_text(encoding="utf-8")).get("weight_map")
+        map_ = json.loads((folder / INDEX).read_text(encoding="utf-8")).get("weight_map")
         if not isinstance(map_, dict) or not map_ or not all(isinstance(name, str) for name in map_.values()):
             raise ModelError(
-                f"'{folder / _INDEX}' has no 'weight_map' from the weights to their files; download it again"
+                f"'{folder / INDEX}' has no 'weight_map' from the weights to their files; download it again"
             )
         names = sorted(set(map_.values()))
     lacking = [name for name in names if not (folder / name).is_file()]
     if lacking:
         raise ModelError(
-            f"'{folder}' lacks {len(lacking)} of the {len(names)} files that {_INDEX} names, such as {lacking[0]}; "
+            f"'{folder}' lacks {len(lacking)} of the {len(names)} files that {INDEX} names, such as {lacking[0]}; "
             "download them too"
         )
     for file in (folder / name for name in names):
