@@ -65,7 +65,13 @@ def open_folder(section: ModelSection) -> tuple[str, Any]:
             )
         if transformers.utils.find_adapter_config_file(path):  # on the hub; transformers would put it into the model
             raise _adapter(section.path)
-    others = [name for name in config.architectures or () if name.endswith(_OTHERS)]
+    names = config.architectures or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelError(
+            f"'{section.path}/config.json' has architectures = {names!r:.40}; expected names of classes, as "
+            '["LlamaForCausalLM"]'
+        )
+    others = [name for name in names if name.endswith(_OTHERS)]
     if others:  # their body would load as a policy's where input and output embeddings are one
         raise ModelError(f"model.path = '{section.path}' is a {others[0]}; expected a causal language model")
     if Path(path).is_dir():

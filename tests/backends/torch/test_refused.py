@@ -126,6 +126,8 @@ def test_weights_that_are_not_numbers_are_refused_as_such(model):
     [
         ({"model_type": "nobodys"}, "this transformers does not know the model_type"),
         ({"architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM; expected a causal language model"),
+        ({"architectures": [5]}, "has architectures = [5]; expected names of classes"),
+        ({"architectures": 5}, "has architectures = 5; expected names of classes"),
         ({"hidden_size": 64}, "its weights have other shapes than config.json says"),
         ({"max_position_embeddings": -1}, "gives positions for -1 tokens"),
         ({"rope_parameters": {"rope_type": "other", "rope_theta": 1e4}}, "transformers looked for 'other'"),
