@@ -37,7 +37,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         if part is not None:
             shutil.rmtree(part, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, SteadyError):
-            raise AccessError(f"cannot write '{folder}': {error}; free some space or choose another folder") from error
+            raise AccessError(
+                f"cannot write '{folder}': {_reason(error)}; free some space or choose another folder"
+            ) from error
         raise
 
 
@@ -59,3 +61,9 @@ def _free_part(folder: Path, place: Path) -> Path:
     if part.exists() and not (part / _MARK).is_file() and (part.is_file() or any(part.iterdir())):
         raise AccessError(f"'{part}' is in the way and was not left by an export; rename it, or give another folder")
     return part
+
+
+def _reason(error: OSError) -> str:
+    """Return what to say of an error; of a copied folder's, which lists every file, the first."""
+    listed = error.args[0] if isinstance(error, shutil.Error) else None
+    return str(listed[0][-1] if isinstance(listed, list) else error)

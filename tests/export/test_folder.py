@@ -1,6 +1,8 @@
 """A folder that is there whole or not at all."""
 
 import errno
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,16 @@ def test_what_ends_the_writing_leaves_nothing(tmp_path, error, raised, message):
         (part / "a").write_text("a")
         raise error
     assert names(tmp_path) == []
+
+
+def test_of_a_folder_that_cannot_be_copied_the_first_file_is_named(tmp_path):
+    (tmp_path / "from").mkdir()
+    for name in "abc":
+        (tmp_path / "from" / name).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(AccessError) as caught, whole_folder(tmp_path / "model") as part:
+        shutil.copytree(tmp_path / "from", part, dirs_exist_ok=True)
+    told = rf"cannot write '{tmp_path}/model': \[Errno 2\] No such file or directory: '\S+/from/[abc]'; free some space"
+    assert re.match(told, str(caught.value))
 
 
 def test_what_a_killed_export_left_goes_with_the_next(tmp_path):
