@@ -236,7 +236,7 @@ def _own_reward(name: str, entry: object) -> float | BaseModel:
     settings = getattr(_reward_plugin(name), "Settings", None)
     own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else RewardSettings
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{where}: got {_shown(own, entry):.40}; expected a finite number, its weight")
+        raise ConfigError(f"{where}: got {_shown(own, entry):.40}; expected a finite number, at most {LARGEST:g}")
     return validate(own, entry, where)
 
 

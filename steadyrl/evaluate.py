@@ -82,8 +82,8 @@ def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
         )
 
 
-def require_metric(records: Sequence[Mapping[str, Any]], metric: str, terms: Sequence[Term]) -> None:
-    """Refuse a metric that no reward gives.
+def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[Term]) -> list[dict[str, Any]]:
+    """Return an evaluation, but refuse a metric that no reward gives.
 
     Args:
         records: What ``evaluate`` returned.
@@ -99,6 +99,7 @@ def require_metric(records: Sequence[Mapping[str, Any]], metric: str, terms: Seq
             f"no reward part is called '{metric}', which held-out problems are to be compared by (the task's metric); "
             f"there are: {', '.join(sorted(known))}"
         )
+    return records
 
 
 def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:

@@ -24,11 +24,12 @@ from steadyrl import config as configs
 from steadyrl.backends.fsdp.plugin import meet
 from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.config import Config
-from steadyrl.errors import ConfigError, RunError
+from steadyrl.errors import ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.preflight.run import finding_lines, preflight, summary_line
 from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
+from steadyrl.tasks.jsonl import checked_text
 from steadyrl.trackers.tracked import require_trackers, tracked
 from steadyrl.train import Session, Watch, open_session, train
 from steadyrl.types import Problem
@@ -111,7 +112,10 @@ def sample(
 
     Raises:
         RunError: The run has no checkpoint yet.
+        DataError: The request is empty, or no valid text.
     """
+    if not checked_text(request, "the request").strip():
+        raise DataError("the request is empty; say what to ask the policy")
     directory = _opened(run)
     settings = configs.resolve(directory.resolved())
     session = open_session(settings)

@@ -101,8 +101,7 @@ def open_session(config: Config) -> Session:
     Raises:
         SteadyError: Something in the config cannot be had.
     """
-    seed = config.run.seed
-    task = plugins.load("task", config.task.name)(config.task.args, seed)
+    task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
     algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
     curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)
     problems, heldout = task.problems("train"), task.problems("heldout")
@@ -113,10 +112,8 @@ def open_session(config: Config) -> Session:
     require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
     evaluation.require_heldout(config, heldout)
-    sampling, heldout = (
-        Sampling(**config.sampling.model_dump()),
-        evaluation.pick_heldout(heldout, config.evaluate.problems),
-    )
+    sampling = Sampling(**config.sampling.model_dump())
+    heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
     train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
     if algorithm.source == "demonstrations":
         require_answers_fit(backend, train_set.problems, task)
@@ -356,8 +353,7 @@ def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) 
     """Evaluate the untrained policy and the model-free rules, unless an earlier attempt did."""
     if state.step == 0 and not run.evaluation_file("before").is_file():
         watch.phase(f"evaluating on {len(session.heldout)} held-out problems before training")
-        records = _evaluate(session)
-        evaluation.require_metric(records, session.task.metric, session.terms)
+        records = evaluation.require_metric(_evaluate(session), session.task.metric, session.terms)
         write_lines(run.evaluation_file("before"), records)
     rules = session.task.baselines()
     if rules and not run.evaluation_file("baselines").is_file():

@@ -21,10 +21,11 @@ def require_room(context: int | None, prompt: int, new: int) -> None:
         ModelError: The two together are more.
     """
     if context is not None and prompt + new > context:
+        left = context - prompt
         raise ModelError(
             f"a prompt of {prompt} tokens and sampling.max_new_tokens = {new} go beyond the {context} tokens that the "
-            "model's positions reach; shorten the prompt or set sampling.max_new_tokens = "
-            f"{max(1, context - prompt)} or less"
+            "model's positions reach; shorten the prompt"
+            + (f" or set sampling.max_new_tokens = {left} or less" if left > 0 else "")
         )
 
 

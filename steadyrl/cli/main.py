@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -15,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from steadyrl.cli.terminal import printable
-from steadyrl.errors import SteadyError
+from steadyrl.errors import ConfigError, SteadyError
 
 _LONGEST_ERROR = 2000  # characters
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)  # what writing to standard output may fail with
@@ -84,6 +85,7 @@ def main() -> None:
     code: str | int | None = 0
     try:
         try:
+            _require_text(sys.argv[1:])
             app()
         except SystemExit as end:
             code = end.code
@@ -96,6 +98,17 @@ def main() -> None:
         code = _refuse(f"the output cannot be written: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what still stands in the buffer
     sys.exit(code)
+
+
+def _require_text(words: Sequence[str]) -> None:
+    """Refuse settings in other bytes than UTF-8; a file may be called so.
+
+    Raises:
+        ConfigError: With the first one.
+    """
+    for word in words:
+        if "=" in word and word.encode(errors="replace").decode() != word and not os.path.lexists(word):
+            raise ConfigError(f"{word!a:.120} is not valid UTF-8; expected section.key=value as text in UTF-8")
 
 
 def _refuse(text: str) -> int:

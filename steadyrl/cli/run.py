@@ -18,6 +18,7 @@ from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
 from steadyrl.cli.terminal import note, printable
 from steadyrl.counting.count import heard_by
+from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch
 
@@ -82,12 +83,14 @@ def train_command(
 def sample_command(
     run: Annotated[Path, typer.Argument(help="a run directory")],
     request: Annotated[str, typer.Argument(help="what to ask the policy")],
-    samples: Annotated[int, typer.Option(min=1, help="how many answers")] = 3,
+    samples: Annotated[int | None, typer.Option(min=1, help="how many answers; 3, or 1 if greedy")] = None,
     greedy: Annotated[bool, typer.Option(help="the likeliest answer instead of samples")] = False,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Ask a run's newest policy, and show what its answers do."""
-    for answer in launch.sample(run, request, samples, greedy, seed):
+    if greedy and samples is not None and samples > 1:
+        raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
+    for answer in launch.sample(run, request, samples or 3, greedy, seed):
         print(printable(answer.text) or "(nothing)")
         for line in answer.shows:
             print(f"    {printable(line)}")

@@ -352,6 +352,23 @@ def test_a_run_without_a_step_has_no_report_and_no_policy(refused, finished):
     assert "has no steps yet" in refused("report", finished)
 
 
+@pytest.mark.parametrize(
+    ("request_", "more", "said"),
+    [
+        ("\udcff\udcfe", (), "the request is not valid Unicode at character 1"),
+        (" ", (), "the request is empty; say what to ask the policy"),
+        ("a", ("--greedy", "--samples", "3"), "--samples is 3, but greedy answers are all the same"),
+    ],
+)
+def test_a_request_that_cannot_be_asked_is_refused(refused, finished, request_, more, said):
+    assert refused("sample", finished, request_, *more).startswith(said)
+
+
+def test_an_override_of_other_bytes_than_utf8_is_refused(refused):
+    said = refused("train", "config.toml", "task.args.prompt=\udcff")
+    assert said == r"'task.args.prompt=\udcff' is not valid UTF-8; expected section.key=value as text in UTF-8"
+
+
 def test_a_reward_that_always_fails_is_named_with_what_it_raised(steadyrl, here):
     (here / "users_broken.py").write_text("def good(problem, rollout):\n    return problem.columns['answer']\n")
     code, _, stderr = steadyrl("train", "config.toml", "rewards.users_broken:good=1")

@@ -13,6 +13,7 @@ Source: the layout is described at https://github.com/beir-cellar/beir/wiki/Load
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from steadyrl.errors import DataError
 from steadyrl.tasks.jsonl import filled_field, held_out_ids, read_lines, read_objects, text_field
 from steadyrl.tasks.search.corpus import Corpus, Request
 from steadyrl.tasks.search.index import Document
+
+log = logging.getLogger(__name__)
 
 HELDOUT_SHARE = 0.2
 _HEADER = ("query-id", "corpus-id", "score")
@@ -51,6 +54,9 @@ def beir_corpus(folder: Path | str, split_seed: int = 0) -> Corpus:
         heldout = _judgements(held_out, queries, document_ids, train)
     else:
         train, heldout = _split(train, training, split_seed)
+    texts = {queries[query] for query in train}
+    if again := sum(queries[query] in texts for query in heldout):
+        log.warning("%d held-out requests of '%s' have the text of one that trains", again, folder)
     return Corpus(folder.resolve().name, documents, _requests(train, queries), _requests(heldout, queries))
 
 

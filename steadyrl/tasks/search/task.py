@@ -228,7 +228,7 @@ def measure(found: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str
 def _corpus(settings: SearchSettings) -> Corpus:
     if settings.corpus == "generated":
         return generated_corpus(seed=settings.corpus_seed)
-    if not Path(settings.corpus).is_dir():
+    if not settings.corpus or not Path(settings.corpus).is_dir():
         raise DataError(
             f"task.args.corpus is '{settings.corpus}', and there is no such folder; expected 'stdlib', 'generated', or "
             "a folder in BEIR format (corpus.jsonl, queries.jsonl, qrels/)"

@@ -11,7 +11,7 @@ STOP_WORDS = frozenset(
     "then there these they this those to two under up use used using was were what when where whether which while "
     "who will with would you your s t".split()
 )
-_WORD = re.compile(r"[^\W_]+")
+_WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f])*")  # combining accents belong to their word
 
 
 def content_words(text: str) -> list[str]:

@@ -107,6 +107,14 @@ def test_a_query_without_a_relevant_document_is_left_out(tmp_path):
     assert [request.id for request in beir_corpus(folder(tmp_path, contents)).train] == ["q1"]
 
 
+def test_held_out_requests_with_the_text_of_one_that_trains_are_counted(tmp_path, caplog):
+    beir_corpus(folder(tmp_path / "a", files()))
+    assert not caplog.text
+    queries = lines({"_id": "q1", "text": "what purrs"}, {"_id": "q2", "text": "what purrs"})
+    beir_corpus(folder(tmp_path / "b", files(**{"queries.jsonl": queries})))
+    assert "1 held-out requests of" in caplog.text and "have the text of one that trains" in caplog.text
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(DataError, match=f"^there is no folder {re.escape(str(tmp_path / 'no'))}; expected one with"):
         beir_corpus(tmp_path / "no")
