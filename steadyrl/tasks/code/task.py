@@ -134,13 +134,13 @@ class CodeTask:
                     verdict = judge(self._sandbox, program(problem.canonical_solution, problem), problem)
                 except JailError as error:
                     raise DataError(f"the tests of '{problem.id}' could not be tried ({error}); try again") from error
-                if verdict.refused and verdict.passed < verdict.total:
-                    refused.append(f"'{problem.id}': {verdict.refused}")
+                if verdict.passed < verdict.total:
+                    refused.append(f"'{problem.id}': {verdict.refused or verdict.note}")
         if refused:
             raise DataError(
-                "tests of task.args.problems cannot be judged without trusting the answer, those of "
-                f"{len(refused)}: {'; '.join(refused[:_REFUSED_SHOWN])}. Have these tests compare plain values, or "
-                "remove the problems"
+                f"the tests of {len(refused)} of task.args.problems cannot be judged from outside the answer, or their "
+                f"own solution does not pass them: {'; '.join(refused[:_REFUSED_SHOWN])}. Have these tests compare "
+                "plain values, or remove the problems"
             )
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:

@@ -51,9 +51,25 @@ def test_what_cannot_be_judged_without_trusting_the_answer_is_refused_with_the_r
     solution, tests, said = REFUSED[shape]
     plain = record(1, "def f(x):\n    return x", ["assert f(1) == 1"])
     path = write(tmp_path / "p.jsonl", [plain, record(7, solution, tests)])
-    with pytest.raises(DataError, match="cannot be judged without trusting the answer, those of 1: 'MBPP/7'") as error:
+    with pytest.raises(DataError, match="tests of 1 of task.args.problems cannot be judged from outside") as error:
         CodeTask(CodeSettings(problems=str(path)))
     assert f"'MBPP/7': they {said}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("solution", "tests"),
+    [
+        ("def f(n):\n    yield from range(n)", ["assert list(f(3)) == [0, 1, 2]"]),
+        ("def f(xs):\n    xs.sort()", ["xs = [2, 1]\nf(xs=xs)\nassert xs == [1, 2]"]),
+        ("def f(x):\n    return x", ["assert (x := f(1)) == 1\nassert x == 1"]),
+    ],
+)
+def test_tests_that_their_own_solution_does_not_pass_are_refused_when_loaded(tmp_path, solution, tests):
+    path = write(
+        tmp_path / "p.jsonl", [record(1, "def g(x):\n    return x", ["assert g(1) == 1"]), record(7, solution, tests)]
+    )
+    with pytest.raises(DataError, match=r"own solution does not pass them: 'MBPP/7': \d of \d asserts do not hold"):
+        CodeTask(CodeSettings(problems=str(path)))
 
 
 def test_a_name_that_nothing_defines_is_refused_with_its_line(tmp_path):
