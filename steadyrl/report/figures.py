@@ -38,6 +38,13 @@ def part_names(*evaluations: Evaluation) -> list[str]:
     return sorted({part for answer in every for part in answer.parts})
 
 
+def means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
+    """Return the mean of the metric, as "metric", and of every part, each over the answers that have it."""
+    parts = sorted({part for answer in answers.values() for part in answer.parts})
+    found = {part: _mean(part_values(answers, part).values()) for part in parts}
+    return {**found, "metric": _mean(metric_values(answers).values())}
+
+
 def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> dict[str, Any]:
     """Compare a measurement on the problems for which both evaluations have it.
 
@@ -89,19 +96,13 @@ def summarise(evidence: Evidence) -> dict[str, Any]:
         **sampled,
         "greedy": compare("greedy", metric_values),
         "parts": parts,
-        "baselines": {name: _means(answers) for name, answers in evidence.baselines.answers.items()},
+        "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
         "health": _health(evidence),
         "unscored": {
             "before": _unscored(before.of("sampled")) if before.answers else None,
             "after": _unscored(after.of("sampled")) if finished else None,
         },
     }
-
-
-def _means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
-    parts = sorted({part for answer in answers.values() for part in answer.parts})
-    means = {part: _mean(part_values(answers, part).values()) for part in parts}
-    return {**means, "metric": _mean(metric_values(answers).values())}
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -25,7 +25,7 @@ from steadyrl.report.answers import form_rows, random_samples
 from steadyrl.report.best import best_figures, best_sentences
 from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.evidence import Evidence, read_evidence
-from steadyrl.report.figures import metric_values, summarise
+from steadyrl.report.figures import means, metric_values, summarise
 from steadyrl.report.settings import settings_rows
 from steadyrl.review.checklist import checklist
 from steadyrl.review.epochs import epoch_table
@@ -225,17 +225,17 @@ def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model beside the baselines, best first: part columns and rows."""
-    found = {*summary["parts"], *(key for means in summary["baselines"].values() for key in means)}
+    """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
+    found = {*summary["parts"], *(key for known in summary["baselines"].values() for key in known)}
     found -= {"metric", summary["metric"]}
     columns = [name for name in FIRST_COLUMNS if name in found] + sorted(found - set(FIRST_COLUMNS))
     rows = []
-    for when in ("before", "after"):
-        if summary[when] is not None:
-            means = {part: values[when] for part, values in summary["parts"].items()}
-            rows.append((f"this model, {when} training", True, summary["n"], {**means, "metric": summary[when]}))
-    for name, means in summary["baselines"].items():
-        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), means))
+    for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
+        answers = evaluation.of("sampled")
+        if scored := metric_values(answers):
+            rows.append((f"this model, {when} training", True, len(scored), means(answers)))
+    for name, known in summary["baselines"].items():
+        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), known))
     rows.sort(key=_by_metric)
     return {
         "columns": columns,
@@ -244,10 +244,10 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
                 "name": name,
                 "ours": ours,
                 "n": n,
-                "metric": means["metric"],
-                "parts": [means.get(c) for c in columns],
+                "metric": known["metric"],
+                "parts": [known.get(c) for c in columns],
             }
-            for name, ours, n, means in rows
+            for name, ours, n, known in rows
         ],
     }
 

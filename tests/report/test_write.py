@@ -160,6 +160,22 @@ def test_the_ranking_is_sorted_by_the_metric_with_the_model_in_it(hostile):
     assert "| answers | n | retrieval | recall | results | parseable |" in page
 
 
+def test_every_row_of_the_ranking_is_a_mean_over_its_own_answers(tmp_path):
+    """A part that few answers have after training hid what most answers had before."""
+    run = make_run(tmp_path / "run")
+    rng = np.random.default_rng(1)
+    for name, values in (("before", [10.0, 20.0, 60.0]), ("after", [40.0, None, None])):
+        found = [answers(rng, 0.5, "a") for _ in values]
+        for answer, size in zip(found, values, strict=True):
+            answer["parts"] = {} if size is None else {"size": size}
+        lines = [{"problem": f"p{i}", "prompt": "", "answers": {"sampled": a}} for i, a in enumerate(found)]
+        write_lines(run.evaluation_file(name), lines)
+    write_report(run.path)
+    page = text_of(run, "report.md")
+    sizes = dict(re.findall(r"^\| \*\*this model, (\w+) .*\| ([^|]+) \|$", page, re.MULTILINE))
+    assert {name: float(value) for name, value in sizes.items()} == {"before": 30.0, "after": 40.0}
+
+
 def test_settings_that_differ_and_how_to_repeat_the_run_are_listed(hostile):
     page = text_of(hostile, "report.md")
     assert "| update.learning_rate | 0.0001 | 0.0003 |" in page
