@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "algorithm": config.algorithm.name,
         "model": config.model.path,
         "seed": config.run.seed,
-        "command": " ".join(["steadyrl", *sys.argv[1:]]),
+        "command": shlex.join(["steadyrl", *sys.argv[1:]]),
         "commit": _commit(),
         "python": platform.python_version(),
         "packages": _packages(),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from decimal import Decimal
 import pytest
 
 import steadyrl
-from steadyrl import config
+from steadyrl import config, record
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.launch import digest, run, sample
 from steadyrl.rundir import RunDir
@@ -50,6 +51,13 @@ def test_a_program_trains_reads_what_came_of_it_and_samples(settings):
     answers = steadyrl.sample(found, "say 9", samples=2)
     assert [answer.text for answer in answers] == [answer.text for answer in sample(found.path, "say 9", samples=2)]
     assert len(sample(found, "say 9", greedy=True)) == 1
+
+
+def test_the_recorded_command_is_one_that_a_shell_reads_as_it_was_given(settings, monkeypatch):
+    words = ["train", "a config.toml", 'task.args.prompt="<b> {request} | $HOME\\n"', "run.steps=3"]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/steadyrl", *words])
+    command = record.begin(config.resolve(settings), "").info()["command"]
+    assert shlex.split(command) == ["steadyrl", *words]
 
 
 def test_a_file_a_mapping_and_a_config_give_the_same_run(settings, tmp_path):
