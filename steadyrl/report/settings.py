@@ -9,15 +9,16 @@ from typing import Any
 from steadyrl.config import Config, dump
 
 NOT_SET = "not set"
+OWN = tuple(f"{section}.args." for section in ("task", "algorithm", "curriculum", "backend", "sampler"))
 
 
 def settings_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults, and those of task, algorithm and curriculum in full.
+    """Return the settings that differ from the defaults, and in full those that a part defines for itself (``OWN``).
 
     Only these parts know their defaults, and a report does not load them.
     """
     used, defaults = dict(_flat(settings)), dict(_flat(dump(Config())))
-    own = {key for key in used if key.startswith(("task.args.", "algorithm.args.", "curriculum.args."))}
+    own = {key for key in used if key.startswith(OWN)}
     changed = [key for key in {**used, **defaults} if key not in own and used.get(key) != defaults.get(key)]
     return {
         "changed": [(key, used.get(key, NOT_SET), defaults.get(key, NOT_SET)) for key in changed] if used else [],

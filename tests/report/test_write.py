@@ -186,6 +186,19 @@ def test_settings_that_differ_and_how_to_repeat_the_run_are_listed(hostile):
     assert "- seed: 7\n" in page
 
 
+@pytest.mark.parametrize(("section", "name"), [("backend", "weights"), ("sampler", "timeout_s")])
+def test_settings_that_a_part_has_of_its_own_are_not_listed_as_different(tmp_path, section, name):
+    """Nobody had set backend.args.weights, and it stood there with the default "not set"."""
+    run = make_run(tmp_path / "run")
+    settings = run.resolved()
+    settings[section]["args"] = {name: 7}
+    write_json(run.resolved_file, settings)
+    write_report(run.path)
+    different, own = text_of(run, "report.md").split("These are all settings")
+    assert f"{section}.args" not in different
+    assert f"| {section}.args.{name} | 7 |\n" in own
+
+
 def test_a_nan_in_training_is_pointed_out(hostile):
     assert "non_finite: grad_norm is not finite at step 30" in text_of(hostile, "report.md")
 
