@@ -118,7 +118,7 @@ def _unscored(answers: Mapping[str, Answer]) -> int:
 def _health(evidence: Evidence) -> dict[str, Any]:
     entropy = series(evidence.metrics, "entropy")
     entropy = entropy[np.isfinite(entropy)]
-    start, end = _mean(entropy[:ENTROPY_START_STEPS]), _mean(entropy[-ENTROPY_END_STEPS:])
+    start, end = _ends(entropy)
     return {
         "parseable": _mean(part_values(evidence.after.of("sampled"), "parseable").values()),
         "entropy_start": start,
@@ -129,6 +129,14 @@ def _health(evidence: Evidence) -> dict[str, Any]:
         "unscored": _mean(series(evidence.metrics, "reward/unscored")),
         "non_finite_steps": sum(_has_non_finite(record) for record in evidence.metrics),
     }
+
+
+def _ends(entropy: np.ndarray) -> tuple[float | None, float | None]:
+    """Return the means of the first and of the last steps, which share none; None for fewer than two steps."""
+    first = min(ENTROPY_START_STEPS, len(entropy) // 2)
+    if first == 0:
+        return None, None
+    return _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:])
 
 
 def _kl_health(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

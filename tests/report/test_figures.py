@@ -186,6 +186,26 @@ def test_health_figures_of_a_hand_computed_run(run):
     assert (health["steps"], health["unscored"], health["parseable"]) == (17, 0.25, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("entropies", "start", "end"),
+    [
+        ([], None, None),
+        ([0.5], None, None),
+        ([0.5, 0.25], 0.5, 0.25),
+        ([0.5, math.nan, 0.25], 0.5, 0.25),
+        ([0.5, 0.375, 0.125], 0.5, 0.25),
+        ([4.0, 3.0, 2.0, *[1.5] * 9], 3.0, 1.5),
+    ],
+)
+def test_the_entropy_of_a_short_run_starts_and_ends_on_different_steps(run, entropies, start, end):
+    """Of three steps both were the mean of all, so that a fall from 0.52 to 0.18 was printed as none."""
+    for step, entropy in enumerate(entropies):
+        append_line(run.metrics_file, {"step": step, "attempt": 1, "entropy": entropy})
+    health = evaluate(run)["health"]
+    assert (health["entropy_start"], health["entropy_end"]) == (start, end)
+    assert health["entropy_ratio"] == (None if start is None else end / start)
+
+
 # reading
 
 
