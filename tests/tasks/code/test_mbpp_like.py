@@ -51,7 +51,7 @@ def test_what_cannot_be_judged_without_trusting_the_answer_is_refused_with_the_r
     solution, tests, said = REFUSED[shape]
     plain = record(1, "def f(x):\n    return x", ["assert f(1) == 1"])
     path = write(tmp_path / "p.jsonl", [plain, record(7, solution, tests)])
-    with pytest.raises(DataError, match="tests of 1 of task.args.problems cannot be judged from outside") as error:
+    with pytest.raises(DataError, match=r"tests of 1 of task.args.problems cannot be judged from outside") as error:
         CodeTask(CodeSettings(problems=str(path)))
     assert f"'MBPP/7': they {said}" in str(error.value)
 
@@ -79,6 +79,13 @@ def test_a_name_that_nothing_defines_is_refused_with_its_line(tmp_path):
     ]
     with pytest.raises(DataError, match="line 2: the tests use 'limit', which neither they nor the solution define"):
         load_problems(write(tmp_path / "p.jsonl", lines))
+
+
+def test_an_answer_cannot_end_the_loops_of_the_tests(sandbox, tmp_path):
+    tests = ["assert all(map(lambda p: f(p[0]) == p[1], [(1, 2), (2, 4)]))"]
+    [problem] = load_problems(write(tmp_path / "p.jsonl", [record(1, "def f(x):\n    return 2 * x", tests)]))
+    assert judge(sandbox, program("def f(x):\n    return 2 * x", problem), problem).passed == 1
+    assert judge(sandbox, program("def f(x):\n    raise StopIteration", problem), problem).passed == 0
 
 
 def test_objects_that_equal_everything_do_not_pass_tests_that_use_them(sandbox, tmp_path):
