@@ -247,10 +247,9 @@ def _reward_plugin(name: str) -> Any:
 
 def _plugin_problems(config: Config) -> list[str]:
     """Return what plug-ins find wrong with the config as a whole, each by its own ``check(config, settings)``."""
-    engine = config.sampler.engine
-    parts = [(plugins.load("sampler", engine), config.sampler.args)] if engine != "own" else []
-    if isinstance(config.backend.args, BaseModel):
-        parts.append((plugins.load("backend", config.backend.name), config.backend.args))
+    named = [("sampler", config.sampler.engine), ("backend", config.backend.name), ("algorithm", config.algorithm.name)]
+    own = [(kind, name, getattr(config, kind).args) for kind, name in named]
+    parts = [(plugins.load(kind, name), args) for kind, name, args in own if isinstance(args, BaseModel)]
     parts += [(_reward_plugin(n), entry) for n, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
     checks = [(getattr(plugin, "check", None), settings) for plugin, settings in parts]
     return [problem for check, settings in checks if check for problem in check(config, settings)]

@@ -10,6 +10,7 @@ from pydantic import Field
 from steadyrl import losses
 from steadyrl.algorithms.natural import Region, natural_step
 from steadyrl.algorithms.rloo import prepare
+from steadyrl.config import Config
 from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
@@ -33,6 +34,16 @@ class Settings(Section):
     kl_coef: float = Field(
         0.0, ge=0, description="Penalty in the reward per nat of KL to the reference. 0 needs no reference."
     )
+
+
+def check(config: Config, settings: Settings) -> list[str]:
+    """Return what is wrong with a config: the autopilot controls the learning rate, which moves nothing here."""
+    if config.autopilot.mode == "off":
+        return []
+    return [
+        f"autopilot.mode is '{config.autopilot.mode}', but update.learning_rate has no effect with algorithm.name = "
+        f"'{config.algorithm.name}', where algorithm.args.max_kl says how far a step goes; set autopilot.mode to 'off'"
+    ]
 
 
 def build(settings: Settings) -> Algorithm:

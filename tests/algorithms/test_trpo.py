@@ -111,6 +111,18 @@ def test_trpo_learns_the_toy_task_and_goes_on_as_if_never_stopped(toy, whole_and
     assert [r["reward/mean"] for r in whole.metrics()] == [r["reward/mean"] for r in broken.metrics()]
 
 
+@pytest.mark.parametrize("mode", ["advise", "act"])
+def test_an_autopilot_of_a_rate_that_moves_nothing_is_refused(mode):
+    data = {"rewards": {"length": 1.0}, "algorithm": {"name": "trpo"}}
+    assert config.resolve(data).autopilot.mode == "off"
+    with pytest.raises(ConfigError) as caught:
+        config.resolve(data, [f"autopilot.mode={mode}"])
+    assert str(caught.value) == (
+        f"autopilot.mode is '{mode}', but update.learning_rate has no effect with algorithm.name = 'trpo', where "
+        "algorithm.args.max_kl says how far a step goes; set autopilot.mode to 'off'"
+    )
+
+
 class NoGradients:
     """A backend that keeps its gradients to itself."""
 
