@@ -65,6 +65,7 @@ class PilotState:
         steps_inside: Steps in a row whose KL was in the band.
         steps_outside: Steps in a row whose KL was outside the band, for advice; negative where it was above the band.
         reported_scale: The scale that the last line about the learning rate ended with.
+        reported_coef: The KL coefficient that the last line about it ended with; None before the first.
         steps_taken_back: Steps of the search that were taken back.
         rollbacks: Other returns to an earlier checkpoint.
         agreement: Mean cosine of the last steps' gradients with those before them; None before the first.
@@ -83,6 +84,7 @@ class PilotState:
     steps_inside: int = 0
     steps_outside: int = 0
     reported_scale: float = 1.0
+    reported_coef: float | None = None
     steps_taken_back: int = 0
     rollbacks: int = 0
     agreement: float | None = None

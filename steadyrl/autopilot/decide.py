@@ -13,7 +13,7 @@ from typing import Any
 from steadyrl.autopilot.action import Action, Context, action_line
 from steadyrl.autopilot.advise import advise
 from steadyrl.autopilot.band import observe
-from steadyrl.autopilot.knobs import Adjustment, adjust, choose, read_knob, set_knob
+from steadyrl.autopilot.knobs import KL_COEF, Adjustment, adjust, choose, read_knob, set_knob
 from steadyrl.autopilot.rate import hold_kl_ref, hold_rate, may_roll_back, take_step_back
 from steadyrl.checkpoint import LastMove, PilotState
 from steadyrl.config import dump
@@ -42,7 +42,13 @@ def decide(
     if back is not None:
         return back
     action = hold_kl_ref(hold_rate(observe(pilot, record, findings), record, context), record, context)
-    return action if findings is None else _answer_findings(action, findings, context)
+    return _remember_coefficient(action if findings is None else _answer_findings(action, findings, context))
+
+
+def _remember_coefficient(action: Action) -> Action:
+    """Keep the KL coefficient that the last line about it ends with, whatever changed it: the next one begins there."""
+    said = [line["after"] for line in action.lines if line["knob"] == KL_COEF]
+    return replace(action, pilot=replace(action.pilot, reported_coef=said[-1])) if said else action
 
 
 def _answer_findings(action: Action, findings: Sequence[Finding], context: Context) -> Action:

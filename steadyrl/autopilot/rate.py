@@ -27,6 +27,7 @@ SEARCH_STEPS, INSIDE = 20, 3  # the search for a rate ends after 20 steps, or af
 TAKEN_BACK_AT_MOST = 6  # steps during the search; each time the rate is divided by up to 10
 SCHEDULED = 0.5  # share of the rate from which on the schedule decides, and the rate is kept in its band alone
 WORTH_SAYING = 1.5  # factor since the last line about the rate; smaller changes are in the metrics only
+COEF_WORTH_SAYING = 2.0  # likewise since the last line about the KL coefficient
 
 
 def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action | None:
@@ -102,9 +103,10 @@ def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> 
     after = coefficient_after(coef, measured, target, start)
     pilot, numbers = set_knob(action.pilot, context.numbers, KL_COEF, after)
     lines = action.lines
-    if int(math.log2(after / start)) != int(math.log2(coef / start)):  # a line per doubling or halving
+    said = start if pilot.reported_coef is None else pilot.reported_coef
+    if abs(math.log(after / said)) >= math.log(COEF_WORTH_SAYING):
         evidence = [f"KL to the reference is {measured:.3g} nats/sequence, its target {target:g}"]
-        lines += (action_line(context, "kl_coef", KL_COEF, coef, after, "KL to the reference", evidence),)
+        lines += (action_line(context, "kl_coef", KL_COEF, said, after, "KL to the reference", evidence),)
     return Action(pilot, numbers, lines)
 
 

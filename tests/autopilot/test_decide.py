@@ -226,6 +226,42 @@ def test_a_move_that_failed_for_a_cause_gives_way_to_the_next_in_the_table():
     assert knobs == [RATE_MULTIPLIER, "update.epochs"]
 
 
+def coefficient_lines(kls, findings=None):
+    """Return the lines about the KL coefficient of steps with these KLs to the reference, and the coefficients."""
+    settings, numbers = resolved(*WITH_TARGET), {"kl_coef": 0.05}
+    pilot, lines, coefs = PilotState(), [], []
+    for step, kl in enumerate(kls, start=1):
+        record = {"learning_rate": 0.01, KL_STEP: None, "kl_ref_exact_seq": kl}
+        action = decide(pilot, record, findings if step == 1 else None, Context(settings, step, numbers))
+        pilot, numbers = action.pilot, {**numbers, **action.numbers}
+        lines += [line for line in action.lines if line["knob"] == KL_COEF]
+        coefs.append(numbers["kl_coef"])
+    return lines, coefs
+
+
+@pytest.mark.parametrize(("kl", "factor"), [(20.0, COEF_STEP), (0.02, 1 / COEF_STEP)])
+def test_every_doubling_and_halving_of_the_coefficient_is_a_line_that_begins_where_the_last_ended(kl, factor):
+    lines, coefs = coefficient_lines([kl] * 9)
+    assert coefs[-1] == pytest.approx(0.05 * factor**9)
+    ends = [0.05 * factor**4, 0.05 * factor**8]  # 1.25 ** 4 is the first power above 2
+    assert [line["before"] for line in lines] == pytest.approx([0.05, ends[0]])
+    assert [line["after"] for line in lines] == pytest.approx(ends)
+
+
+def test_a_coefficient_that_goes_back_and_forth_is_said_once_it_has_halved_again():
+    lines, _ = coefficient_lines([20.0] * 4 + [0.02] * 4 + [20.0, 0.02] * 4)
+    assert [(line["before"], line["after"]) for line in lines] == [
+        (pytest.approx(0.05), pytest.approx(0.05 * COEF_STEP**4)),
+        (pytest.approx(0.05 * COEF_STEP**4), pytest.approx(0.05)),
+    ]
+
+
+def test_a_line_about_the_coefficient_begins_where_a_move_for_a_finding_left_it():
+    lines, _ = coefficient_lines([2.0] + [20.0] * 4, [finding("kl_runaway", "controller_slow")])
+    assert [line["kind"] for line in lines] == ["move", "kl_coef"]
+    assert lines[1]["before"] == lines[0]["after"] == pytest.approx(0.05 * 1.5)
+
+
 def test_what_a_move_for_a_critical_finding_sets_survives_the_return_to_the_checkpoint():
     """The coefficient that the target moved at this step belongs to the step, and the move to the autopilot."""
     settings, numbers = resolved(*WITH_TARGET), {"kl_coef": 0.05}

@@ -108,6 +108,20 @@ def test_a_stopped_and_resumed_run_equals_an_unbroken_one(toy, tmp_path, rate, s
     assert run.actions() == unbroken.actions() != []
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "rloo"])  # the coefficient is a number of the one, a setting of the other
+def test_a_resumed_run_says_the_same_of_its_coefficient_as_an_unbroken_one(toy, tmp_path, algorithm):
+    target = ("algorithm.args.kl_coef=0.01", "autopilot.kl_ref_target=9.0", f"algorithm.name={algorithm}")
+    settings = (*LONG, ACT, *target, "run.steps=14")
+    unbroken, run, seen = RunDir(tmp_path / "unbroken"), RunDir(tmp_path / "stopped"), []
+    train(toy(*settings), unbroken)
+    assert train(toy(*settings), run, watch=Watch(step=seen.append, stop=lambda: len(seen) == 6)) == "interrupted"
+    train(toy(*settings), run, attempt=1)
+    assert run.actions() == unbroken.actions()
+    lines = [line for line in run.actions() if line["kind"] == "kl_coef"]
+    assert len(lines) > 1 and lines[0]["before"] == 0.01
+    assert [line["before"] for line in lines[1:]] == [line["after"] for line in lines[:-1]]
+
+
 def test_a_killed_run_repeats_its_decisions_from_its_last_checkpoint(toy, tmp_path):
     class Killed(Exception):
         pass
