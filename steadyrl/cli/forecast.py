@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from steadyrl.cli.terminal import note
 from steadyrl.rundir import RunDir
 from steadyrl.studies.forecast import NOMINAL, finished_beside, forecast_run, score_name, widths_on
 
@@ -21,7 +22,7 @@ def forecast_command(
 ) -> None:
     """Forecast the last score of a run from its curve. It abstains where its intervals have not held so far."""
     directory = RunDir.open(run)
-    others = [RunDir.open(path) for path in history] if history else finished_beside(directory)
+    others = [RunDir.open(path) for path in history] if history else finished_beside(directory, note)
     name = metric or score_name(directory)
     told = forecast_run(directory, widths_on(others, directory, name), name)
     if told.tried:

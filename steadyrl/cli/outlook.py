@@ -15,7 +15,8 @@ class Outlook:
 
     Args:
         say: Takes the forecast as a line.
-        note: Takes the reason if the runs beside this one cannot be read; the forecast is then given up.
+        note: Takes a line for each run beside this one that cannot be read and is left out, and the reason where the
+            forecast is given up.
     """
 
     def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:
@@ -34,7 +35,7 @@ class Outlook:
         try:
             name = score_name(self._run)
             if self._widths is None:
-                self._widths = widths_on(finished_beside(self._run), self._run, name)
+                self._widths = widths_on(finished_beside(self._run, self._note), self._run, name)
             told = forecast_run(self._run, self._widths, name)
         except SteadyError as error:
             self._note(f"no forecast: {error}")

@@ -11,13 +11,14 @@ coverage. Where too few runs are known, or the coverage is below 70 %, there is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from steadyrl.errors import RunError
 from steadyrl.rundir import RunDir
 from steadyrl.studies.measure import curve, heldout_mean
 
@@ -196,11 +197,24 @@ def blocks(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.array([steps[part].mean() for part in parts]), np.array([values[part].mean() for part in parts])
 
 
-def finished_beside(run: RunDir) -> list[RunDir]:
-    """Return the finished runs in the folder of a run, itself left out."""
+def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
+    """Return the finished runs in the folder of a run, itself left out.
+
+    Args:
+        run: The run.
+        note: Takes a line for each run that is left out because its run.json is damaged.
+    """
     places = [Path(file).parent for file in sorted(run.path.resolve().parent.glob("*/run.json"))]
-    found = [RunDir(place) for place in places if place != run.path.resolve()]
-    return [other for other in found if other.status == "finished"]
+    found = []
+    for other in [RunDir(place) for place in places if place != run.path.resolve()]:
+        try:
+            finished = other.status == "finished"
+        except RunError as error:
+            note(f"left out of the forecast: {error}")
+            continue
+        if finished:
+            found.append(other)
+    return found
 
 
 def _alike(run: RunDir, other: RunDir) -> bool:

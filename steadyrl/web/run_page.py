@@ -53,8 +53,9 @@ def forecast_of(run: RunDir) -> str:
         name = score_name(run)
         if len(points(run, name)[0]) < LEAST_POINTS:
             return ""
-        told = forecast_run(run, _widths(run.path, name, tuple(other.path for other in finished_beside(run))), name)
-    except RunError:  # of one of the runs; its own page says so
+        others = finished_beside(run, note=lambda line: None)  # a damaged run's own page says so
+        told = forecast_run(run, _widths(run.path, name, tuple(other.path for other in others)), name)
+    except RunError:  # its page says so
         return ""
     return str(told.forecast or "")
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from steadyrl.cli.main import app
 from steadyrl.cli.outlook import Outlook
+from steadyrl.errors import RunError
 from steadyrl.rundir import RunDir, append_line, write_json
 from steadyrl.studies.forecast import (
     Forecast,
@@ -80,7 +81,7 @@ def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_pat
     for seed in range(12):
         made(tmp_path, f"old-{seed}", rising(seed, 20))
     made(tmp_path, "unfinished", rising(50, 20), status="interrupted")
-    others = finished_beside(run)
+    others = finished_beside(run, pytest.fail)
     assert len(others) == 12
     told = told_of(run, others)
     assert told.tried == 12 and told.covered >= 9
@@ -92,7 +93,7 @@ def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_pat
 def test_runs_that_never_followed_such_a_curve_make_it_silent(tmp_path):
     for seed in range(10):  # each jumps after its middle, by another amount
         made(tmp_path, f"old-{seed}", [*rising(seed, 10), *(3.0**seed + x for x in rising(seed, 10))])
-    told = told_of(made(tmp_path / "b", "now", rising(1, 10)), finished_beside(RunDir(tmp_path / "none")))
+    told = told_of(made(tmp_path / "b", "now", rising(1, 10)), finished_beside(RunDir(tmp_path / "none"), pytest.fail))
     assert told.forecast is not None or "only" in told.why
     assert told.forecast is None or told.forecast.high - told.forecast.low > 100
 
@@ -125,17 +126,33 @@ def test_a_run_shows_its_forecast_after_each_evaluation(tmp_path):
     assert all(line.startswith("heldout/m: ") and "at the last step" in line for line in said)
 
 
-def test_a_damaged_run_beside_it_ends_the_forecast_and_not_the_run(tmp_path):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "run.json").write_text("{")
+def test_a_damaged_run_beside_it_is_left_out_with_a_note_unless_it_is_named(tmp_path):
+    for seed in range(9):
+        made(tmp_path, f"old-{seed}", rising(seed, 20))
+    made(tmp_path, "now", rising(99, 10), status="running")
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "run.json").write_text('{"status": "fin')
+    result = CliRunner().invoke(app, ["forecast", str(tmp_path / "now")])
+    assert result.exit_code == 0 and "of 9 finished runs" in result.stdout and "at the last step" in result.stdout
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"left out of the forecast: cannot read '{tmp_path / 'torn' / 'run.json'}'")
+    named = CliRunner().invoke(app, ["forecast", str(tmp_path / "now"), "--history", str(tmp_path / "torn")])
+    assert isinstance(named.exception, RunError) and "torn" in str(named.exception)
+
+
+def test_a_damaged_run_beside_it_costs_the_display_a_note_and_its_own_damage_the_forecast(tmp_path):
+    for seed in range(9):
+        made(tmp_path, f"old-{seed}", rising(seed, 20))
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "run.json").write_text("{")
     said, noted = [], []
     outlook = Outlook(said.append, noted.append)
     outlook.opened(made(tmp_path, "now", rising(99, 10), status="running"))
     outlook.look({"step": 19, "heldout/m": 0.9})
     outlook.look({"step": 21, "heldout/m": 0.9})
-    assert not said and len(noted) == 1 and noted[0].startswith("no forecast: ")
+    assert len(said) == 2 and len(noted) == 1 and noted[0].startswith("left out of the forecast: ")
     run = made(tmp_path / "own", "now", [0.1], status="running")
     outlook.opened(run)
     run.info_file.write_text("{")  # its own is damaged
     outlook.look({"step": 1, "heldout/m": 0.9})
-    assert len(noted) == 2
+    assert len(noted) == 2 and noted[1].startswith("no forecast: ")

@@ -63,6 +63,7 @@ def test_a_running_run_shows_the_forecast_of_its_score_where_its_intervals_have_
     assert "forecast of it" not in ask(app, "/run/now").text  # no run is known that its intervals could have held on
     for i in range(1, 11):
         scored("old" * i, 20, "finished")
+    make_run(tmp_path / "torn", steps=0).info_file.write_text("{")  # left out
     for page in ("/run/now", "/run/now/live"):
         text = ask(app, page).text
         assert "forecast of it" in text and "at the last step; going on is worth it" in text
