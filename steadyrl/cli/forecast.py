@@ -9,7 +9,7 @@ import typer
 
 from steadyrl.cli.terminal import note
 from steadyrl.rundir import RunDir
-from steadyrl.studies.forecast import NOMINAL, finished_beside, forecast_run, score_name, widths_on
+from steadyrl.studies.forecast import NOMINAL, finished_beside, forecast_run, require_values, score_name, widths_on
 
 
 def forecast_command(
@@ -24,6 +24,7 @@ def forecast_command(
     directory = RunDir.open(run)
     others = [RunDir.open(path) for path in history] if history else finished_beside(directory, note)
     name = metric or score_name(directory)
+    require_values(directory, name)
     told = forecast_run(directory, widths_on(others, directory, name), name)
     if told.tried:
         print(f"intervals of {100 * NOMINAL:.0f} % held the end of {told.covered} of {told.tried} finished runs")

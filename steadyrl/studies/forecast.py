@@ -10,15 +10,18 @@ coverage. Where too few runs are known, or the coverage is below 70 %, there is 
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from steadyrl.errors import RunError
+from steadyrl.errors import ConfigError, RunError
+from steadyrl.metrics import describe
 from steadyrl.rundir import RunDir
 from steadyrl.studies.measure import curve, heldout_mean
 
@@ -107,6 +110,25 @@ def saturating(
 def score_name(run: RunDir) -> str:
     """Return the metric of a run's held-out score."""
     return f"heldout/{run.info().get('metric') or 'reward'}"
+
+
+def require_values(run: RunDir, metric: str) -> None:
+    """Refuse a metric that a run has no value of, unless its values may still come.
+
+    Raises:
+        ConfigError: With the names of the metrics like it.
+    """
+    records, entry = run.metrics(), describe(metric)
+    may_come = run.status != "finished" and entry is not None and (entry.name == metric or "/" in metric)
+    if not records or may_come or metric == score_name(run) or _has_values(records, metric):
+        return
+    names = {name for record in records for name in record if describe(name)}
+    known = sorted(name for name in names if _has_values(records, name))
+    close = difflib.get_close_matches(metric, known, n=5, cutoff=0.0)
+    raise ConfigError(
+        f"'{run.path}' has no value of a metric '{metric:.120}'; expected one of its metrics.jsonl, the nearest are: "
+        f"{', '.join(close) or 'none'}"
+    )
 
 
 def widths_on(others: Sequence[RunDir], run: RunDir, metric: str) -> list[float]:
@@ -215,6 +237,10 @@ def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
         if finished:
             found.append(other)
     return found
+
+
+def _has_values(records: Sequence[Mapping[str, Any]], metric: str) -> bool:
+    return bool(np.isfinite(curve(records, metric)).any())
 
 
 def _alike(run: RunDir, other: RunDir) -> bool:

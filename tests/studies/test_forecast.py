@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from steadyrl.cli.main import app
 from steadyrl.cli.outlook import Outlook
-from steadyrl.errors import RunError
+from steadyrl.errors import ConfigError, RunError
 from steadyrl.rundir import RunDir, append_line, write_json
 from steadyrl.studies.forecast import (
     Forecast,
@@ -16,6 +16,7 @@ from steadyrl.studies.forecast import (
     finished_beside,
     forecast_run,
     needed_width,
+    require_values,
     saturating,
     widened,
     widths_on,
@@ -108,6 +109,28 @@ def test_the_command_says_what_it_was_tried_on(tmp_path):
     assert "going on is worth it" in result.output
     other = CliRunner().invoke(app, ["forecast", str(tmp_path / "now"), "--metric", "reward/mean"])
     assert "no forecast of reward/mean: 0 values" in other.output
+
+
+@pytest.mark.parametrize("status", ["running", "finished"])
+@pytest.mark.parametrize("metric", ["nope", "reward", "heldout", "nope/x"])
+def test_a_metric_that_the_run_does_not_have_is_refused_with_the_names_like_it(tmp_path, status, metric):
+    run = made(tmp_path, "now", rising(1, 10), status=status)
+    append_line(run.metrics_file, {"step": 20, "attempt": 0, "heldout/m": 1.0, "reward/mean": 0.5})
+    result = CliRunner().invoke(app, ["forecast", str(run.path), "--metric", metric])
+    assert isinstance(result.exception, ConfigError) and not result.stdout
+    assert str(result.exception).startswith(f"'{run.path}' has no value of a metric '{metric}'; expected one of its ")
+    assert "reward/mean" in str(result.exception) and "\n" not in str(result.exception)
+
+
+def test_a_metric_whose_values_may_still_come_is_waited_for(tmp_path):
+    began = made(tmp_path, "began", [], status="running")
+    running = made(tmp_path, "running", rising(1, 3), status="running")
+    ended = made(tmp_path, "ended", rising(1, 10))
+    for run, metric in ((began, "reward"), (running, "entropy"), (running, "heldout/other"), (running, "reward/mean")):
+        require_values(run, metric)
+    require_values(ended, "heldout/m")
+    with pytest.raises(ConfigError, match="no value of a metric 'entropy'"):
+        require_values(ended, "entropy")  # none will come
 
 
 def test_a_run_shows_its_forecast_after_each_evaluation(tmp_path):
