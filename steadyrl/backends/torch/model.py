@@ -80,8 +80,13 @@ def load_model(
 
 
 def add_lora(model: Any, section: ModelSection) -> Any:
-    """Wrap a model in a fresh LoRA adapter; its second matrix starts at zero, so that policy equals reference."""
-    peft = require("peft")
+    """Wrap a model in a fresh LoRA adapter; its second matrix starts at zero, so that policy equals reference.
+
+    Raises:
+        ConfigError: The adapter cannot be put on one of its targets, or could not be merged into it.
+    """
+    peft, modules = require("peft"), dict(model.named_modules())
+    table = model.get_input_embeddings().weight
     targets: str | list[str] = section.lora_targets
     if targets != "all-linear":
         targets = [name.strip() for name in section.lora_targets.split(",")]
@@ -94,9 +99,17 @@ def add_lora(model: Any, section: ModelSection) -> Any:
             warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
             # peft reads a property that transformers has renamed.
             warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated", FutureWarning)
-            return peft.get_peft_model(model, config).eval()
+            warnings.filterwarnings("ignore", "Model has .tie_word_embeddings=True.", UserWarning)  # refused below
+            adapted = peft.get_peft_model(model, config).eval()
     except ValueError as error:
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
+    for name in adapted.base_model.targeted_module_names:
+        if isinstance(modules[name], nn.Embedding) or getattr(modules[name], "weight", None) is table:
+            raise ConfigError(
+                f"model.lora_targets = '{section.lora_targets}': '{name}' is an embedding or shares its weights with "
+                "one; expected linear layers with weights of their own; leave it out, or set 'all-linear'"
+            )
+    return adapted
 
 
 def split_head(model: Any) -> Parts:

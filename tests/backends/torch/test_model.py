@@ -156,6 +156,28 @@ def test_an_adapter_for_modules_that_do_not_exist_is_refused(tiny_models):
         loaded(tiny_models["llama"], lora_rank=2, lora_targets="nowhere")
 
 
+@pytest.mark.parametrize(
+    ("family", "targets", "refused"),
+    [
+        ("llama", "q_proj,embed_tokens", "model.embed_tokens"),
+        ("llama", "lm_head", "lm_head"),
+        ("gpt2", "lm_head", "lm_head"),
+        ("gpt2", "wpe", "transformer.wpe"),
+        ("qwen2", "embed_tokens", "model.embed_tokens"),
+    ],
+)
+def test_an_adapter_on_an_embedding_or_a_head_that_is_one_is_refused(tiny_models, family, targets, refused):
+    """Merged into weights that two layers share, it would change both, and training changed one."""
+    with pytest.raises(ConfigError, match=f"lora_targets = '{targets}': '{refused}' is an embedding or shares"):
+        loaded(tiny_models[family], lora_rank=2, lora_targets=targets)
+
+
+def test_an_adapter_on_a_head_with_weights_of_its_own_is_trained(tiny_models):
+    model, _ = loaded(tiny_models["qwen2"], lora_rank=2, lora_targets="lm_head")
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert len(trained) == 2 and all("lm_head.lora_" in name for name in trained)
+
+
 def test_a_model_that_changes_its_logits_after_the_output_layer_is_refused():
     settings = transformers.Gemma2Config(
         vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
