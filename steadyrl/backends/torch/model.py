@@ -83,7 +83,7 @@ def add_lora(model: Any, section: ModelSection) -> Any:
     """Wrap a model in a fresh LoRA adapter; its second matrix starts at zero, so that policy equals reference.
 
     Raises:
-        ConfigError: The adapter cannot be put on one of its targets, or could not be merged into it.
+        ConfigError: A target is none of the model's, or the adapter cannot be put on it or could not be merged into it.
     """
     peft, modules = require("peft"), dict(model.named_modules())
     table = model.get_input_embeddings().weight
@@ -103,13 +103,36 @@ def add_lora(model: Any, section: ModelSection) -> Any:
             adapted = peft.get_peft_model(model, config).eval()
     except ValueError as error:
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
-    for name in adapted.base_model.targeted_module_names:
+    names = adapted.base_model.targeted_module_names
+    if unknown := _passed_over(adapted.peft_config["default"], targets, names):
+        raise ConfigError(
+            f"model.lora_targets = '{section.lora_targets}': the model has no module '{unknown[0]}'; expected "
+            f"'all-linear', or some of {', '.join(_linear_names(modules, table))}"
+        )
+    for name in names:
         if isinstance(modules[name], nn.Embedding) or getattr(modules[name], "weight", None) is table:
             raise ConfigError(
                 f"model.lora_targets = '{section.lora_targets}': '{name}' is an embedding or shares its weights with "
                 "one; expected linear layers with weights of their own; leave it out, or set 'all-linear'"
             )
     return adapted
+
+
+def _passed_over(config: Any, targets: str | list[str], adapted: list[str]) -> list[str]:
+    """Return the targets that peft found no module for, which it does not tell where it found others."""
+    if isinstance(targets, str):
+        return []
+    if getattr(config, "target_parameters", None):  # peft has moved the names of fused experts there
+        targets = [target for target in targets if target in config.target_modules]
+    return [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in adapted)]
+
+
+def _linear_names(modules: dict[str, nn.Module], table: torch.Tensor) -> list[str]:
+    """Return the last parts of the names of a model's linear layers, less a head that is the input embedding."""
+    kinds = (nn.Linear, require("transformers").Conv1D)
+    return sorted(
+        {name.rpartition(".")[2] for name, it in modules.items() if isinstance(it, kinds) and it.weight is not table}
+    )
 
 
 def split_head(model: Any) -> Parts:

@@ -156,6 +156,12 @@ def test_an_adapter_for_modules_that_do_not_exist_is_refused(tiny_models):
         loaded(tiny_models["llama"], lora_rank=2, lora_targets="nowhere")
 
 
+@pytest.mark.parametrize(("targets", "unknown"), [("q_proj,nosuch", "nosuch"), ("q_proj,,v_proj", "")])
+def test_a_target_that_does_not_exist_is_refused_beside_one_that_does(tiny_models, targets, unknown):
+    with pytest.raises(ConfigError, match=f"no module '{unknown}'; expected 'all-linear', or some of down_proj, .*q_"):
+        loaded(tiny_models["llama"], lora_rank=2, lora_targets=targets)
+
+
 @pytest.mark.parametrize(
     ("family", "targets", "refused"),
     [
