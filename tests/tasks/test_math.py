@@ -32,6 +32,9 @@ from steadyrl.types import Problem
         ("no number", None),
         ("", None),
         ("1/0", None),
+        ("#### 1/00", None),
+        ("#### 1/\u0660", None),  # a zero, as are the digits below, of another script
+        ("\u0661/\u0662", Fraction(1, 2)),
         ("9" * 100, None),
     ],
 )

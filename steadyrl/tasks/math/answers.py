@@ -27,7 +27,8 @@ def final_number(text: str) -> Fraction | None:
 
 def _value(text: str) -> Fraction | None:
     plain = re.sub(r"[$,\s]", "", text)
-    if len(plain) > _LONGEST or re.search(r"/0+$", plain):
+    if len(plain) > _LONGEST:
         return None
     top, slash, bottom = plain.partition("/")
-    return Fraction(top) / (Fraction(bottom) if slash else 1)
+    divisor = int(bottom) if slash else 1  # in digits of any script, as int reads them
+    return Fraction(top) / divisor if divisor else None
