@@ -36,6 +36,26 @@ from steadyrl.types import Problem
         ("#### 1/\u0660", None),  # a zero, as are the digits below, of another script
         ("\u0661/\u0662", Fraction(1, 2)),
         ("9" * 100, None),
+        ("5e10", 5 * 10**10),
+        ("1.5e-3", Fraction(3, 2000)),
+        ("2E+3", 2000),
+        ("1e\u22123", Fraction(1, 1000)),
+        ("1e309", 10**309),
+        ("1e3/4", 250),
+        ("1e9999999999", None),
+        ("#### 1/2e3 or", Fraction(1, 2000)),
+        ("2e or 5eggs", 5),
+        ("\u221242", -42),
+        ("10\u22123", 3),
+        ("1,2345", None),
+        ("#### 1,2345", None),
+        ("1,234,567.5", Fraction(2469135, 2)),
+        ("1,2,3", 3),
+        ("1, 2345", 2345),
+        ("#### 0x10", None),
+        ("-0b11", None),
+        ("0x", 0),
+        ("5x10", 5),
     ],
 )
 def test_the_final_number_of_a_text(text, expected):
@@ -99,6 +119,13 @@ def test_a_file_like_gsm8k_is_read(tmp_path):
     assert first.prompt == "How many eggs?\nAnswer with a number."
     assert (first.columns["answer"], first.columns["level"], second.columns["answer"]) == ("12", 2, "5/2")
     assert (task.gold(first), task.wrong(first), task.show("It is 12.")) == ("12", "13", ["the answer is read as 12"])
+
+
+def test_a_number_of_json_keeps_its_value(tmp_path):
+    answers = (1e-5, 1e22, -2.5e-7, 1e300, 12, -3)
+    task = MathTask(written(tmp_path, *({"question": "q", "answer": answer} for answer in answers)))
+    problems = sorted([*task.problems("train"), *task.problems("heldout")], key=lambda problem: problem.id)
+    assert [Fraction(problem.columns["answer"]) for problem in problems] == [Fraction(str(a)) for a in answers]
 
 
 @pytest.mark.parametrize(

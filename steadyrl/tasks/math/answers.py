@@ -7,15 +7,23 @@ from fractions import Fraction
 
 MARK = "####"  # before the final answer, as in GSM8K
 _LONGEST = 40  # characters of a number: longer ones are noise, and exact arithmetic with them is slow
+_MINUS = "\u2212"  # as typesetting has it, where a keyboard has a hyphen
+_EXPONENT = rf"(?:e[-+{_MINUS}]?\d+)"
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+(?![\d.]))?|(?<![\w.])[-+]?\.\d+"
+    rf"(?<![\w.])[-+{_MINUS}]?\$?"
+    rf"(?:0(?:x[\da-f]|[ob]\d)\w*|(?:(?:\d{{1,3}}(?:,\d{{3,}})+|\d+)(?:\.\d+)?|\.\d+){_EXPONENT}?)"
+    rf"(?:\s*/\s*\d+{_EXPONENT}?(?![\d.]|{_EXPONENT}))?",
+    re.IGNORECASE,
 )
+# Other bases, commas elsewhere than between thousands, and exponents that make numbers of more than a thousand digits.
+_UNREAD = re.compile(r"[xob]|,\d{4}|e[-+]?\d{4}", re.IGNORECASE)
 
 
 def final_number(text: str) -> Fraction | None:
     """Return the number after the last ``####``, or else the last number of a text; None where there is none.
 
-    Signs of dollars and commas between thousands do not count. ``1/2`` is one number; ``3.0`` equals ``3``.
+    Signs of dollars and commas between thousands do not count. ``1/2`` is one number; ``3.0`` equals ``3``,
+    and ``3e2`` is 300. None also if the number is one that is not read, such as ``1/0``, ``0x10`` or ``1,2345``.
     """
     marked = text.rpartition(MARK)
     found = _NUMBER.findall(marked[2])
@@ -26,9 +34,10 @@ def final_number(text: str) -> Fraction | None:
 
 
 def _value(text: str) -> Fraction | None:
-    plain = re.sub(r"[$,\s]", "", text)
-    if len(plain) > _LONGEST:
+    signed = text.replace(_MINUS, "-")
+    plain = re.sub(r"[$,\s]", "", signed)
+    if len(plain) > _LONGEST or _UNREAD.search(signed):
         return None
     top, slash, bottom = plain.partition("/")
-    divisor = int(bottom) if slash else 1  # in digits of any script, as int reads them
+    divisor = Fraction(bottom) if slash else 1  # in digits of any script
     return Fraction(top) / divisor if divisor else None
