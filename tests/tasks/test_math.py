@@ -26,6 +26,7 @@ from steadyrl.types import Problem
         ("-4", -4),
         ("7.0", 7),
         ("1/2", Fraction(1, 2)),
+        ("The answer is 1/2.", Fraction(1, 2)),
         (".5", Fraction(1, 2)),
         ("10-3", 3),
         ("x2 and v1.2.3", None),

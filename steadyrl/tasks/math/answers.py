@@ -12,7 +12,7 @@ _EXPONENT = rf"(?:e[-+{_MINUS}]?\d+)"
 _NUMBER = re.compile(
     rf"(?<![\w.])[-+{_MINUS}]?\$?"
     rf"(?:0(?:x[\da-f]|[ob]\d)\w*|(?:(?:\d{{1,3}}(?:,\d{{3,}})+|\d+)(?:\.\d+)?|\.\d+){_EXPONENT}?)"
-    rf"(?:\s*/\s*\d+{_EXPONENT}?(?![\d.]|{_EXPONENT}))?",
+    rf"(?:\s*/\s*\d+{_EXPONENT}?(?!\.?\d|{_EXPONENT}))?",
     re.IGNORECASE,
 )
 # Other bases, commas elsewhere than between thousands, and exponents that make numbers of more than a thousand digits.
