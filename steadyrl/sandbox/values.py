@@ -217,7 +217,7 @@ def same(got: Any, expected: Any, tolerance: float = 1e-9) -> bool:
         return kind == "dict" and _same_dict(body, expected, tolerance)
     if isinstance(expected, set | frozenset):
         return kind in ("set", "frozenset") and _same_set(body, expected)
-    return kind == "bytes" and body == [bytes(expected).hex()]
+    return kind == "bytes" and isinstance(expected, bytes | bytearray) and body == [bytes(expected).hex()]
 
 
 def _same_dict(body: Sequence[Any], expected: dict[Any, Any], tolerance: float) -> bool:

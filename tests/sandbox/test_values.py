@@ -201,6 +201,9 @@ def test_values_are_shown_as_a_reader_would_write_them(value, text):
         ({1, 2}, {2, 1}, True),
         (None, 0, False),
         ([], False, False),
+        (b"", ..., False),
+        (b"abc", object(), False),
+        ([b""], [...], False),
     ],
 )
 def test_values_compare_as_a_reader_expects(got, expected, equal):
