@@ -22,7 +22,7 @@ from steadyrl.tasks.code.problems import (
     parse_tests,
     with_given,
 )
-from steadyrl.tasks.jsonl import filled_field, read_objects, text_field
+from steadyrl.tasks.jsonl import checked_text, filled_field, read_objects, text_field
 
 
 def load_problems(path: Path) -> list[CodeProblem]:
@@ -95,8 +95,7 @@ def _mbpp(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
     if "task_id" not in record:
         raise DataError(f"{path}, line {number}: 'task_id' is missing; download the file again")
     code = text_field(record, "code", path, number)
-    imports = record.get("test_imports", [])
-    setup = "\n".join([str(record.get("test_setup_code", "")), *map(str, imports if isinstance(imports, list) else [])])
+    setup = _setup(record, path, number)
     shown, entry_point = _first_call(tests, code, path, number)
     cases, script = from_asserts(tests, entry_point, path, number, setup)
     problem = CodeProblem(
@@ -108,6 +107,18 @@ def _mbpp(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
         canonical_solution=code.replace("\r\n", "\n"),
     )
     return with_given(problem, path, number)
+
+
+def _setup(record: Mapping[str, Any], path: Path, number: int) -> str:
+    """Return what runs before the tests. Either key may be missing or null."""
+    code, imports = record.get("test_setup_code"), record.get("test_imports")
+    place = f"{path}, line {number}: 'test_setup_code'"
+    if imports is not None and not (isinstance(imports, list) and all(isinstance(line, str) for line in imports)):
+        raise DataError(
+            f"{path}, line {number}: 'test_imports' is {imports!r:.200}; expected a list of lines as text, as in "
+            '["import math"]'
+        )
+    return "\n".join(["" if code is None else checked_text(code, place), *(imports or [])])
 
 
 def _first_call(tests: list[str], code: str, path: Path, number: int) -> tuple[str, str]:

@@ -281,6 +281,12 @@ def test_mbpp_shows_one_test_and_keeps_the_others(tmp_path):
     assert "assert f(1) == 2" in loaded.prompt and "f(2)" not in loaded.prompt
 
 
+def test_setup_and_imports_of_mbpp_may_be_null(tmp_path):
+    [plain] = load_problems(write(tmp_path / "p.jsonl", MBPP))
+    [loaded] = load_problems(write(tmp_path / "p.jsonl", MBPP | {"test_setup_code": None, "test_imports": None}))
+    assert loaded == plain and loaded.script == ""
+
+
 def test_the_sanitized_mbpp_with_imports_runs_as_a_script(tmp_path, sandbox):
     record = {k: v for k, v in MBPP.items() if k not in ("text", "test_setup_code")} | {
         "prompt": "Double it.",
@@ -327,6 +333,9 @@ def test_packed_files_load(tmp_path):
         (MBPP, {"code": "x = 1"}, "line 2: no test calls a function"),
         (MBPP, {"test_list": ["f(1)", "f(2)"]}, "line 2: the tests have no assert"),
         (MBPP, {"test_setup_code": "if 1:", "test_list": ["assert f(1)"]}, "line 2: the tests are not valid Python"),
+        (MBPP, {"test_setup_code": 3}, "line 2: 'test_setup_code' is a number; expected text"),
+        (MBPP, {"test_imports": "import math"}, "line 2: 'test_imports' is 'import math'; expected a list of lines"),
+        (MBPP, {"test_imports": [None]}, r"line 2: 'test_imports' is \[None\]; expected a list of lines"),
         (OURS, {}, "line 2: the id 'a' is there twice, first in line 1"),
     ],
 )
