@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from steadyrl.config import Config
 from steadyrl.losses import kl_old_sums, likelihood_loss
 from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
@@ -18,7 +19,28 @@ from steadyrl.types import Array, TokenScores
 class Settings(Section):
     """RAFT's own settings. It ranks the rollouts of a problem, so rollout.samples_per_prompt must be at least 2."""
 
-    top_k: int = Field(1, ge=1, description="Number of best rollouts of each problem that train.")
+    top_k: int = Field(
+        1,
+        ge=1,
+        description="Number of best rollouts of each problem that train. rollout.samples_per_prompt is the most, and "
+        "trains on all.",
+    )
+
+
+def check(config: Config, settings: Settings) -> list[str]:
+    """Return what is wrong with the settings beside those of the rest of the config."""
+    return top_k_problems(config, settings.top_k)
+
+
+def top_k_problems(config: Config, top_k: int) -> list[str]:
+    """Return the problem of a filter that is to keep more rollouts of a problem than there are."""
+    samples = config.rollout.samples_per_prompt
+    if top_k <= samples:
+        return []
+    return [
+        f"algorithm.args.top_k is {top_k} but a problem has only {samples} rollouts (rollout.samples_per_prompt); "
+        "lower it or collect more"
+    ]
 
 
 def build(settings: Settings) -> Algorithm:

@@ -17,6 +17,8 @@ from pydantic import Field, model_validator
 
 from steadyrl import advantages, kl, losses
 from steadyrl.algorithms.grpo import require_groups
+from steadyrl.algorithms.raft import top_k_problems
+from steadyrl.config import Config
 from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
@@ -31,7 +33,12 @@ class Settings(Section):
         description="Rollouts of a problem that move the policy: the best, the top_k best, those above "
         "reward_threshold, or all.",
     )
-    top_k: int = Field(2, ge=1, description="Number of rollouts to keep, for keep = 'top_k'.")
+    top_k: int = Field(
+        2,
+        ge=1,
+        description="Number of rollouts to keep, for keep = 'top_k'. rollout.samples_per_prompt is the most, and keeps "
+        "all.",
+    )
     reward_threshold: float | None = Field(
         None,
         description="Rollouts with less reward do not move the policy, for any value of keep. keep = 'above' needs it.",
@@ -54,6 +61,11 @@ class Settings(Section):
         if self.baseline == "kept" and (self.keep == "best" or (self.keep == "top_k" and self.top_k == 1)):
             raise ValueError("baseline = 'group' or 'none' where one rollout is kept, for it is its own mean")
         return self
+
+
+def check(config: Config, settings: Settings) -> list[str]:
+    """Return what is wrong with the settings beside those of the rest of the config."""
+    return top_k_problems(config, settings.top_k) if settings.keep == "top_k" else []
 
 
 def build(settings: Settings) -> Algorithm:

@@ -6,7 +6,7 @@ import pytest
 
 from steadyrl import plugins
 from steadyrl.batch import loss_arrays, take_rows
-from steadyrl.config import validate
+from steadyrl.config import resolve, validate
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, train
@@ -115,6 +115,24 @@ REFUSED = [
 def test_settings_that_leave_nothing_to_learn_from_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         validate(plugins.load("algorithm", "rlaif").Settings, settings, "algorithm.args")
+
+
+@pytest.mark.parametrize(("name", "own"), [("rlaif", {"keep": "top_k"}), ("raft", {})])
+def test_more_kept_rollouts_than_a_problem_has_are_refused(name, own):
+    def with_top_k(top_k, **own):
+        return resolve(
+            {
+                "task": {"name": "math"},
+                "rewards": {"correct": 1.0},
+                "rollout": {"samples_per_prompt": 4},
+                "algorithm": {"name": name, "args": {**own, "top_k": top_k}},
+            }
+        )
+
+    with pytest.raises(ConfigError, match=r"algorithm\.args\.top_k is 5 but a problem has only 4 rollouts"):
+        with_top_k(5, **own)
+    assert with_top_k(4, **own).algorithm.args.top_k == 4
+    assert name == "raft" or with_top_k(5, keep="best").algorithm.args.top_k == 5  # which is not used then
 
 
 @pytest.mark.parametrize(("name", "settings"), [("rlaif", {}), ("rlaif", {"baseline": "none"}), ("rwr", {})])
