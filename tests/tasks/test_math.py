@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from steadyrl import config
-from steadyrl.errors import DataError
+from steadyrl.errors import ConfigError, DataError
 from steadyrl.tasks.check import check_task
 from steadyrl.tasks.math.answers import final_number
 from steadyrl.tasks.math.generated import LEVELS, generate
@@ -148,6 +148,12 @@ def test_a_defect_of_a_file_is_named(tmp_path, records, part):
 def test_levels_that_do_not_exist_are_refused():
     with pytest.raises(DataError, match=r"\[7\]; expected levels of 1 to 6"):
         MathTask(MathTask.Settings(levels=[1, 7]))
+
+
+def test_no_level_at_all_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        config.resolve({"task": {"name": "math", "args": {"levels": []}}, "rewards": {"correct": 1.0}})
+    assert str(caught.value) == "task.args.levels: got []; expected one or more levels of 1 to 6"
 
 
 def test_an_answer_is_right_or_not():

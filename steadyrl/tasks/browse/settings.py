@@ -66,6 +66,8 @@ class BrowseSettings(Section):
     def _known_levels(cls, levels: list[int]) -> list[int]:
         if not levels or not set(levels) <= set(LEVELS):
             raise ValueError(f"expected some of {', '.join(map(str, LEVELS))}")
+        if len(set(levels)) < len(levels):
+            raise ValueError("expected every level once")
         return levels
 
     @field_validator("prompt")
@@ -79,5 +81,5 @@ class BrowseSettings(Section):
     @classmethod
     def _each_once(cls, kinds: list[str]) -> list[str]:
         if len(set(kinds)) < len(kinds):
-            raise ValueError("a kind is named twice")
+            raise ValueError("expected every kind once")
         return kinds

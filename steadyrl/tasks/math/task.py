@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from steadyrl.errors import DataError
 from steadyrl.protocols import RewardFn
@@ -37,13 +37,19 @@ class MathTask:
         heldout_share: float = Field(0.2, gt=0, lt=1, description="Share of the file's problems that are held out.")
         levels: list[int] = Field(
             [1, 2, 3, 4, 5, 6],
-            min_length=1,
             description="Levels of generated problems: 1 and 2 sums, 3 products, 4 two operations, 5 and 6 stories "
             "of one and two steps.",
         )
         train_count: int = Field(200, ge=1, le=100_000, description="Maximum generated training problems per level.")
         heldout_count: int = Field(20, ge=1, le=10_000, description="Maximum generated held-out problems per level.")
         instruction: str = Field("", description="Text that is put after every question.")
+
+        @field_validator("levels")
+        @classmethod
+        def _some_levels(cls, levels: list[int]) -> list[int]:
+            if not levels:
+                raise ValueError(f"one or more levels of {min(LEVELS)} to {max(LEVELS)}")
+            return levels
 
     name = "math"
     metric = "correct"

@@ -43,7 +43,8 @@ def test_it_is_a_task_that_answers_back_and_can_be_edited(site):
     [
         ({"levels": [5]}, "expected some of 1, 2, 3, 4"),
         ({"levels": []}, "expected some of 1, 2, 3, 4"),
-        ({"kinds": ["buy", "buy"]}, "a kind is named twice"),
+        ({"levels": [1, 2, 1]}, "task.args.levels: got [1, 2, 1]; expected every level once"),
+        ({"kinds": ["buy", "buy"]}, "task.args.kinds: got ['buy', 'buy']; expected every kind once"),
         ({"prompt": "do it"}, "expected the text {goal}"),
         ({"engine": "firefox"}, "'inprocess' or 'browser'"),
     ],
