@@ -163,8 +163,9 @@ class CodeTask:
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: answers that must not score, or only by luck."""
-        return {
-            "wrong solution": lambda problem: self.wrong(problem) or "",
+        wrong: dict[str, Callable[[Problem], str]] = {"wrong solution": lambda problem: self.wrong(problem) or ""}
+        known = any(problem.wrong_solution is not None for problem in self._by_id.values())
+        return (wrong if known else {}) | {
             "a body of pass": lambda problem: _body_of_pass(self._by_id[problem.id]),
             "return the first argument": lambda problem: _identity(self._by_id[problem.id]),
         }

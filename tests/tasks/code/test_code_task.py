@@ -248,6 +248,16 @@ def test_the_check_names_the_one_solution_in_forty_that_is_wrong(tmp_path):
     assert found["wrong answer"] == (False, said)
 
 
+@pytest.mark.jail
+def test_wrong_solutions_are_no_baseline_where_no_problem_has_one(own, tmp_path):
+    line = {"prompt": "p", "entry_point": "f", "tests": [[[1], 2]]}
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(line | {"id": id}) + "\n" for id in ("a", "b")))
+    rules = list(CodeTask(CodeSettings(problems=str(path))).baselines())
+    assert rules == ["a body of pass", "return the first argument"]
+    assert list(own.baselines()) == ["wrong solution", *rules]
+
+
 def test_settings_and_files_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"task.args.sandbox.jail"):
         config.resolve({"task": {"name": "code", "args": {"sandbox": {"jail": "none"}}}, "rewards": {"tests": 1}})
