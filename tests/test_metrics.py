@@ -220,11 +220,12 @@ def test_every_metric_that_a_run_writes_is_in_the_catalogue(toy, tmp_path):
 
 def test_every_single_metric_of_the_catalogue_is_written_by_a_run(toy, tmp_path):
     """The judge's are the judge's tests' to see: they need an endpoint."""
-    more = ("curriculum.name=learnability", "rollout.refill=1", "autopilot.mode=advise")
+    more = ("curriculum.name=learnability", "rollout.refill=1")
     written = set()
     for name in ("ppo", "rlaif", "raft", "trpo"):
         run = RunDir(tmp_path / name)
-        session = toy("run.steps=1", f"algorithm.name={name}", *more)
+        mode = "off" if name == "trpo" else "advise"
+        session = toy("run.steps=1", f"algorithm.name={name}", f"autopilot.mode={mode}", *more)
         graded = [replace(problem, columns={"difficulty": 1}) for problem in session.problems]
         train(replace(session, problems=graded), run)
         (line,) = run.metrics()
