@@ -146,7 +146,7 @@ class Worker:
         return totals
 
     def _scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> tuple[torch.Tensor | None, ...]:
-        new = self.whole.new_scores(self._read, part, sampling, needs)
+        new = self.whole.new_scores(self._read(part), part, sampling, needs)
         return new.logprobs, new.entropy, new.values
 
     def _clip(self, limit: float) -> float:

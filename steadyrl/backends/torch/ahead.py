@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
+from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.recording import Recording
 from steadyrl.batch import micro_batches, take_rows
 from steadyrl.types import Batch
 
@@ -21,6 +23,7 @@ class Ahead:
 
     part: Batch
     hidden: torch.Tensor  # [N, H]
+    logits: torch.Tensor | None = None  # [N, V], where the sampler kept them; whoever uses them may overwrite them
 
     def of(self, part: Batch) -> bool:
         """Return whether ``part`` holds the rows that were read."""
@@ -28,13 +31,15 @@ class Ahead:
         return all(map(np.array_equal, ours, theirs))
 
 
-def read_ahead(read: Callable[[Batch], torch.Tensor], batch: Batch, tokens: int) -> Ahead | None:
+def read_ahead(read: Reader, batch: Batch, tokens: int, recording: Recording | None, head: nn.Module) -> Ahead | None:
     """Read a batch for the update that follows, or return None where it takes several micro-batches of ``tokens``.
 
-    The graphs of several micro-batches together would need more memory than the update does.
+    The graphs of several micro-batches together would need more memory than the update does. What a recording of the
+    same rows holds is not multiplied again.
     """
     parts = micro_batches(batch, tokens)
     if len(parts) > 1:
         return None
     part = take_rows(batch, parts[0])
-    return Ahead(part, read(part))
+    found = None if recording is None else read.of_recording(part, recording, head)
+    return Ahead(part, read(part)) if found is None else Ahead(part, *found)

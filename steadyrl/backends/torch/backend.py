@@ -32,6 +32,7 @@ from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.recheck import Measured, Trust, checked
+from steadyrl.backends.torch.recording import able
 from steadyrl.backends.torch.reference import Reference
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
@@ -40,7 +41,6 @@ from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossF
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 Result = TypeVar("Result")
-Read = Callable[[Batch], torch.Tensor]  # rows -> hidden states [N, H]
 
 
 class TorchBackend:
@@ -82,6 +82,11 @@ class TorchBackend:
         if "ref_logprobs" in algorithm.needs and not self._lora:
             self.reference = Reference(self.model, self._plan, self._lower, own.reference)
         self._ahead: Ahead | None = None
+        # Rows of a step whose update may take the sampler's products for its own; 0 for none.
+        once = algorithm.needs_for(config.update.epochs * config.update.minibatches, config.rollout.ahead == 0)
+        plain = self._lower is None and self.device.type == "cpu" and not own.gradient_checkpointing
+        records = OLD_IS_CURRENT in once and plain and self._trusting and able(self._plan)
+        self._recorded_rows = config.rollout.prompts_per_step * config.rollout.samples_per_prompt if records else 0
         self.begin_training(config.update.weight_decay)
 
     def begin_training(self, weight_decay: float) -> None:
@@ -118,7 +123,8 @@ class TorchBackend:
         if self._engine is not None:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
-        return self._generation(prompts, sampling, seeds, self._read.autocast)
+        recorded = self._micro_batch_tokens if len(prompts) == self._recorded_rows else 0
+        return self._generation(prompts, sampling, seeds, self._read.autocast, recorded)
 
     def prefix_cache(self) -> AbstractContextManager[None]:
         """See PrefixCaching."""
@@ -137,9 +143,11 @@ class TorchBackend:
         """
         if self._engine is not None:
             self._engine.rest()
-        self._ahead = None
+        self._ahead, recording, self._generation.recording = None, self._generation.recording, None
         if OLD_IS_CURRENT in needs:
-            self._ahead = self._fitting(lambda: read_ahead(self._read, batch, self._micro_batch_tokens))
+            self._ahead = self._fitting(
+                lambda: read_ahead(self._read, batch, self._micro_batch_tokens, recording, self._head)
+            )
         return checked(batch, self.trust(needs), needs, lambda rows: self.measure_rows(batch, rows, sampling, needs))
 
     def trust(self, needs: frozenset[str]) -> Trust:
@@ -283,7 +291,8 @@ class TorchBackend:
         self._masters.forget_gradients()
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
-            new, arrays = self.new_scores(self._read_once, part, sampling, needs), self.arrays(part)
+            hidden, logits = self._read_once(part)
+            new, arrays = self.new_scores(hidden, part, sampling, needs, logits), self.arrays(part)
             if OLD_IS_CURRENT in needs:
                 arrays["old_logprobs"] = new.logprobs.detach()
             value, sums = loss(torch, new, arrays, count)
@@ -294,10 +303,10 @@ class TorchBackend:
                 totals[name] = totals.get(name, 0.0) + total.item()
         return totals
 
-    def _read_once(self, part: Batch) -> torch.Tensor:
-        """Read rows, unless scoring them has done it."""
+    def _read_once(self, part: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Read rows, unless scoring them has done it; return hidden states [N, H], and logits [N, V] if known."""
         ahead, self._ahead = self._ahead, None
-        return ahead.hidden if ahead is not None and ahead.of(part) else self._read(part)
+        return (ahead.hidden, ahead.logits) if ahead is not None and ahead.of(part) else (self._read(part), None)
 
     def _fitting(self, work: Callable[[], Result]) -> Result:
         """Do the work again with smaller micro-batches where it does not fit into memory; its result is the same."""
@@ -309,11 +318,17 @@ class TorchBackend:
                     error, self._micro_batch_tokens, "backend.args.micro_batch_tokens"
                 )
 
-    def new_scores(self, read: Read, part: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """Return what a loss is computed from, [B, T] with gradients, of rows as ``read`` reads them."""
-        hidden = read(part)
+    def new_scores(
+        self,
+        hidden: torch.Tensor,
+        part: Batch,
+        sampling: Sampling,
+        needs: frozenset[str],
+        logits: torch.Tensor | None = None,
+    ) -> TokenScores:
+        """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
         kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
-        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs)
+        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs, logits)
         mask = torch.from_numpy(part.completion_mask).to(self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
@@ -356,7 +371,7 @@ class TorchBackend:
         return self.model.get_base_model() if self._lora else self.model
 
     def _changed(self) -> None:
-        self._ahead = None
+        self._ahead = self._generation.recording = None
         if self._engine is not None:
             self._engine.stale = True
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.cache import Cache, Known
-from steadyrl.backends.torch.families import Block, Plan, plan_of
+from steadyrl.backends.torch.families import Block, Function, Plan, plan_of
 from steadyrl.backends.torch.products import norm, product, without_autocast
+from steadyrl.backends.torch.recording import HEAD, Name, Recording
 from steadyrl.backends.torch.shared import Prompts
 
 
@@ -23,15 +25,28 @@ class Decoder:
         rows: About as many rows as will be decoded at once.
         length: Columns of the cache: the longest prompt and all new tokens.
         lower: Type that matrices are multiplied in and the cache is kept in; None for that of the weights.
+        recording: Keeps what products give; None for none.
     """
 
-    def __init__(self, plan: Plan, rows: int, length: int, lower: torch.dtype | None = None):
+    def __init__(
+        self,
+        plan: Plan,
+        rows: int,
+        length: int,
+        lower: torch.dtype | None = None,
+        recording: Recording | None = None,
+    ):
         weight = next(plan.embed.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
         self._plan, self._length = plan, length
-        self._layers = [_Layer(number, block, plan, rows, self.dtype) for number, block in enumerate(plan.blocks)]
+
+        def made(name: Name, modules: tuple[nn.Module, ...], dtype: torch.dtype = self.dtype) -> Function:
+            found = product(modules, rows, dtype)
+            return found if recording is None else recording.watch(name, found)
+
+        self._layers = [_Layer(number, block, plan, made) for number, block in enumerate(plan.blocks)]
         self._norm = norm(plan.norm)
-        self._head = product((plan.head,), rows, torch.float32)  # as the trainer's, whatever the layers are in
+        self._head = made(HEAD, (plan.head,), torch.float32)  # as the trainer's, whatever the layers are in
         self._turns: tuple[torch.Tensor, torch.Tensor] | None = None
         if plan.rotary is not None:
             places = torch.arange(length, device=self.device)
@@ -159,14 +174,14 @@ class Decoder:
 
 
 class _Layer:
-    def __init__(self, number: int, block: Block, plan: Plan, rows: int, dtype: torch.dtype):
+    def __init__(self, number: int, block: Block, plan: Plan, made: Callable[[Name, tuple[nn.Module, ...]], Function]):
         self._number, self._plan, self._window = number, plan, block.window
         self._norm_attention, self._norm_mlp = norm(block.norm_attention), norm(block.norm_mlp)
-        self._qkv, self._out = product(block.qkv, rows, dtype), product((block.out,), rows, dtype)
+        self._qkv, self._out = made((number, "qkv"), block.qkv), made((number, "out"), (block.out,))
         self._q_norm = block.q_norm and norm(block.q_norm)
         self._k_norm = block.k_norm and norm(block.k_norm)
-        self._mlp_in = product(block.mlp_in, rows, dtype)
-        self._mlp_out = product((block.mlp_out,), rows, dtype)
+        self._mlp_in = made((number, "mlp_in"), block.mlp_in)
+        self._mlp_out = made((number, "mlp_out"), (block.mlp_out,))
         self._gated = len(block.mlp_in) == 2
 
     def __call__(

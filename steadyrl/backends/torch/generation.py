@@ -14,6 +14,7 @@ from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.prefixes import Prefixes
+from steadyrl.backends.torch.recording import Recording, room
 from steadyrl.backends.torch.sampler import sample
 from steadyrl.counting.count import tell
 from steadyrl.protocols import Tokenizer
@@ -30,6 +31,9 @@ class Generation:
         tokenizer: Its own.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         rows: Completions that are sampled at the same time, at most; fewer once memory has run out.
+
+    Attributes:
+        recording: Of the last call, if it was asked for one; whoever has used it sets it to None.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Generation:
         self._parts, self._plan, self._tokenizer, self._lower, self._rows = parts, plan, tokenizer, lower, rows
         self._pads = plan is not None or pads(parts, kind)  # where not, only prompts of one length go together
         self._prefixes: Prefixes | None = None
+        self.recording: Recording | None = None
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -55,6 +60,7 @@ class Generation:
         sampling: Sampling,
         seeds: Sequence[int],
         within: Callable[[], AbstractContextManager[object]],
+        recorded: int = 0,
     ) -> list[Completion]:
         """Return a completion per prompt; see Backend.
 
@@ -63,7 +69,9 @@ class Generation:
             sampling: How to draw.
             seeds: One per prompt.
             within: The context that the model reads in.
+            recorded: Tokens that ``recording`` may be of; where completions may take more, nothing is kept.
         """
+        self.recording = None
         prefixes = self._prefixes
         known = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
         unread = [len(prompt) - len(one or ()) for prompt, one in zip(prompts, known, strict=True)]
@@ -76,6 +84,9 @@ class Generation:
             before = [known[i] for i in rows]
             for i in rows:
                 known[i] = None  # ``before`` alone holds it, and is emptied
+            recording = None
+            if len(rows) == len(order) and prefixes is None and self._plan is not None:
+                recording = room(prompts, sampling.max_new_tokens, self._plan, recorded)
             try:
                 with within():
                     drawn = sample(
@@ -90,10 +101,12 @@ class Generation:
                         StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
                         before,
                         None if prefixes is None else prefixes.keep,
+                        recording,
                     )
             except (RuntimeError, MemoryError) as error:
                 self._rows = memory.halved(error, len(rows), "backend.args.generate_rows")
                 continue
+            self.recording = recording
             done.update(zip(rows, drawn, strict=True))
             tell("completions in all", len(done), len(order))
         return [done[i] for i in range(len(prompts))]

@@ -25,6 +25,7 @@ def chosen_logprobs(
     scale: float,
     kept: torch.Tensor | None,
     entropy: bool,
+    logits: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log-probs [N] of chosen tokens and, if asked for, entropies [N]; both carry gradients.
 
@@ -35,12 +36,13 @@ def chosen_logprobs(
         scale: Logits are multiplied by it: one over the temperature.
         kept: [N, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies.
+        logits: [N, V] float32, the head's outputs where they are known, which are overwritten.
     """
     if type(head) is not nn.Linear:  # an adapter on the head itself
         logp = log_softmax(logits_of(head, hidden), scale, kept)
         return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
     found: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
-        hidden, head.weight, head.bias, chosen, scale, kept, entropy
+        hidden, head.weight, head.bias, chosen, scale, kept, entropy, logits
     )
     return found[0], found[1] if entropy else None
 
@@ -129,6 +131,7 @@ class _Chosen(torch.autograd.Function):
         scale: float,
         kept: torch.Tensor | None,
         entropy: bool,
+        logits: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden_dtype, hidden = hidden.dtype, hidden.float()
         wide, offset = weight.float(), None if bias is None else bias.float()
@@ -136,11 +139,14 @@ class _Chosen(torch.autograd.Function):
         entropies = hidden.new_empty(len(hidden) if entropy else 0)
         needed = any(ctx.needs_input_grad)
         keep = needed and len(hidden) * len(weight) <= KEEP
-        weights, totals = hidden.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
+        weights, totals = logits, torch.empty_like(logprobs)
+        if weights is None or entropy or not keep:
+            weights = hidden.new_empty((len(hidden), len(weight)) if keep else 0)
         for part in chunks(len(hidden), len(weight)):
             room = weights[part] if keep else None
             cut = None if kept is None else kept[part]
-            z = _shifted(hidden[part], wide, offset, scale, cut, None if entropy else room)
+            made = _made(hidden[part], wide, offset, None if entropy else room) if logits is None else logits[part]
+            z = _shift(made, scale, cut)
             found = z.gather(1, chosen[part][:, None])[:, 0]
             p = torch.exp(z, out=room if entropy else z)
             totals[part] = total = p.sum(-1)
@@ -167,7 +173,7 @@ class _Chosen(torch.autograd.Function):
             if keep:
                 d = weights[part]
             else:
-                d = _shifted(hidden[part], weight, bias, scale, None if kept is None else kept[part]).exp_()
+                d = _shift(_made(hidden[part], weight, bias), scale, None if kept is None else kept[part]).exp_()
             if entropy:
                 p = d.div_(totals[part][:, None])
                 steep = torch.special.xlogy(p, p).mul_(d_entropies[part][:, None])
@@ -187,22 +193,22 @@ class _Chosen(torch.autograd.Function):
             None if d_hidden is None else d_hidden.to(hidden_dtype),
             None if d_weight is None else d_weight.to(weight_dtype),
             None if d_bias is None else d_bias.to(weight_dtype),
-            None, None, None, None,
+            None, None, None, None, None,
         )  # fmt: skip
 
 
-def _shifted(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    scale: float,
-    kept: torch.Tensor | None,
-    out: torch.Tensor | None = None,
+def _made(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return logits [n, V] less the greatest of each row, in ``out`` if given; -inf where truncation cut."""
+    """Return logits [n, V], in ``out`` if given."""
     z = torch.mm(hidden, weight.t(), out=out)
     if bias is not None:
         z += bias
+    return z
+
+
+def _shift(z: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:
+    """Turn logits [n, V] into scaled ones less the greatest of each row; -inf where truncation cut."""
     if scale != 1.0:
         z *= scale
     if kept is not None:

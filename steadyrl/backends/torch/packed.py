@@ -47,6 +47,7 @@ class Packed:
     Attributes:
         ids: [K] int64.
         places: [K] int64, positions within their rows.
+        source: [K] int64, where each stands in the flattened [B * T] of the batch.
         chosen: [N] int64, packed index of the token before each completion token, row-major.
         heads: Prompts, or whole rows. Where they are prompts, they stand first among the tokens.
         tails: What follows the prompts, a piece per row; None where rows are attended to whole.
@@ -56,6 +57,7 @@ class Packed:
 
     ids: torch.Tensor
     places: torch.Tensor
+    source: np.ndarray
     chosen: torch.Tensor
     heads: Segments
     tails: Segments | None
@@ -83,10 +85,10 @@ def pack(part: Batch, device: torch.device) -> Packed:
     head_lengths, tail_lengths = starts[first], ends - starts
     head_offsets = np.concatenate([[0], head_lengths.cumsum()])
     tail_offsets = head_offsets[-1] + np.concatenate([[0], tail_lengths.cumsum()])
-    texts = [part.tokens[row, : starts[row]] for row in first]
-    texts += [part.tokens[row, start:end] for row, (start, end) in enumerate(zip(starts, ends, strict=True))]
-    places = [np.arange(n) for n in head_lengths]
-    places += [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
+    width = mask.shape[1]
+    texts = [row * width + np.arange(starts[row]) for row in first]
+    texts += [row * width + np.arange(start, end) for row, (start, end) in enumerate(zip(starts, ends, strict=True))]
+    source = np.concatenate(texts)
     row, column = np.nonzero(mask)
     before = column - 1
     index = np.where(
@@ -102,8 +104,9 @@ def pack(part: Batch, device: torch.device) -> Packed:
         return torch.from_numpy(array).to(device)
 
     return Packed(
-        ids=send(np.concatenate(texts).astype(np.int64)),
-        places=send(np.concatenate(places).astype(np.int64)),
+        ids=send(part.tokens.ravel()[source].astype(np.int64)),
+        places=send(source % width),
+        source=source,
         chosen=send(index.astype(np.int64)),
         heads=heads,
         tails=tails,

@@ -20,6 +20,8 @@ from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.device import lays_blocks
 from steadyrl.backends.torch.families import Function
 
+CONV1D = "transformers.pytorch_utils.Conv1D"  # GPT-2's linear modules: weights [in, out]
+
 
 def product(modules: Sequence[nn.Module], rows: int, dtype: torch.dtype) -> Function:
     """Return a function that applies linear modules to one input and joins their outputs.
@@ -52,7 +54,7 @@ def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | No
     if type(module) is nn.Linear:
         return module.weight, module.bias
     name = f"{type(module).__module__}.{type(module).__name__}"
-    if name == "transformers.pytorch_utils.Conv1D":
+    if name == CONV1D:
         whole: Any = module
         return whole.weight.t(), whole.bias
     if name == "peft.tuners.lora.layer.Linear":

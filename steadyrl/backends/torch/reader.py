@@ -12,6 +12,7 @@ from torch import nn
 from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.packed import pack
+from steadyrl.backends.torch.recording import GAP, Recording
 from steadyrl.backends.torch.trunk import fits, hidden_states
 from steadyrl.types import Batch
 
@@ -44,6 +45,20 @@ class Reader:
             if self._plan is not None:
                 return hidden_states(self._plan, pack(part, self._device), self._recompute).float()
             return self._plain(part).float() * self._scale
+
+    def of_recording(self, part: Batch, recording: Recording, head: nn.Module) -> tuple[torch.Tensor, Any] | None:
+        """Return what ``__call__`` does and the head's outputs [N, V] or None, from the products of a recording.
+
+        Return None where it holds other rows, or where its products are not those of the weights.
+        """
+        assert self._plan is not None, "only the plan's decoder keeps its products"
+        packed = pack(part, self._device)
+        recorded = recording.of(part, packed)
+        if recorded is None:
+            return None
+        hidden = hidden_states(self._plan, packed, recorded=recorded)
+        logits = recorded.logits(head, hidden.detach())
+        return (hidden, logits) if recorded.gap <= GAP else None
 
     @property
     def _device(self) -> torch.device:

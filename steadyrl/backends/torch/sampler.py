@@ -20,6 +20,7 @@ from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.recording import Recording
 from steadyrl.counting.count import tell
 from steadyrl.types import Completion, Sampling
 
@@ -56,6 +57,7 @@ def sample(
     stops: StopStrings | None = None,
     known: list[Known | None] | None = None,
     leaving: Leaving | None = None,
+    recording: Recording | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
@@ -73,6 +75,7 @@ def sample(
             emptied once it is in the cache, lest both take memory.
         leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
             perhaps not read; the cache, and the row's place in it.
+        recording: Keeps what our decoder multiplies, where nothing is known; None for none.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
@@ -86,7 +89,7 @@ def sample(
         engine = whole = ForwardDecoder(parts, len(prompts))
         logits, cache = whole.prefill(ids, visible)
     else:
-        decoder = Decoder(plan, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
+        decoder = Decoder(plan, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower, recording)
         engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
         logits, cache = decoder.prefill(ids, visible, before)
     before.clear()
@@ -99,11 +102,16 @@ def sample(
     uniforms = _uniforms(seeds, sampling.max_new_tokens, device)
 
     def leave(places: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor) -> None:
+        if recording is not None:
+            recording.leave(rows.tolist())
         if leaving is not None:
             for place, row, ids in zip(places.tolist(), rows.tolist(), drawn[rows].cpu().numpy(), strict=True):
                 leaving(np.concatenate([prompts[row], ids[ids >= 0][:-1]]), cache, place)
 
-    return _decode(engine, cache, logits, sampling, uniforms, end_ids, stops, leave)
+    completions = _decode(engine, cache, logits, sampling, uniforms, end_ids, stops, leave)
+    if recording is not None:
+        recording.finish(prompts, which, completions, ids.shape[1])
+    return completions
 
 
 def _decode(

@@ -6,6 +6,8 @@ as they are, adapters included; only what lies between them is ours.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,18 +19,25 @@ from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.families import Block, Plan
 from steadyrl.backends.torch.packed import Packed, Segments
 from steadyrl.backends.torch.products import norm, without_autocast
+from steadyrl.backends.torch.recording import Recorded
+
+# (name, linear modules, their input [K, in]) -> their outputs [K, out].
+Multiply = Callable[[str, Sequence[nn.Module], torch.Tensor], Sequence[torch.Tensor]]
 
 # Relative to the largest number: hidden states further from those of transformers' forward are wrong, not rounded.
 PARITY = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 
 
-def hidden_states(plan: Plan, packed: Packed, recompute: bool = False) -> torch.Tensor:
+def hidden_states(
+    plan: Plan, packed: Packed, recompute: bool = False, recorded: Recorded | None = None
+) -> torch.Tensor:
     """Return the hidden states [N, H] from which the completion tokens were drawn.
 
     Args:
         plan: Of the model.
         packed: K tokens.
         recompute: Keep only each layer's input for the way back.
+        recorded: What the sampler multiplied, in place of the products.
     """
     x: torch.Tensor = plan.embed(packed.ids)  # [K, H]
     if plan.places is not None:
@@ -40,9 +49,11 @@ def hidden_states(plan: Plan, packed: Packed, recompute: bool = False) -> torch.
         # x * cos + rotate_half(x) * sin, with the minus sign of rotate_half put into the sines.
         turns = cos[0, :, None], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)[:, None]  # [K, 1, D]
     masks = _Masks(packed)
-    for block in plan.blocks:
+    for number, block in enumerate(plan.blocks):
         through = block.through or layer
-        if recompute and torch.is_grad_enabled():
+        if recorded is not None:
+            x = layer(plan, block, x, turns, packed, masks, partial(recorded.multiply, number))
+        elif recompute and torch.is_grad_enabled():
             x = checkpoint(through, plan, block, x, turns, packed, masks, use_reentrant=False)
         else:
             x = through(plan, block, x, turns, packed, masks)
@@ -91,16 +102,28 @@ def _closed(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
-def layer(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
-    """Return a layer's output [K, H]."""
-    x = x + _linear(block.out, _attend(plan, block, norm(block.norm_attention)(x), turns, packed, masks))
-    inner = norm(block.norm_mlp)(x)
-    if len(block.mlp_in) == 2:
-        gate, up = block.mlp_in
-        inner = plan.activation(_linear(gate, inner)) * _linear(up, inner)
-    else:
-        inner = plan.activation(_linear(block.mlp_in[0], inner))
-    return x + _linear(block.mlp_out, inner)
+def _multiplied(name: str, modules: Sequence[nn.Module], x: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the outputs of linear modules."""
+    return [_linear(module, x) for module in modules]
+
+
+def layer(
+    plan: Plan,
+    block: Block,
+    x: torch.Tensor,
+    turns: Any,
+    packed: Packed,
+    masks: _Masks,
+    multiply: Multiply = _multiplied,
+) -> torch.Tensor:
+    """Return a layer's output [K, H]; ``multiply`` gives the outputs of its linear modules."""
+    q, k, v = _split(plan, multiply("qkv", block.qkv, norm(block.norm_attention)(x)))
+    (out,) = multiply("out", (block.out,), _attend(plan, block, (q, k, v), turns, packed, masks))
+    x = x + out
+    first, *second = multiply("mlp_in", block.mlp_in, norm(block.norm_mlp)(x))
+    inner = plan.activation(first)
+    (out,) = multiply("mlp_out", (block.mlp_out,), inner * second[0] if second else inner)
+    return x + out
 
 
 def _linear(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -115,9 +138,11 @@ def _linear(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return applied
 
 
-def _attend(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packed, masks: _Masks) -> torch.Tensor:
+def _attend(
+    plan: Plan, block: Block, projected: tuple[torch.Tensor, ...], turns: Any, packed: Packed, masks: _Masks
+) -> torch.Tensor:
     """Return what the heads found [K, heads * head_dim]."""
-    q, k, v = _projected(plan, block, x)
+    q, k, v = projected
     if block.q_norm is not None and block.k_norm is not None:
         q, k = norm(block.q_norm)(q), norm(block.k_norm)(k)
     if turns is not None:
@@ -135,15 +160,12 @@ def _attend(plan: Plan, block: Block, x: torch.Tensor, turns: Any, packed: Packe
     return torch.cat([found, _flat(_attention(plan, tq, tk, tv, masks.of_tails(window, v.dtype)), tails)])
 
 
-def _projected(plan: Plan, block: Block, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return queries [K, heads, head_dim], keys and values [K, kv_heads, head_dim]."""
-    width = plan.head_dim
-    if len(block.qkv) == 3:
-        q, k, v = (_linear(module, x).view(len(x), -1, width) for module in block.qkv)
-        return q, k, v
-    joined = _linear(block.qkv[0], x).view(len(x), -1, width)
-    q, k, v = torch.split(joined, [plan.heads, plan.kv_heads, plan.kv_heads], dim=1)
-    return q, k, v
+def _split(plan: Plan, projected: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return queries [K, heads, head_dim], keys and values [K, kv_heads, head_dim] of three modules, or of one."""
+    apart = [outputs.view(len(outputs), -1, plan.head_dim) for outputs in projected]
+    if len(apart) == 1:
+        return torch.split(apart[0], [plan.heads, plan.kv_heads, plan.kv_heads], dim=1)
+    return tuple(apart)
 
 
 def _attention(
@@ -189,7 +211,9 @@ def fits(plan: Plan | None, body: nn.Module) -> bool:
     ids = (torch.arange(9, device=device) * 7919) % vocabulary
     everything = torch.arange(9, device=device)
     nothing = torch.zeros(0, device=device)
-    packed = Packed(ids, everything, everything, Segments(1, 9, everything), None, nothing, nothing)
+    packed = Packed(
+        ids, everything, everything.numpy(force=True), everything, Segments(1, 9, everything), None, nothing, nothing
+    )
     expected = body(input_ids=ids[None], use_cache=False).last_hidden_state[0].float()
     far = (hidden_states(plan, packed).float() - expected).abs().max() / expected.abs().max()
     return bool(far <= PARITY.get(next(body.parameters()).dtype, 0.0))
