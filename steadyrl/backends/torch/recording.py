@@ -31,7 +31,8 @@ GAP = 1e-4
 
 Name = tuple[int, str] | str  # (layer, product), or the head
 Key = tuple[bytes, bytes]
-Moves = list[tuple[torch.Tensor, torch.Tensor]]  # of each pass: where its lines go, and which they are
+# Of each pass: where its lines go, and which they are; None for all of them in order, or the first.
+Moves = list[tuple[torch.Tensor, torch.Tensor | None]]
 
 
 class Recording:
@@ -167,20 +168,20 @@ def _key(prompt: np.ndarray, completion: np.ndarray) -> Key:
 
 def _moves(passes: np.ndarray, places: np.ndarray) -> Moves:
     """Return the moves that lay lines in order, of each line the pass [n] and the place in it [n]."""
-    found = []
+    found: Moves = []
     for number in range(int(passes.max(initial=-1)) + 1):
         to = np.flatnonzero(passes == number)
-        found.append((torch.from_numpy(to), torch.from_numpy(places[to])))
+        lines = None if np.array_equal(places[to], np.arange(len(to))) else torch.from_numpy(places[to])
+        found.append((torch.from_numpy(to), lines))
     return found
 
 
 def _laid(made: list[torch.Tensor], moves: Moves) -> torch.Tensor:
     """Return lines of all passes in one matrix; a pass is dropped when it was read."""
     found = made[0].new_empty(sum(len(to) for to, _ in moves), made[0].shape[1])
-    for to, places in moves:
-        lines = made.pop(0)
-        whole = len(places) == len(lines) and bool((places.diff() == 1).all())
-        found.index_copy_(0, to, lines if whole else lines[places])
+    for to, lines in moves:
+        of_pass = made.pop(0)
+        found.index_copy_(0, to, of_pass[: len(to)] if lines is None else of_pass[lines])
     return found
 
 
