@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,6 +16,8 @@ from steadyrl.backends.torch.packed import pack
 from steadyrl.backends.torch.recording import GAP, Recording
 from steadyrl.backends.torch.trunk import fits, hidden_states
 from steadyrl.types import Batch
+
+log = logging.getLogger(__name__)
 
 
 class Reader:
@@ -58,7 +61,10 @@ class Reader:
             return None
         hidden = hidden_states(self._plan, packed, recorded=recorded)
         logits = recorded.logits(head, hidden.detach())
-        return (hidden, logits) if recorded.gap <= GAP else None
+        if recorded.gap <= GAP:
+            return hidden, logits
+        log.warning("the sampler's products are not those of the weights (gap %.1e); rows are read again", recorded.gap)
+        return None
 
     @property
     def _device(self) -> torch.device:

@@ -174,7 +174,7 @@ def test_products_are_kept_only_where_a_single_update_of_the_drawn_rows_follows(
 
 
 @pytest.mark.parametrize("change", ["weights", "products"])
-def test_an_update_reads_rows_whose_recording_is_of_other_weights(tiny_models, change):
+def test_an_update_reads_rows_whose_recording_is_of_other_weights(tiny_models, change, caplog):
     stale, fresh = opened(tiny_models["llama"], *OF_A_STEP), opened(tiny_models["llama"])
     batch, _ = drawn(stale), drawn(fresh)
     if change == "weights":
@@ -186,6 +186,7 @@ def test_an_update_reads_rows_whose_recording_is_of_other_weights(tiny_models, c
         made[1, "mlp_in"] = [y * 1.1 for y in made[1, "mlp_in"]]
     scores = [backend.score(batch, SAMPLING, ONE) for backend in (stale, fresh)]
     np.testing.assert_array_equal(scores[0].logprobs, scores[1].logprobs)
+    assert ("products are not those of the weights" in caplog.text) == (change == "products")
     batch = GRPO.prepare(replace(batch, old=scores[0]), GRPO.state)
     found, wanted = (backend.step(batch, GRPO.loss, SAMPLING, ONE, 1e-2, 1e9) for backend in (stale, fresh))
     assert found == wanted
