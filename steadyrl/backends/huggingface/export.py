@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steadyrl.backends.huggingface.folder import BASE_MODEL, INDEX, check_files, open_folder, reading
+from steadyrl.backends.huggingface.folder import BASE_MODEL, INDEX, check_files, files_of, open_folder, reading
 from steadyrl.backends.huggingface.portable import POLICY, check_readable, damaged
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.config import Config
@@ -85,10 +85,10 @@ def _weights(policy: Path) -> list[str]:
     whole, index = "model.safetensors", policy / INDEX
     if (policy / whole).is_file() or not index.is_file():
         return [whole]
-    names = _read_object(index).get("weight_map")
-    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+    names = files_of(_read_object(index))
+    if not names:
         raise damaged(index, ValueError("it has no 'weight_map' from the weights to their files"))
-    return sorted(set(names.values()))
+    return names
 
 
 def _read_object(file: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -195,16 +195,23 @@ def _adapter(path: str) -> ModelError:
     )
 
 
+def files_of(index: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files that an index of weights names; none where it is damaged."""
+    named = index.get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        return []
+    return sorted(set(named.values()))
+
+
 def _check_weights(folder: Path, quantised: bool) -> None:
     """Refuse weights that are not all there; of each file only the table at its beginning is read."""
     names = ["model.safetensors"]
     if not (folder / names[0]).is_file():
-        map_ = json.loads((folder / INDEX).read_text(encoding="utf-8")).get("weight_map")
-        if not isinstance(map_, dict) or not map_ or not all(isinstance(name, str) for name in map_.values()):
+        names = files_of(json.loads((folder / INDEX).read_text(encoding="utf-8")))
+        if not names:
             raise ModelError(
                 f"'{folder / INDEX}' has no 'weight_map' from the weights to their files; download it again"
             )
-        names = sorted(set(map_.values()))
     lacking = [name for name in names if not (folder / name).is_file()]
     if lacking:
         raise ModelError(
