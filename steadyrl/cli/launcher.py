@@ -8,7 +8,7 @@ import typer
 
 from steadyrl.errors import ConfigError
 from steadyrl.launchers.command import Launcher, choose
-from steadyrl.studies.plan import Launch
+from steadyrl.studies.file import Launch
 
 LAUNCHER = typer.Option("--launcher", help="where runs are made: processes, ray, slurm, or an import path")
 LAUNCHER_ARGS = typer.Option("--launcher-args", help="a setting of the launcher, as gpus=1; as many as you like")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from steadyrl.report import markup
+from steadyrl.studies.file import ABSOLUTE, Expect
 from steadyrl.studies.outcome import Outcome, meets, middle, values_of
-from steadyrl.studies.plan import ABSOLUTE, Expect, Study
+from steadyrl.studies.plan import Study
 from steadyrl.studies.study import DONE
 
 LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own section

@@ -14,8 +14,9 @@ from steadyrl.report.study import TAKES, TOPICS
 from steadyrl.report.study_pictures import overlay
 from steadyrl.report.write import page
 from steadyrl.rundir import RunDir, write_text
+from steadyrl.studies.file import Rule
 from steadyrl.studies.measure import heldout_mean, measure
-from steadyrl.studies.plan import Rule, flat
+from steadyrl.studies.plan import flat
 
 MOST_RUNS = 26  # a letter each
 RULE = Rule()  # how many steps are the start and the end: as in a study that says nothing else

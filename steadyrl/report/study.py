@@ -17,8 +17,9 @@ from steadyrl.report.curves import Records, curves, script, style
 from steadyrl.report.study_pictures import overlay
 from steadyrl.report.write import page
 from steadyrl.rundir import write_json, write_text
+from steadyrl.studies.file import ABSOLUTE, Take
 from steadyrl.studies.outcome import Claim, Judged, Made, Outcome, Verdict, claims, meets, middle, outcomes, values_of
-from steadyrl.studies.plan import ABSOLUTE, Study, Take, jobs
+from steadyrl.studies.plan import Study, jobs
 from steadyrl.studies.seeds import LEAST_SEEDS, interval
 from steadyrl.studies.study import DONE, require_runs
 

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from steadyrl.rundir import RunDir
-from steadyrl.studies.plan import Rule, Stop, Take
+from steadyrl.studies.file import HELDOUT, MINUS, Rule, Stop, Take
 
 WINDOWS = 10  # a run is cut into so many windows, each pooled
 LEAST_BEFORE, MOST_BEFORE = 5, 100  # steps that make the level before a spike; the doctor's check takes as many
-HELDOUT = ("before", "after")  # of evaluations: what stands before the slash in the name of a number
-_MINUS = " - "
 _ERROR = "_se"  # the name of a metric's standard error
 
 
@@ -57,8 +55,8 @@ def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
 
 def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
     """Return a metric over the steps, [S], or the difference of two ("A - B"); NaN where it was not measured."""
-    if _MINUS in metric:
-        first, _, second = metric.partition(_MINUS)
+    if MINUS in metric:
+        first, _, second = metric.partition(MINUS)
         difference: np.ndarray = curve(records, first) - curve(records, second)
         return difference
     found = (record.get(metric) for record in records)

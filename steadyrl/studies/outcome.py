@@ -14,8 +14,9 @@ from typing import Any, Literal
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
 from steadyrl.rundir import RunDir
+from steadyrl.studies.file import ABSOLUTE, Expect, Rule, Take
 from steadyrl.studies.measure import ended_by, measure
-from steadyrl.studies.plan import ABSOLUTE, Arm, Expect, Rule, Study, Take, job_of
+from steadyrl.studies.plan import Arm, Study, job_of
 from steadyrl.studies.seeds import (
     Difference,
     Word,

@@ -6,6 +6,7 @@ differ in more than the keys that it names, or in none of them.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -13,132 +14,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from steadyrl import config as configs
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
-from steadyrl.sections import Section
+from steadyrl.metrics import CATALOGUE, describe
+from steadyrl.studies.file import ABSOLUTE, HELDOUT, MINUS, Experiment, StudyFile
 
-Take = Literal["last", "first", "mean", "min", "max", "gain", "ratio", "spike", "below_zero", "lowest_z"]
-Relation = Literal["higher", "lower", "same", "at least", "at most"]
-ABSOLUTE: tuple[Relation, ...] = ("at least", "at most")  # compared with a number, each run on its own
 # Settings that do not make another experiment of a run.
 _NOT_COMPARED = ("run.seed", "run.folder")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
-
-
-class Rule(Section):
-    """How the experiments are judged."""
-
-    share: float = Field(0.2, gt=0, le=0.5, description="Share of the steps, at the end, that 'last' averages.")
-    start: float = Field(
-        0.02,
-        gt=0,
-        le=0.5,
-        description="Share of the steps that 'first' averages. It is small: a policy can change in a few steps.",
-    )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Confidence of the intervals over seeds.")
-
-
-class Budget(Section):
-    """What a study may cost."""
-
-    hours: float = Field(
-        0.0, ge=0, description="After this time `study run` saves its runs and ends. 0 means no limit."
-    )
-
-
-class Stop(Section):
-    """A reason to end a run early."""
-
-    metric: str = Field(description="A metric of metrics.jsonl.")
-    below: float | None = Field(None, description="It has to stay below this number ...")
-    above: float | None = Field(None, description="... or above this one.")
-    steps: int = Field(20, ge=1, description="For so many steps in a row.")
-    why: str = Field(description="Why nothing is to be learned after that.")
-
-
-class Quick(Section):
-    """A smaller version of the study."""
-
-    seeds: list[int] = Field([0], min_length=1, description="Seeds of the quick version.")
-    settings: list[str] = Field([], description="Overrides for every run of the quick version.")
-
-
-class Launch(Section):
-    """Where the runs are made; `--launcher` says otherwise."""
-
-    name: str = Field("", description="'processes', 'ray', 'slurm' or an import path. Empty makes the runs here.")
-    args: dict[str, Any] = Field({}, description="The launcher's settings.")
-
-
-class Warm(Section):
-    """A run before all others, whose policy all experiments start from."""
-
-    config: str = Field(description="Its config file, beside the study.")
-    settings: list[str] = Field([], description="Overrides for it.")
-    quick: list[str] = Field([], description="Further overrides in the quick version.")
-
-
-class Expect(Section):
-    """One expectation: the sentence, and the measurement that decides it."""
-
-    says: str = Field(description="What is expected, as a sentence.")
-    metric: str = Field(
-        "",
-        description="A metric of metrics.jsonl, 'A - B' of two, or 'after/PART' of the held-out evaluation. Empty: "
-        "the study's.",
-    )
-    take: Take = Field("last", description="The number that is made of a run's curve.")
-    be: Relation = Field("higher", description="How it compares.")
-    than: str = Field("", description="The experiment that it is compared with. Empty: the one that it changes.")
-    value: float | None = Field(None, description="For 'at least' and 'at most': the number, for every seed.")
-    margin: float = Field(0.0, ge=0, description="Differences smaller than this do not matter.")
-    claim: str = Field("", description="The earlier conclusion that it decides, alone or together with others.")
-
-
-class Experiment(Section):
-    """One arm of a study."""
-
-    name: str = Field(description="Short name: lower-case letters, digits, '.', '_' and '-'.")
-    title: str = Field(description="What is tried, in a few words.")
-    base: str = Field("", alias="from", description="The earlier experiment that it changes. Empty: the config.")
-    change: str = Field("", description="The one override that it makes.")
-    bundle: list[str] = Field([], description="Several overrides together, where no single one is asked about.")
-    quick: list[str] = Field([], description="The overrides instead of these in the quick version.")
-    why: str = Field("", description="Why it is tried.")
-    hypothesis: str = Field("", description="What was expected before.")
-    concluded: str = Field("", description="What an earlier study concluded.")
-    expect: list[Expect] = Field([], description="What decides it.")
-    next: str = Field("", description="What to do next.")
-
-    def overrides(self, quick: bool) -> list[str]:
-        """Return what it changes of its base."""
-        if quick and self.quick:
-            return list(self.quick)
-        return [self.change] if self.change else list(self.bundle)
-
-
-class StudyFile(Section):
-    """A study file."""
-
-    title: str = Field(description="Title of the report.")
-    question: str = Field(description="What the study asks.")
-    background: str = Field("", description="What a reader has to know; paragraphs of Markdown.")
-    metric: str = Field("reward/mean", description="What the expectations compare unless they say otherwise.")
-    config: str | dict[str, Any] = Field(description="A config file beside this one, or its sections.")
-    seeds: list[int] = Field([0, 1, 2], min_length=1, description="Seeds; every experiment runs with each.")
-    warm: Warm | None = Field(None, description="A run whose policy all experiments start from.")
-    rule: Rule = Field(Rule(), description="How it is judged.")
-    budget: Budget = Field(Budget(), description="What it may cost.")
-    quick: Quick = Field(Quick(), description="The quick version.")
-    stop: list[Stop] = Field([], description="Reasons to end a run early.")
-    launcher: Launch = Field(Launch(), description="Where the runs are made.")
-    experiments: list[Experiment] = Field(min_length=1, description="The arms.")
-    not_tested: list[str] = Field([], description="What the study leaves open.")
 
 
 @dataclass(frozen=True)
@@ -262,8 +148,8 @@ def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) 
 
 def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) -> Study:
     more = file.quick.settings if quick else []
-    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"{path}: seeds are {seeds}; expected different numbers of 0 or more")
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"{path}: seeds are {seeds}; expected one or more different numbers of 0 or more")
     arms: dict[str, Arm] = {}
     for number, experiment in enumerate(file.experiments, 1):
         where = f"{path}, experiment {number} '{experiment.name}'"
@@ -278,6 +164,7 @@ def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) ->
             _require_named(where, experiment, quick, changed)
         arms[experiment.name] = Arm(experiment, config, changed)
         _check_expectations(where, experiment, arms)
+    _check_metrics(path, file, arms)
     return Study(path, file, tuple(arms.values()), tuple(seeds), quick, _warm(path, file, quick))
 
 
@@ -373,6 +260,10 @@ def _require_named(where: str, experiment: Experiment, quick: bool, changed: Map
             f"{where}: it also changes {', '.join(more)}; expected a change of {', '.join(named)} alone. Name them in "
             "'bundle', or make an experiment of each"
         )
+    if kept := [name for name in named if name in _NOT_COMPARED]:
+        raise ConfigError(
+            f"{where}: {kept[0]} makes no other experiment; name the seeds in 'seeds', and the folder with --folder"
+        )
     idle = [name for name in named if not any(covers(name, key) for key in changed)]
     if idle:
         raise ConfigError(f"{where}: {', '.join(idle)} has that value already; remove it or give another")
@@ -396,3 +287,27 @@ def _check_expectations(where: str, experiment: Experiment, arms: Mapping[str, A
             raise ConfigError(f"{place}: compared with '{other}', which is no earlier experiment; set 'than'")
         if expect.be == "same" and not expect.margin:
             raise ConfigError(f"{place}: 'same' needs a margin, the difference that would matter")
+
+
+def _check_metrics(path: Path, file: StudyFile, arms: Mapping[str, Arm]) -> None:
+    """Refuse what no run writes: after the runs the plan could not be corrected any more."""
+    expects = [(arm.name, expect) for arm in arms.values() for expect in arm.experiment.expect]
+    asked = [("metric", file.metric, "last"), *(("stop", rule.metric, "") for rule in file.stop)]
+    asked += [(f"experiment '{arm}'", expect.metric or file.metric, expect.take) for arm, expect in expects]
+    # An algorithm or a backend of the user's own may write other names.
+    own = any(":" in name for arm in arms.values() for name in (arm.config.algorithm.name, arm.config.backend.name))
+    for where, metric, take in asked:
+        if take and metric.partition("/")[0] in HELDOUT:
+            if take not in ("last", "gain"):
+                raise ConfigError(
+                    f"{path}, {where}: take = '{take}' of {metric}, which has one value a run; expected 'last', or "
+                    "'gain' for after - before"
+                )
+            continue
+        unknown = [name for name in (metric.split(MINUS, 1) if take else [metric]) if describe(name) is None]
+        if unknown and not own:
+            close = difflib.get_close_matches(unknown[0], [known.name for known in CATALOGUE], n=3, cutoff=0.0)
+            raise ConfigError(
+                f"{path}, {where}: no run writes a metric '{unknown[0]}'; expected one of docs/metrics.md, the nearest "
+                f"are: {', '.join(close)}"
+            )

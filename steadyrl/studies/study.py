@@ -27,10 +27,11 @@ from steadyrl.errors import ConfigError, RunError, SteadyError
 from steadyrl.launchers.command import Command, Ended, Launcher
 from steadyrl.launchers.wait import wait
 from steadyrl.rundir import RunDir, read_json, write_json
+from steadyrl.studies.file import Stop
 from steadyrl.studies.followed import Followed
 from steadyrl.studies.longer import copied, shorter
 from steadyrl.studies.measure import ended_by
-from steadyrl.studies.plan import Job, Stop, Study, jobs
+from steadyrl.studies.plan import Job, Study, jobs
 from steadyrl.train import Watch
 
 PLAN = "plan.json"

@@ -17,7 +17,8 @@ from typing import Any
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir, read_json
-from steadyrl.studies.measure import HELDOUT, heldout_mean
+from steadyrl.studies.file import HELDOUT
+from steadyrl.studies.measure import heldout_mean
 from steadyrl.web.folder import Folder, Place
 from steadyrl.web.overview import Row, last_records, row
 

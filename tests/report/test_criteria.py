@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 from steadyrl.report.criteria import criteria
 from steadyrl.rundir import RunDir
+from steadyrl.studies.file import Expect, Experiment, Rule
 from steadyrl.studies.outcome import Made, Outcome
-from steadyrl.studies.plan import Arm, Expect, Experiment, Rule
+from steadyrl.studies.plan import Arm
 
 STUDY = SimpleNamespace(file=SimpleNamespace(metric="reward/mean", rule=Rule()))
 REACHES = Expect(says="It reaches 1.", be="at least", value=1.0)

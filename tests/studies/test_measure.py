@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from steadyrl.studies.file import Rule, Stop
 from steadyrl.studies.measure import ended_by, lowest_z, summary
-from steadyrl.studies.plan import Rule, Stop
 
 CURVE = np.array([1.0, 1.0, math.nan, 2.0, 2.0, 2.0, 2.0, 20.0, 3.0, 4.0, 6.0])
 

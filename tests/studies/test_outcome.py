@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from steadyrl.rundir import RunDir
+from steadyrl.studies.file import Expect, Experiment, Rule
 from steadyrl.studies.outcome import Made, _judge
-from steadyrl.studies.plan import Arm, Expect, Experiment, Rule
+from steadyrl.studies.plan import Arm
 
 STUDY = SimpleNamespace(file=SimpleNamespace(metric="reward/mean", rule=Rule()))
 EXPECT = Expect(says="It is higher.", be="higher")

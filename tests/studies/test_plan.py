@@ -92,7 +92,7 @@ def test_a_study_may_be_run_with_some_of_its_seeds(study):
         ('change = "update={epochs=3, minibatches=1}"\n', "stands for several settings"),
         ('change = "rewards={boolean_format=1.0}"\n', "stands for several settings"),
         ('change = "update.epochs=2"\n', "has that value already"),
-        ('change = "run.seed=5"\n', "has that value already"),
+        ('change = "run.seed=5"\n', "name the seeds in 'seeds'"),
         ('bundle = ["update.epochs=3", "update.minibatches=2"]\n', "update.minibatches has that value already"),
         ('change = "update.epochs=3"\nbundle = ["run.steps=2"]\n', "expected one of them"),
         ("", "expected a change"),
@@ -107,6 +107,33 @@ def test_what_could_not_be_answered_is_refused(study, body, part):
     with pytest.raises(ConfigError, match="experiment 2 'two'") as caught:
         study(ONE + f'[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\n{body}')
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ('expect = [{says = "s", metric = "entroppy"}]\n', "experiment 'two': no run writes a metric 'entroppy'"),
+        ('expect = [{says = "s", metric = "groups/best - rewards"}]\n', "no run writes a metric 'rewards'"),
+        ('expect = [{says = "s", metric = "after/metric", take = "max"}]\n', "expected 'last', or 'gain'"),
+        ('[[stop]]\nmetric = "after/metric"\nbelow = 1\nwhy = "w"\n', "stop: no run writes a metric 'after/metric'"),
+        ('[[stop]]\nmetric = "entropy"\nwhy = "w"\n', "expected 'below' or 'above', a number"),
+    ],
+)
+def test_what_no_run_could_answer_is_refused_before_the_first(study, body, part):
+    with pytest.raises(ConfigError) as caught:
+        study(ONE + f'[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "run.steps=2"\n{body}')
+    assert part in str(caught.value)
+
+
+def test_a_study_without_seeds_is_refused(study):
+    with pytest.raises(ConfigError, match=r"seeds are \[\]; expected one or more different numbers"):
+        study("seeds = []\n" + ONE, quick=True)
+
+
+def test_an_algorithm_of_ones_own_may_write_other_metrics(study):
+    own = ONE + 'bundle = ["backend.name=steadyrl.backends.toy:ToyBackend"]\n'
+    read = study(own + '[[stop]]\nmetric = "mine/only"\nbelow = 1\nwhy = "w"\n')
+    assert read.file.stop[0].metric == "mine/only"
 
 
 @pytest.mark.parametrize(
