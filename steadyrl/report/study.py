@@ -279,7 +279,8 @@ def _next(outcome: Outcome) -> str:
     if not outcome.runs:
         return "Run it."
     if outcome.word == "undecided":
-        if all(judged.change and judged.change.low is None for judged in outcome.judged if judged.than):
+        compared = [judged for judged in outcome.judged if judged.than]
+        if compared and all(judged.change and judged.change.low is None for judged in compared):
             return "Run more seeds: one seed has no interval."
         return "Run more seeds, or take a margin of what would matter."
     if outcome.causes and outcome.causes[0].finding.remedy:

@@ -9,7 +9,7 @@ from steadyrl.studies.file import Expect, Experiment, Rule
 from steadyrl.studies.outcome import Made, _judge
 from steadyrl.studies.plan import Arm
 
-STUDY = SimpleNamespace(file=SimpleNamespace(metric="reward/mean", rule=Rule()))
+STUDY = SimpleNamespace(seeds=(0, 1, 2), file=SimpleNamespace(metric="reward/mean", rule=Rule()))
 EXPECT = Expect(says="It is higher.", be="higher")
 BASE = {0: 1.0, 1: 2.0, 2: 3.0}
 FIRST_THREE = {0: 1.5, 1: 2.52, 2: 3.49}
@@ -38,3 +38,19 @@ def test_runs_are_pairs_where_both_experiments_have_the_same_seeds(tmp_path, rew
     judged = _judge(STUDY, arm, EXPECT, runs)
     assert judged.change.paired == paired
     assert judged.word == ("supported" if paired else "undecided")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "word"),
+    [
+        (BASE, "supported"),
+        ({0: 1.0, 1: 2.0}, "undecided"),
+        ({**BASE, 2: None}, "undecided"),
+        ({0: 0.5}, "refuted"),
+        ({}, "undecided"),
+    ],
+)
+def test_a_bound_is_supported_once_every_seed_of_the_study_meets_it(tmp_path, rewards, word):
+    arm = Arm(Experiment(name="arm", title="t"), None, {})
+    expect = Expect(says="It reaches 1.", be="at least", value=1.0)
+    assert _judge(STUDY, arm, expect, {"arm": made(tmp_path, "arm", rewards)}).word == word
