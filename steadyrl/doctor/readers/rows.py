@@ -39,6 +39,7 @@ POINT = " step"  # the key of a row that is one value of a tracker; no metric be
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 COARSE = ("epoch", "episode")  # of which a step may be a part
+MOST_BACK = 4  # rows for each step that is lower than the one before; of a table with more nobody wrote in this order
 MIN_SHARE = 0.5  # of the first rows that must have a key for it to be the step
 MIN_WHOLE = 0.9  # of its values that must be whole numbers: a broken line may hold anything
 CROWDED_OUT = f"values left out, for they have more than {MAX_NAMES} names"
@@ -150,6 +151,9 @@ class Rows:
         first = (at[1:-1] < at[:-2]) & (at[1:-1] <= at[:1])
         again = np.flatnonzero(first & (at[2:] < np.maximum.accumulate(at)[:-2])) + 1  # a late row has no next one
         if not len(again):
+            return 0
+        if MOST_BACK * (np.diff(at) < 0).sum() > len(at):
+            self._notes["rows that stood in no order of their steps, and were sorted"] += len(at)
             return 0
         place = int(held[again[-1]])
         parts = {name: [places for places, _ in several] for name, several in self._parts.items()}

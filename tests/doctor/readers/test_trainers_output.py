@@ -229,6 +229,13 @@ def test_steps_that_begin_again_at_the_first_are_of_another_run(tmp_path):
     assert "rows left out, for the steps begin again at the first: they are of an earlier run: 30" in run.notes
 
 
+@pytest.mark.parametrize("steps", [range(30, 0, -1), [i * 13 % 31 for i in range(1, 31)]])
+def test_rows_in_no_order_of_their_steps_are_one_run(tmp_path, steps):
+    (run,) = runs_of(tmp_path, lines(steps))
+    assert points(run, "reward") == {i: float(i) for i in range(1, 31)}
+    assert "rows that stood in no order of their steps, and were sorted: 30" in run.notes
+
+
 def test_rows_of_another_metric_or_a_late_one_are_no_second_run(tmp_path):
     rows = [{"step": i, "reward": i} for i in (1, 2, 3)] + [{"step": i, "eval_reward": i} for i in (1, 2, 3)]
     (run,) = runs_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "log.jsonl")
