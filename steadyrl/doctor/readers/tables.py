@@ -81,9 +81,13 @@ def _by_metric(names: Sequence[str]) -> Split | None:
 
 
 def _by_run(names: Sequence[str]) -> Split:
-    """Return how a table is taken apart that may be of W&B's charts: "run - metric", with the smallest and largest."""
+    """Return how a table is taken apart that may name the run of each row, or be of W&B's charts.
+
+    Those have columns "run - metric", with the smallest and largest.
+    """
     if not any(name.endswith(EXTREMES) for name in names):
-        return lambda row: [("", row)]
+        named = find_step_key([dict.fromkeys(names, 1)]) and next((one for one in names if one.lower() in RUNS), "")
+        return lambda row: [(row.pop(named, ""), row)] if named else [("", row)]
     shared = [name for name in names if " - " not in name]
     theirs: dict[str, list[tuple[str, str]]] = {}
     for name in names:
