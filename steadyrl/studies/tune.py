@@ -28,12 +28,14 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl import config as configs
 from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir, read_json, write_json
 from steadyrl.studies.claim import awaited, claimed
 from steadyrl.studies.halving import halve, rates_around, shared
+from steadyrl.studies.plan import flat
 from steadyrl.studies.rate_range import Point, Range, range_test
 from steadyrl.studies.seeds import difference, interquartile_mean
 from steadyrl.studies.trial import RUNGS, Trial, best_first, make_trial
@@ -88,14 +90,16 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
         What result.json holds; None where ``follow.stop`` ended the search.
 
     Raises:
-        ConfigError: The budget is less than one run, or the config has no held-out problems.
+        ConfigError: The budget is less than one run, a setting cannot be searched, the config has no held-out problems,
+            or the folder holds the search of another one.
         MissingExtraError: Optuna is not installed.
     """
     follow = follow or Follow()
+    _require_searchable(config, options.space)
     optuna = plugins.require("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     per_run = config.run.steps * _samples(config)
-    found = _range(config, folder, follow)
+    found = _range(config, folder, options.space, follow)
     if found is None:
         return None
     if options.samples < found.samples + per_run:
@@ -125,26 +129,48 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     return result
 
 
-def _range(config: Config, folder: Path, follow: Follow) -> Range | None:
+def _range(config: Config, folder: Path, space: Space, follow: Follow) -> Range | None:
     """Return the range test, made now, before, or by another process; None where the user stopped the wait for it."""
     file = folder / "range.json"
     while not file.is_file():
         with claimed(folder / CLAIMS / "range") as mine:
             if mine and not file.is_file():
-                _make_range(config, file, follow)
+                _make_range(config, file, space, follow)
         if follow.stop():
             return None
         if not mine:
             time.sleep(_POLL_S)
-    kept = read_json(file)
+    kept, settings = read_json(file), _settings(config, space)
+    before = kept.get("settings", settings)
+    if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
+        raise ConfigError(
+            f"'{folder}' holds a search with other settings ({', '.join(changed)}); go on with those that it began "
+            "with, or give another --folder"
+        )
     return Range(tuple(Point(**p) for p in kept["points"]), kept["centre"], kept["samples"], kept["before"])
 
 
-def _make_range(config: Config, file: Path, follow: Follow) -> None:
+def _make_range(config: Config, file: Path, space: Space, follow: Follow) -> None:
     follow.note("range test: one step at each rate")
     found = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
     kept = {"points": [p.record() for p in found.points], "centre": found.centre, "samples": found.samples}
-    write_json(file, {**kept, "before": found.before})
+    write_json(file, {**kept, "before": found.before, "settings": _settings(config, space)})
+
+
+def _settings(config: Config, space: Space) -> dict[str, Any]:
+    """Return what makes a search another one, by dotted name; what is at its default is left out, as in ``Job.key``."""
+    plain = flat(config.model_dump(mode="json", exclude_defaults=True))
+    searched = {f"--also {name}": list(bounds) for name, bounds in space.bounds.items()}
+    return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
+
+
+def _require_searchable(config: Config, space: Space) -> None:
+    """Refuse a setting that no trial could have, before the first of them."""
+    for name, (low, high, whole) in space.bounds.items():
+        if name in (RATE, "run.seed"):
+            raise ConfigError(f"--also {name}: the search itself sets it; remove it")
+        for value in (low, high):
+            configs.resolve(configs.dump(config), [f"{name}={int(value) if whole else value}"])
 
 
 def _shown(point: Point) -> str:

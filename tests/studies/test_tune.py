@@ -13,7 +13,7 @@ from steadyrl.launchers.command import choose
 from steadyrl.studies.halving import halve, rates_around, rungs, steps_of
 from steadyrl.studies.rate_range import Point, Range, centre_of, range_test
 from steadyrl.studies.trial import Trial, best_first, make_trial
-from steadyrl.studies.tune import Follow, Options, Space, _bounds, tune
+from steadyrl.studies.tune import Follow, Options, Space, _bounds, _range, tune
 from steadyrl.studies.tune_together import tune_together
 from steadyrl.train import Watch
 from tests import needs
@@ -178,6 +178,30 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     page = write_tune(tmp_path / "tune").read_text()
     assert f"update.learning_rate={result['settings']['update.learning_rate']:.3g}" in page
     assert page.count("\n| ") == len(result["trials"]) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds", "message"),
+    [
+        ("update.epohcs", (1, 4, True), "did you mean 'epochs'"),
+        ("sampling.temperature", (0.1, 100.0, False), "sampling.temperature: got 100.0"),
+        ("update.learning_rate", (1e-5, 1e-2, False), "the search itself sets it"),
+        ("run.seed", (1, 4, True), "the search itself sets it"),
+    ],
+)
+def test_a_setting_that_cannot_be_searched_is_refused_before_the_range_test(settings, tmp_path, name, bounds, message):
+    with pytest.raises(ConfigError, match=message):
+        tune(settings(), tmp_path, Options(samples=2000, space=Space({name: bounds})))
+    assert list(tmp_path.glob("**/range.json")) == []
+
+
+def test_a_search_goes_on_with_the_settings_that_it_began_with(settings, tmp_path):
+    found = _range(settings(), tmp_path, Space(), Follow())
+    assert _range(settings("update.learning_rate=0.5"), tmp_path, Space(), Follow()) == found
+    with pytest.raises(ConfigError, match=r"other settings \(run.steps, sampling.temperature\).*another --folder"):
+        _range(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path, Space(), Follow())
+    with pytest.raises(ConfigError, match=r"other settings \(--also update.epochs\)"):
+        _range(settings(), tmp_path, Space({"update.epochs": (1, 4, True)}), Follow())
 
 
 def test_a_budget_of_less_than_one_run_is_refused(settings, tmp_path):
