@@ -18,6 +18,7 @@ when it was lost is free for the others.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -339,7 +340,13 @@ def _finals(
     """
     best = best_first(trials)[:FINALISTS]
     seeds = range(config.run.seed + 1, config.run.seed + options.seeds)
-    places = {(n, seed): folder / "finals" / f"{n}-s{seed}" / "trial.json" for n in range(len(best)) for seed in seeds}
+    # By what they try: with more samples other trials may be the best.
+    names = [hashlib.sha256(json.dumps(dict(one.settings), sort_keys=True).encode()).hexdigest()[:8] for one in best]
+    places = {
+        (n, seed): folder / "finals" / f"{name}-s{seed}" / "trial.json"
+        for n, name in enumerate(names)
+        for seed in seeds
+    }
 
     def make(key: tuple[int, int], file: Path) -> Trial:
         number, seed = key

@@ -13,7 +13,7 @@ from steadyrl.launchers.command import choose
 from steadyrl.studies.halving import halve, rates_around, rungs, steps_of
 from steadyrl.studies.rate_range import Point, Range, centre_of, range_test
 from steadyrl.studies.trial import Trial, best_first, make_trial
-from steadyrl.studies.tune import Follow, Options, Space, _bounds, _range, tune
+from steadyrl.studies.tune import Follow, Options, Space, _bounds, _finals, _range, tune
 from steadyrl.studies.tune_together import tune_together
 from steadyrl.train import Watch
 from tests import needs
@@ -202,6 +202,16 @@ def test_a_search_goes_on_with_the_settings_that_it_began_with(settings, tmp_pat
         _range(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path, Space(), Follow())
     with pytest.raises(ConfigError, match=r"other settings \(--also update.epochs\)"):
         _range(settings(), tmp_path, Space({"update.epochs": (1, 4, True)}), Follow())
+
+
+def test_repeats_with_other_seeds_are_of_the_trials_that_are_the_best_now(settings, tmp_path):
+    def repeated(*rates):
+        trials = [Trial({"update.learning_rate": rate}, 0, 1.0 - rate, (), 8, "finished") for rate in rates]
+        return _finals(settings(), tmp_path, trials, Options(samples=0, seeds=2), Follow())
+
+    repeated(0.3)
+    for one, runs in repeated(0.3, 0.1):
+        assert [run.settings for run in runs] == [one.settings] * 2
 
 
 def test_a_budget_of_less_than_one_run_is_refused(settings, tmp_path):
