@@ -99,7 +99,9 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
     message += f"{duration(step)} ({told})"
     if evaluations:
         message += f" and {evaluations} evaluations of {duration(each)}"
-    return Finding("time", state="ok", message=f"{message}; measured on {trial.reward.rows} of {rows} rollouts a step")
+    return Finding(
+        "time", state="ok", message=f"{message}; measured on {trial.reward.rows} rollouts; a step has {rows}"
+    )
 
 
 def _drawing(trial: Trial, rows: int) -> float:

@@ -79,7 +79,7 @@ def test_the_time_of_a_run_by_hand(timed):
         "about 11 min 31 s: 100 steps of 6.9 s (sampling 1.9 s, rewards 0.32 s, scoring 0.64 s, updates 4 s) and 5 "
         "evaluations of 1.1 s; "
     )
-    assert verdict.message.endswith("measured on 16 of 32 rollouts a step")
+    assert verdict.message.endswith("measured on 16 rollouts; a step has 32")
 
 
 def test_prompts_beyond_the_rows_of_one_generation_cost_further_calls(timed):
