@@ -108,8 +108,8 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     if not known:
         names = sorted({name for log in filled for name in log.columns})
         raise RunError(
-            f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, with metrics "
-            "such as reward, kl or loss"
+            f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or give its "
+            "columns names of docs/doctor/names.md, such as reward, kl or loss"
         )
     if left_out := [log.path for log in filled if log not in known]:
         note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"

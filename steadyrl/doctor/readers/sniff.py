@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.doctor.readers import console, database, document, jsonl, mlflow, own, tables, tensorboard, wandb
-from steadyrl.doctor.readers.lines import head, lines, parse_objects
+from steadyrl.doctor.readers.lines import head, lines, parse_objects, text_of
 from steadyrl.doctor.readers.rows import find_step_key
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
@@ -70,6 +70,11 @@ def of_file(path: Path) -> Reader:
         raise RunError(f"'{path}' is empty; if the run goes on, wait for its first step; else name another log")
     if source := _binary(path) or _rows(path, needs_step=False) or _console(path):
         return source.read
+    first, *more = head(path, HEAD).strip().split(b"\n")
+    if not more and tables.METRIC.search(text_of(first)):
+        raise RunError(
+            f"'{path}' holds names of metrics in one line, and no row; if the run goes on, wait for its first step"
+        )
     raise RunError(f"'{path}' is no log that steadyrl can read; known are {KNOWN}; export the metrics as CSV")
 
 

@@ -238,6 +238,7 @@ def test_links_in_a_circle_end(tmp_path):
     [
         (None, "there is no file or folder"),
         (b"", "is empty"),
+        (b"step,reward,loss\n", "holds names of metrics in one line, and no row"),
         (b"some words\nand more\n", "no log that steadyrl can read"),
         (b"\x00\x01" * 4000, "no log that steadyrl can read"),
         (b'{"step": 1, "x": "word"}\n', "is a log without a number"),
