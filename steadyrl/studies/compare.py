@@ -193,7 +193,9 @@ def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -
     watch.problems(len(answers))
     known = part_names(record for samples in answers.values() for record in samples)
     if known and metric not in {TOTAL, *MEASURED, *(term.name for term in questions.terms), *known}:
-        raise DataError(f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *known}))}")
+        raise DataError(
+            f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *MEASURED, *known}))}"
+        )
 
 
 def _require_values(metric: str, answers: Answers) -> None:

@@ -168,7 +168,9 @@ def test_an_unknown_metric_is_named_with_the_known_ones_after_the_first_answers(
     monkeypatch.setattr(answers, "PART", 10)
     done = []
     watch = Watch(problems=done.append)
-    with pytest.raises(DataError, match="no reward part is called 'f1'; there are: first_letter, letters, reward"):
+    with pytest.raises(
+        DataError, match="no reward part is called 'f1'; there are: first_letter, letters, reward, tokens, trunc"
+    ):
         compare(("base", "base"), settings(), Options(metric="f1"), None, watch)
     assert done == [10]
 
