@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl.cli.terminal import printable
+from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 
 LOSS_COLUMNS = ("loss", "policy", "likelihood", "KL", "value", "gradient", "doctor")  # of the epoch table
@@ -18,15 +19,19 @@ def report_command(
     runs: Annotated[
         list[Path], typer.Argument(help="a run directory; of several, one report of all", metavar="RUN...")
     ],
-    to: Annotated[Path, typer.Option(help="where the report of several runs is written")] = Path("overlay"),
+    to: Annotated[
+        Path | None, typer.Option(help="where the report of several runs is written; overlay/ by default")
+    ] = None,
 ) -> None:
     """Write report.md, report.html, the pictures and summary.json of a run; or lay several runs over one another."""
     if len(runs) == 1:
+        if to is not None:
+            raise ConfigError(f"--to {to}: the report of one run is in its own report/; leave --to out, and copy that")
         show_report(RunDir.open(runs[0]))
         return
     from steadyrl.report.overlay import write_overlay  # matplotlib takes a second to load
 
-    print(f"report: {write_overlay([RunDir.open(run) for run in runs], to)}")
+    print(f"report: {write_overlay([RunDir.open(run) for run in runs], to or Path('overlay'))}")
 
 
 def show_report(run: RunDir) -> None:

@@ -220,6 +220,10 @@ def test_a_malformed_line_of_prompts_is_named_with_its_number(refused, here):
     assert "prompts.jsonl, line 9: 'prompt' is missing; the row has promt" in refused("train", "config.toml")
 
 
+def test_a_place_for_the_report_of_one_run_is_refused(refused, finished, here):
+    assert "the report of one run is in its own report/" in refused("report", finished, "--to", "out")
+
+
 @pytest.mark.parametrize("command", [("report",), ("train", "--resume"), ("sample",)])
 def test_a_run_directory_that_is_none_is_named(refused, here, command):
     request = ["a request"] if command == ("sample",) else []
