@@ -61,6 +61,9 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
             for run, part in parts(row):
                 runs.setdefault(run, Rows((POINT, *STEP_KEYS))).put(part)
+        elif all(spelled(cell) is None for cell in cells) and find_step_key([dict.fromkeys(cells, 1)]):
+            names = cells  # what goes on after a restart may log more or less
+            parts = _by_metric(names) or _by_run(names)
         else:
             broken += bool(cells)
     if broken:

@@ -130,6 +130,12 @@ def test_a_table_that_names_the_run_of_each_row_holds_a_run_for_each_name(tmp_pa
     assert points(second, "reward") == {1: 2.5, 2: 3.5, 3: 4.5}
 
 
+def test_a_csv_that_goes_on_under_another_header_is_one_run(tmp_path):
+    (run,) = runs_of(tmp_path, "step,reward\n1,1.5\n2,2.5\n3,3.0\nstep,kl,reward\n2,0.5,2.0\n3,0.5,3.5\n", "log.csv")
+    assert points(run, "reward") == {1: 1.5, 2: 2.0, 3: 3.5}
+    assert points(run, "kl_ref") == {2: 0.5, 3: 0.5}
+
+
 def test_common_names_of_the_length_of_answers(tmp_path):
     rows = "".join(json.dumps({"step": i, "avg_reward": 0.5, "response_len": 100 + i}) + "\n" for i in (1, 2))
     (run,) = runs_of(tmp_path, rows, "log.jsonl")
