@@ -92,20 +92,19 @@ class _Part:
 
     path: str
     settings: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)  # the longest list of rows
+    rows: list[dict[str, Any]] = field(default_factory=list)  # the longest list of rows; lists alike are runs
     history: bool = False  # whether they are a Trainer's
     lists: dict[str, list[Any]] = field(default_factory=dict)  # lists of numbers
     by_step: dict[str, dict[str, Any]] = field(default_factory=dict)  # {"10": 0.5, "20": 0.7}
 
 
 def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[_Part]:
-    part, inner = _Part(path), list[tuple[str, Mapping[str, Any]]]()
+    part, inner, tables = _Part(path), list[tuple[str, Mapping[str, Any]]](), dict[str, list[dict[str, Any]]]()
     for key, value in data.items():
         if isinstance(value, list) and value:
             rows = [row for row in value if isinstance(row, dict)]
             if 2 * len(rows) > len(value):
-                part.history |= key == HISTORY
-                part.rows = max(part.rows, rows, key=len)
+                tables[key] = rows
             elif all(number(item) is not None for item in value):
                 part.lists[key] = value
         elif isinstance(value, dict) and value:
@@ -116,9 +115,16 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
                 part.settings |= {k: v for k, v in flat_settings({key: value}).items() if not isinstance(v, list)}
         elif isinstance(value, str | int | float) or value is None:
             part.settings[key] = value
+    above = f"{path}." if path else ""
+    longest = max(tables.values(), key=len, default=[])
+    runs = {key: rows for key, rows in tables.items() if rows[0].keys() == longest[0].keys()}
+    part.history = HISTORY in tables
+    part.rows = longest if len(runs) == 1 else []
     yield part
+    for key, rows in runs.items() if len(runs) > 1 else ():
+        yield _Part(f"{above}{key}", rows=rows)
     for key, value in inner if depth < MAX_NESTING else ():
-        yield from _parts(value, f"{path}.{key}" if path else key, depth + 1)
+        yield from _parts(value, f"{above}{key}", depth + 1)
 
 
 def _log(path: Path, part: _Part, root: _Part, several: bool) -> RawLog:

@@ -136,6 +136,15 @@ def test_a_csv_that_goes_on_under_another_header_is_one_run(tmp_path):
     assert points(run, "kl_ref") == {2: 0.5, 3: 0.5}
 
 
+def test_lists_of_equal_rows_side_by_side_in_a_document_are_runs(tmp_path):
+    rows = [{"step": i, "reward": i / 2} for i in (1, 2, 3)]
+    text = json.dumps({"lr": 1e-5, "a": rows, "b": rows[:2], "samples": [{"text": "x"}]})
+    first, second = runs_of(tmp_path, text, "runs.json")
+    assert (first.path.partition("#")[2], second.path.partition("#")[2]) == ("a", "b")
+    assert (points(first, "reward"), points(second, "reward")) == ({1: 0.5, 2: 1.0, 3: 1.5}, {1: 0.5, 2: 1.0})
+    assert first.settings["learning_rate"] == second.settings["learning_rate"] == 1e-5
+
+
 def test_common_names_of_the_length_of_answers(tmp_path):
     rows = "".join(json.dumps({"step": i, "avg_reward": 0.5, "response_len": 100 + i}) + "\n" for i in (1, 2))
     (run,) = runs_of(tmp_path, rows, "log.jsonl")
