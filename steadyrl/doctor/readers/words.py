@@ -26,8 +26,8 @@ ASSIGNED = re.compile(rf"({_NAME}) ?([:=]) ?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNI
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
-    r"^(?:.{0,120}?(?:[|\]]| - |\btrain )\s*)?\W*(?:epoch\W*\d+\W+)?(step|iter(?:ation)?|update|episode)\s*[:#]?\s*"
-    r"(\d{1,15})\b",
+    r"^(?:.{0,120}?(?:[|\]]| - |\btrain |\b(?:INFO|SUCCESS) )\s*)?\W*(?:epoch\W*\d+\W+)?"
+    r"(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
 EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})\b", re.IGNORECASE)

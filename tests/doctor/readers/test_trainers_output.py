@@ -145,6 +145,12 @@ def test_lists_of_equal_rows_side_by_side_in_a_document_are_runs(tmp_path):
     assert first.settings["learning_rate"] == second.settings["learning_rate"] == 1e-5
 
 
+@pytest.mark.parametrize("before", ["2026-01-01 10:00:00,123 INFO ", "10:00:00 SUCCESS "])
+def test_a_step_stands_behind_the_level_of_a_logger(tmp_path, before):
+    (run,) = runs_of(tmp_path, "".join(f"{before}Step {i} | Time: 9.5s | Reward: 0.{i}\n" for i in (3, 6, 9)))
+    assert points(run, "reward") == {3: 0.3, 6: 0.6, 9: 0.9}
+
+
 def test_common_names_of_the_length_of_answers(tmp_path):
     rows = "".join(json.dumps({"step": i, "avg_reward": 0.5, "response_len": 100 + i}) + "\n" for i in (1, 2))
     (run,) = runs_of(tmp_path, rows, "log.jsonl")
