@@ -12,26 +12,34 @@ from typing import Any
 
 from steadyrl.doctor.readers.completions import JsonTexts, holds_text
 from steadyrl.doctor.readers.lines import objects
-from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows
+from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows, find_step_key
+from steadyrl.doctor.readers.tables import RUNS
 from steadyrl.doctor.series import RawLog
 
 FEW = 200  # rows of a chunk that tell what the file holds
 
 
-def read(path: Path) -> RawLog:
-    """Read a file of JSON lines that some trainer or logger wrote."""
-    rows, notes, texts, wrapped = Rows(), list[str](), False, False
+def read(path: Path) -> list[RawLog]:
+    """Read a file of JSON lines that some trainer or logger wrote: a run, or one for each name under a key for it."""
+    runs, notes, texts, wrapped, named = dict[str, Rows](), list[str](), False, False, ""
     for chunk in objects(path, notes):
-        if not rows.count:
+        if not runs:
             wrapped = all(map(_is_wrapped, chunk[:FEW]))
-            rows = Rows(("step",) if wrapped else STEP_KEYS)
+            keys = (key for key, value in chunk[0].items() if key.lower() in RUNS and isinstance(value, str | int))
+            named = next(keys, "") if not wrapped and find_step_key(chunk[:FEW]) else ""
         if wrapped:
             # The key that the file logger adds comes last: a metric of that name must not move the step.
             chunk = [{**row["data"], "step": row["step"]} for row in chunk if _is_wrapped(row)]
         texts |= any(map(holds_text, chunk[:FEW]))
-        rows.add([row for row in chunk if SUMMARY not in row])
-    log = rows.log(str(path), "verl_file" if wrapped else "jsonl", {}, notes)
-    return replace(log, completions=JsonTexts((path,))) if texts else log
+        parts: dict[str, list[dict[str, Any]]] = {} if named else {"": chunk}
+        for row in chunk if named else ():
+            parts.setdefault(str(row.pop(named, "")), []).append(row)
+        for run, rows in parts.items():
+            kept = runs.setdefault(run, Rows(("step",) if wrapped else STEP_KEYS))
+            kept.add([row for row in rows if SUMMARY not in row])
+    kind, several = "verl_file" if wrapped else "jsonl", len(runs) > 1
+    logs = [rows.log(f"{path}#{run}" if several else str(path), kind, {}, notes) for run, rows in runs.items()]
+    return [replace(log, completions=JsonTexts((path,))) for log in logs] if texts and not several else logs
 
 
 def _is_wrapped(row: dict[str, Any]) -> bool:

@@ -146,7 +146,7 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
     if rows and len(rows) >= broken and not (len(rows) == 1 and _is_document(rows[0])):
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _one(own.read, path.parent))
-        return Source(path, Kind.ROWS, _one(jsonl.read, path)) if find_step_key(rows) or not needs_step else None
+        return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
     if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
         return as_document
     separator = tables.separator_of(first, needs_step)

@@ -122,9 +122,13 @@ def test_a_table_with_a_metric_in_each_row_is_read(tmp_path, run, key):
         assert points(one, "reward") == points(one, "kl_ref") == {1: 1.5, 2: 2.5}
 
 
-def test_a_table_that_names_the_run_of_each_row_holds_a_run_for_each_name(tmp_path):
-    rows = [f"{step},{run},{step + at}.5" for step in (1, 2, 3) for at, run in enumerate(["x", "y"])]
-    first, second = runs_of(tmp_path, "\n".join(["step,run_name,reward", *rows]), "both.csv")
+@pytest.mark.parametrize("name", ["both.csv", "both.jsonl"])
+def test_rows_that_name_their_run_make_a_run_for_each_name(tmp_path, name):
+    rows = [(step, run, step + at + 0.5) for step in (1, 2, 3) for at, run in enumerate("xy")]
+    keys = ("step", "run_name", "reward")
+    lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+    table = [",".join(map(str, row)) for row in [keys, *rows]]
+    first, second = runs_of(tmp_path, "\n".join(table if name == "both.csv" else lines), name)
     assert (first.path.partition("#")[2], second.path.partition("#")[2]) == ("x", "y")
     assert points(first, "reward") == {1: 1.5, 2: 2.5, 3: 3.5}
     assert points(second, "reward") == {1: 2.5, 2: 3.5, 3: 4.5}
