@@ -190,7 +190,8 @@ def make_run(
     except SteadyError as error:
         tell((job.key, "failed", str(error)))
         return str(error)
-    tell((job.key, "end", run.status))
+    state = state_of(run, rules)
+    tell((job.key, "end", state if state in DONE else run.status))
     return None
 
 
@@ -244,7 +245,7 @@ def _spread(
         run = find_run(folder, job)
         state = state_of(run, _rules(study, job))
         if run is not None and (state in DONE or (state == "cut" and enough())):
-            follow.event((job.key, "end", run.status if state in DONE else "interrupted"))
+            follow.event((job.key, "end", state if state in DONE else "interrupted"))
             return False
         if enough():
             return False

@@ -112,8 +112,9 @@ def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
 
 def test_a_rule_written_before_ends_an_arm_and_the_report_says_so(file, tmp_path):
     rule = '[[stop]]\nmetric = "reward/mean"\nbelow = 2.0\nsteps = 3\nwhy = "nothing is to be learned"\n'
-    study = read_study(file(rule))
-    run_study(study, tmp_path)
+    study, said = read_study(file(rule)), []
+    run_study(study, tmp_path, follow=Follow(event=lambda event: said.append(event[2]) if event[1] == "end" else None))
+    assert said == ["ended by a rule"] * 4
     assert states(study, tmp_path) == ["ended by a rule"] * 4
     page, _ = write_study(study, tmp_path)
     assert "seed 0 was ended by the rule after step 2: nothing is to be learned" in page.read_text()
