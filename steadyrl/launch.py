@@ -81,7 +81,10 @@ def run(
     # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
     if resume is not None:
         if config is not None:
-            raise ConfigError("a run is resumed with its own config; give either a config or a run to resume, not both")
+            raise ConfigError(
+                "a run is resumed with its own config; give either a config or a run to resume, not both, and what may "
+                "change as section.key=value"
+            )
         return _go_on(_opened(resume), overrides, watch, accept_changed_data)
     if config is None:
         raise ConfigError("give a config file (such as examples/search.toml), or a run directory to resume")

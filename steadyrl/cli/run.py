@@ -36,9 +36,10 @@ def train_command(
         raise typer.Exit(follow())
     overrides = overrides or []
     if resume is not None:
-        # With --resume there is no config file: whatever stands in its place is an override.
-        overrides, config = [*([str(config)] if config else []), *overrides], None
-        if not overrides and _lacks_report(resume):
+        # With --resume there is no config file: an override may stand in its place.
+        if config is not None and "=" in str(config):
+            overrides, config = [str(config), *overrides], None
+        if config is None and not overrides and _lacks_report(resume):
             note(f"'{resume}' is finished, but its report is not written; writing it")
             _report(RunDir.open(resume))
             return

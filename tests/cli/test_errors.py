@@ -346,6 +346,11 @@ def test_what_would_make_another_run_of_it_cannot_change_on_resuming(refused, fi
     assert json.loads((finished / "run.json").read_text())["status"] == "running"
 
 
+def test_a_config_beside_a_run_to_resume_is_refused_as_one(refused, finished):
+    said = refused("train", "config.toml", "--resume", finished)
+    assert said.startswith("a run is resumed with its own config; give either a config or a run")
+
+
 def test_a_run_without_a_step_has_no_report_and_no_policy(refused, finished):
     for path in (finished / "checkpoints").glob("*/DONE"):
         path.unlink()
