@@ -225,8 +225,7 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
             f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
             "`steadyrl report` to write its report again"
         )
-    early = directory.info().get("stopped_early")
-    if early and directory.status == "finished":
+    if done and directory.info().get("stopped_early") and directory.status == "finished":
         patience = settings.evaluate.patience
         if 0 < patience <= checkpoint.read_state(directory, done[-1]).evaluations_since_best:
             raise RunError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -181,6 +182,13 @@ def test_run_json_says_the_best_and_the_early_end_and_a_resume_needs_more_patien
     assert again.info()["stopped_early"] == {"step": 5, "patience": 4}
     whole = launch.run(overrides=["evaluate.patience=0", "run.steps=7"], resume=run)
     assert (whole.info()["stopped_early"], whole.checkpoints()) == (None, [1, 7])
+
+
+def test_a_run_that_stopped_early_and_lost_its_checkpoints_begins_again(settings):
+    run = launch.run(settings(*STILL, "evaluate.patience=2", "run.steps=20"))
+    shutil.rmtree(run.path / "checkpoints")
+    assert launch.run(resume=run).checkpoints() == [1, 3]
+    assert [line["attempt"] for line in run.metrics()] == [1, 1, 1]
 
 
 def test_a_run_without_evaluations_has_no_best(settings):
