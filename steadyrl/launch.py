@@ -218,12 +218,17 @@ def _require_free(before: Config, overrides: Sequence[str]) -> None:
 
 
 def _require_unfinished(directory: RunDir, settings: Config) -> None:
-    done = directory.checkpoints()
+    done, more = directory.checkpoints(), "run.epochs=N" if settings.run.epochs else "run.steps=N"
     if done and done[-1] >= settings.run.steps and directory.status == "finished":
-        more = "run.epochs=N" if settings.run.epochs else "run.steps=N"
         raise RunError(
             f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
             "`steadyrl report` to write its report again"
+        )
+    made = 1 + max((record["step"] for record in directory.metrics()), default=-1)
+    if settings.run.steps < made:
+        raise RunError(
+            f"'{directory.path}' has made {made} steps, and with these settings it would have {settings.run.steps}: "
+            f"its curves would show steps that its policy has not seen; give {more} for at least {made} steps"
         )
     if done and directory.info().get("stopped_early") and directory.status == "finished":
         patience = settings.evaluate.patience
