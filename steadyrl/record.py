@@ -85,7 +85,11 @@ def begin_again(run: RunDir, config: Config) -> int:
     """Note that a run goes on, with the settings that it goes on with; return the attempt's number."""
     attempt: int = 1 + max(run.info().get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
     write_json(run.resolved_file, dump(config))
-    _change(run, status="running", error=None, ended=None, attempt=attempt, process=_process())
+    ended = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
+    _change(run, **ended, attempt=attempt, process=_process())
+    after = run.evaluation_file("after")
+    if after.is_file() and (made := run.metrics()):  # in a run that trains longer it is that of one step among others
+        after.replace(run.evaluation_file(f"{made[-1]['step'] + 1:06d}"))
     return attempt
 
 

@@ -132,6 +132,17 @@ def test_a_run_is_not_resumed_to_fewer_steps_than_its_curves_show(settings):
     assert run(overrides=["run.steps=3"], resume=found).status == "finished"
 
 
+def test_a_run_that_trains_longer_ended_with_no_evaluation_until_it_ends_again(settings):
+    found = run(settings)
+    after = found.evaluations()["after"]
+    killed = Watch(step=lambda line: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        run(overrides=["run.steps=6"], resume=found, watch=killed)
+    assert "after" not in found.evaluations() and found.evaluations()["000004"] == after
+    run(resume=found)
+    assert {"after", "000004"} <= set(found.evaluations())
+
+
 def test_data_that_changed_stops_a_resume_unless_it_is_accepted(settings, tmp_path):
     found = run(settings)
     with (tmp_path / "prompts.jsonl").open("a") as file:
