@@ -88,7 +88,8 @@ def _one_each(section: JudgeSettings, contest: Contest) -> list[Ballot]:
 def _all_at_once(section: JudgeSettings, contest: Contest) -> list[Ballot]:
     order = sorted(contest.texts)
     # From the content, so that a resumed run asks the same; a text cannot choose its place, since all texts decide.
-    random.Random("\0".join([contest.request, *order])).shuffle(order)
+    content = "\0".join([contest.request, *order])
+    random.Random(content.encode("utf-8", "surrogatepass")).shuffle(order)
     return [Ballot(contest.problem, contest.request, tuple(order))]
 
 

@@ -32,6 +32,11 @@ def test_group_asks_for_all_at_once_in_an_order_that_repeats_and_that_all_texts_
     assert len(orders) > 1
 
 
+def test_halves_of_surrogate_pairs_have_a_place_in_a_group():
+    (ballot,) = ballots("group", contest("a", "\ud800"))
+    assert set(ballot.texts) == {"a", "\ud800"}
+
+
 def test_pairs_are_asked_in_both_orders():
     assert [b.texts for b in ballots("pairwise", contest("a", "b"))] == [("a", "b"), ("b", "a")]
 

@@ -32,10 +32,10 @@ def test_the_offline_judge_scores_with_a_model_folder_and_no_server(tiny_models)
     needs.package("torch")
     section = JudgeSettings(mode="likelihood", model=str(tiny_models["llama"]))
     terms = make_terms({"judge": section}, NoTask())
-    answers = [(Problem("p", "the red cat"), text) for text in ("sees a small dog", "", "dog " * 100)]
-    some, none, long = score_texts(answers, terms)
+    texts = ("sees a small dog", "", "dog " * 100, "\ud800")  # the last as ``task check`` tries it
+    some, none, long, _ = score_texts([(Problem("p", "the red cat"), text) for text in texts], terms)
     assert 0 < some.reward < 1
     assert some.reward == pytest.approx(1 / (1 + math.exp(-some.parts["judge_ratio"])))
     assert none.reward == 0.0
     assert (long.reward, long.unscored) == (None, "judge: the text is longer than the judge's model can read")
-    assert term_metrics(terms)["judge/verdicts"] == 2.0
+    assert term_metrics(terms)["judge/verdicts"] == 3.0
