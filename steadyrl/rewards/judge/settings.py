@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -107,6 +108,8 @@ def problems(settings: JudgeSettings) -> list[str]:
     taken = {"model", "messages", "stream", "n", "api_key"} & set(settings.request)
     if taken:
         found.append(f"rewards.judge.request: '{min(taken)}' cannot be set here; expected fields such as temperature")
+    if not _is_json(settings.request):
+        found.append("rewards.judge.request holds a date or a number that is not finite; expected what JSON can hold")
     if not settings.criteria:
         found.append("rewards.judge.criteria is empty; expected at least one, as in correct = 'it does what is asked'")
     if not settings.model:
@@ -117,6 +120,14 @@ def problems(settings: JudgeSettings) -> list[str]:
             "or set rewards.judge.mode = 'likelihood' for a judge that needs none"
         )
     return found
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _key_problems(settings: JudgeSettings) -> list[str]:

@@ -1,7 +1,9 @@
 """The reward ``judge`` against a scripted endpoint: every mode, the gate, the cache, failures, and hostile texts."""
 
 import json
+import math
 import re
+from datetime import date
 
 import numpy as np
 import pytest
@@ -402,6 +404,8 @@ def test_a_judge_that_lacks_a_setting_names_it(settings, message):
         ("key_env", "hunter2", "expected the name of an environment variable"),
         ("request", {"model": "other"}, "'model' cannot be set here"),
         ("request", {"api_key": "hunter2"}, "'api_key' cannot be set here"),
+        ("request", {"seed": date(2024, 1, 1)}, "request holds a date or a number that is not finite"),
+        ("request", {"temperature": math.inf}, "request holds a date or a number that is not finite"),
         ("criteria", {}, "criteria is empty"),
     ],
 )
