@@ -63,9 +63,10 @@ def judge_server(respond, certificate=None):
         thread.join()
 
 
-def chat(text, usage=True):
+def chat(text, usage=True, ended="stop"):
     """Return the body of a chat completion."""
-    found = {"id": "x", "object": "chat.completion", "choices": [{"index": 0, "message": {"content": text}}]}
+    choice = {"index": 0, "message": {"content": text}, "finish_reason": ended}
+    found = {"id": "x", "object": "chat.completion", "choices": [choice]}
     if usage:
         found["usage"] = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
     return json.dumps(found).encode()

@@ -29,6 +29,9 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before,
 _TRY_AGAIN = frozenset({408, 425, 429})  # and everything from 500 on
 _LONGEST_MESSAGE = 200  # characters of what a server says of its refusal
 _MOST_TOKENS = 10**12  # of one request; a larger count is no count
+_KEY_HINT = "; look at the key in the variable that rewards.judge.key_env names"
+_HINTS = {401: _KEY_HINT, 403: _KEY_HINT, 404: "; look at rewards.judge.base_url and rewards.judge.model"}
+_CUT = "; the answer was cut off at its length limit: raise rewards.judge.request.max_tokens"
 
 Message = dict[str, str]
 
@@ -41,11 +44,13 @@ class Reply:
         text: The assistant's message.
         tokens: (read, written) as the endpoint counts them, None where it does not tell.
         requests: How many it took.
+        hint: What to do if the text is no verdict, "" where the endpoint says nothing of it.
     """
 
     text: str
     tokens: tuple[int, int] | None
     requests: int
+    hint: str
 
 
 class NoReplyError(Exception):
@@ -101,8 +106,8 @@ class ChatClient:
         for tries in range(1, self._section.retries + 2):
             self._wait_for_turn(until, tries - 1)
             try:
-                text, tokens = self._once(body, until)
-                return Reply(self._secret.hide(text), tokens, tries)
+                text, tokens, hint = self._once(body, until)
+                return Reply(self._secret.hide(text), tokens, tries, hint)
             except _RefusedError as error:
                 why, again = self._why(error), error.again_after_s
                 if again is None or tries > self._section.retries:
@@ -133,7 +138,7 @@ class ChatClient:
         longest: float = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1))
         return longest * self._jitter.uniform(0.5, 1.0)
 
-    def _once(self, body: bytes, until: float) -> tuple[str, tuple[int, int] | None]:
+    def _once(self, body: bytes, until: float) -> tuple[str, tuple[int, int] | None, str]:
         section = self._section
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
@@ -157,8 +162,7 @@ class ChatClient:
                 said = _message(read_body(error).decode(errors="replace"))
         except (OSError, http.client.HTTPException):
             said = "no reason"
-        hint = "; look at the key in the variable that rewards.judge.key_env names" if error.code in (401, 403) else ""
-        reason = f"it answers {error.code}"
+        hint, reason = _HINTS.get(error.code, ""), f"it answers {error.code}"
         if error.code not in _TRY_AGAIN and error.code < 500:
             return _RefusedError(reason, None, said, hint)
         wait = retry_after(error.headers.get("Retry-After"), time.time())
@@ -166,16 +170,17 @@ class ChatClient:
             self._not_before = max(self._not_before, time.monotonic() + wait)
         return _RefusedError(reason, wait, said, hint)
 
-    def _read(self, raw: bytes) -> tuple[str, tuple[int, int] | None]:
+    def _read(self, raw: bytes) -> tuple[str, tuple[int, int] | None, str]:
         try:
             found = parse_json(raw.decode("utf-8-sig"))
-            text = found["choices"][0]["message"]["content"]
+            choice = found["choices"][0]
+            text, hint = choice["message"]["content"], _CUT if choice.get("finish_reason") == "length" else ""
         except (ValueError, KeyError, IndexError, TypeError) as error:
             said = raw.decode(errors="replace")
             raise _RefusedError("what it answers is no chat completion", 0.0, said) from error
         if not isinstance(text, str):
-            raise _RefusedError("its message has no text", 0.0)
-        return text, _tokens(found.get("usage"))
+            raise _RefusedError("its message has no text", 0.0, hint=hint)
+        return text, _tokens(found.get("usage")), hint
 
 
 def retry_after(value: str | None, now: float) -> float:

@@ -201,7 +201,7 @@ class Panel:
         except NoReplyError as error:
             answer, requests = str(error), error.requests
         except MalformedVerdictError as error:
-            answer = f"no valid verdict, nor when asked again: {error}"
+            answer = f"no valid verdict, nor when asked again: {error}{replies[-1].hint}"
         if self._cache and not isinstance(answer, str):
             self._cache.put(ballot.request, ballot.texts, answer)
         requests += sum(reply.requests for reply in replies)

@@ -73,6 +73,11 @@ def test_what_cannot_succeed_is_not_tried_again(code):
     assert f"it answers {code}: no: {code}" in reason
 
 
+def test_an_address_or_a_model_that_is_not_there_names_its_settings():
+    with judge_server(servers.status(404)) as server:
+        assert refusal(server.url)[0].endswith("look at rewards.judge.base_url and rewards.judge.model")
+
+
 def test_garbage_in_place_of_a_completion_is_named():
     def respond(exchange):
         servers.send(exchange, 200, b"<html>Bad gateway</html>")

@@ -161,6 +161,16 @@ def test_a_verdict_that_stays_malformed_leaves_the_rollout_unscored_after_one_re
     assert len(server.exchanges) == 3
 
 
+@pytest.mark.parametrize("said", ['{"reason": "it ends in the midd', None])  # None: thoughts took all tokens
+def test_an_answer_that_was_cut_off_names_the_limit(said):
+    def respond(exchange):
+        servers.send(exchange, 200, servers.chat(said, ended="length"))
+
+    named = r"cut off at its length limit: raise rewards\.judge\.request\.max_tokens"
+    with judge_server(respond) as server, pytest.raises(EngineError, match=named):
+        score(server.url, group("aaaa"), window=1)
+
+
 def test_a_text_that_failed_costs_no_other_one_its_score():
     honest = servers.scalar(by_length)
 
