@@ -28,6 +28,7 @@ from steadyrl.errors import ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.preflight.run import finding_lines, preflight, summary_line
 from steadyrl.rollout.collect import collect
+from steadyrl.rollout.episode import require_room
 from steadyrl.rundir import RunDir
 from steadyrl.tasks.jsonl import checked_text
 from steadyrl.trackers.tracked import require_trackers, tracked
@@ -115,7 +116,7 @@ def sample(
 
     Raises:
         RunError: The run has no checkpoint yet.
-        DataError: The request is empty, or no valid text.
+        DataError: The request is empty, no valid text, or leaves no room for a turn.
     """
     if not checked_text(request, "the request").strip():
         raise DataError("the request is empty; say what to ask the policy")
@@ -135,6 +136,7 @@ def sample(
         (seed,),
         environment=session.environment,
     )
+    require_room(group.rollouts, session.environment)
     return [Answer(rollout.text, tuple(session.task.show(rollout.text))) for rollout in group.rollouts]
 
 
