@@ -143,6 +143,7 @@ def test_ones_own_words_become_a_goal_and_lines_that_are_no_actions_are_named(si
     assert site.episode(asked, 0).open().startswith("heading products\n")
     assert site.show("click 3\nclick there\nback") == ["click there: that is no action"]
     assert site.show("click 3") == ["every line is an action"]
+    assert site.show("") == [": that is no action"]
 
 
 def test_a_prompt_of_ones_own_explains_the_actions():
