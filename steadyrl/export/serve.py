@@ -82,7 +82,9 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
     command = ["vllm", "serve", str(base), "--enable-lora", "--max-lora-rank", str(room)]
     command += ["--lora-modules", f"{name}={folder}"]
     runs = [str(member["path"]) for member in record.get("joined", ())] or [str(run.path)]
-    merge = shlex.join(["steadyrl", "export", *runs, "--merge", "--to", f"{folder}-merged"])
+    steps = {member["step"] for member in record.get("joined", ())} or {record["step"]}
+    same = ["--checkpoint", str(*steps)] if len(steps) == 1 else []
+    merge = shlex.join(["steadyrl", "export", *runs, "--merge", *same, "--to", f"{folder}-merged"])
     return [
         shlex.join(command),
         # The server reads the base model's generation config, which may lack the template's end of turn.

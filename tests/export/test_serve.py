@@ -83,7 +83,7 @@ def test_an_adapter_is_served_beside_its_base_model_by_vllm_and_merged_for_the_o
         *["--lora-modules", f"a-run={folder}"],
     ]
     assert body(ask)["stop_token_ids"] == [2, 0], "the base model's own config may lack one"
-    assert merge == ["steadyrl", "export", str(run.path), "--merge", "--to", f"{folder}-merged"]
+    assert merge == ["steadyrl", "export", str(run.path), "--merge", "--checkpoint", "4", "--to", f"{folder}-merged"]
     assert again == ["steadyrl", "serve", str(run.path), "--folder", f"{folder}-merged"]
 
 
