@@ -41,11 +41,12 @@ def judge_command(
     task = plugins.load("task", settings.task.name)(settings.task.args, settings.run.seed)
     found = calibrate(_judge_of(settings), task, pick_heldout(task.problems("train"), problems), repeats)
     lines = calibration_lines(found)
+    # First: what was paid for must not be lost with a report that cannot be written.
+    print(json.dumps(found.record(), indent=2) if as_json else printable("\n".join(lines)), flush=True)
     if report is not None:
         write_json(report / "judge.json", found.record())
         write_text(report / "judge.md", "\n".join(["# How good the judge is\n", *lines]) + "\n")
         note(f"written: {report / 'judge.md'}")
-    print(json.dumps(found.record(), indent=2) if as_json else printable("\n".join(lines)))
 
 
 def _judge_of(config: Config) -> JudgeSettings:

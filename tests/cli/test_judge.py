@@ -77,6 +77,14 @@ def test_a_judge_that_knows_the_answers_agrees_with_the_tests(judge, tmp_path):
     assert "| gold answer | 24 | 1.000 | 0.900 |" in (tmp_path / "report" / "judge.md").read_text()
 
 
+def test_a_report_that_cannot_be_written_loses_no_results(judge, tmp_path):
+    (tmp_path / "file").write_text("")
+    with judge_server(servers.scalar(likes_plus)) as server:
+        code, out, err = judge(server, "scalar", "--repeats", "1", "--report", "file")
+    assert (code, "agrees with tests on pairs" in out) == (2, True)
+    assert err.startswith("error: cannot write 'file/judge.json'")
+
+
 def test_a_judge_that_can_be_talked_round_is_found_out(judge):
     sentence = INJECTION.strip()
     with judge_server(servers.scalar(lambda text: 10 if sentence in text else likes_plus(text))) as server:
