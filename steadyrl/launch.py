@@ -122,7 +122,8 @@ def sample(
         raise DataError("the request is empty; say what to ask the policy")
     directory = _opened(run)
     settings = configs.resolve(directory.resolved())
-    session = open_session(settings)
+    # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.
+    session = open_session(settings.model_copy(update={"rewards": {}}))
     if checkpoint.load(directory, session.backend) is None:
         raise RunError(
             f"'{directory.path}' has no checkpoint yet; the first comes after {settings.run.checkpoint_every} steps"

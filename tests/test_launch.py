@@ -53,6 +53,15 @@ def test_a_program_trains_reads_what_came_of_it_and_samples(settings):
     assert len(sample(found, "say 9", greedy=True)) == 1
 
 
+def test_a_policy_is_asked_without_the_key_of_its_judge(settings):
+    found = run(settings)
+    resolved = json.loads(found.resolved_file.read_text())
+    address = {"base_url": "http://localhost:1/v1", "model": "m", "key_env": "NOT_SET_ANYWHERE"}
+    resolved["rewards"]["judge"] = address
+    found.resolved_file.write_text(json.dumps(resolved))
+    assert len(sample(found, "say 9", samples=2)) == 2
+
+
 def test_the_recorded_command_is_one_that_a_shell_reads_as_it_was_given(settings, monkeypatch):
     words = ["train", "a config.toml", 'task.args.prompt="<b> {request} | $HOME\\n"', "run.steps=3"]
     monkeypatch.setattr(sys, "argv", ["/somewhere/steadyrl", *words])
