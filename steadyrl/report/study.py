@@ -82,6 +82,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
 
     Raises:
         ConfigError: No run of it is there.
+        RunError: The rule by which the study is judged is another one than before its first run.
         AccessError: The folder cannot be written.
     """
     folder = require_runs(study, root)

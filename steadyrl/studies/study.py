@@ -123,18 +123,25 @@ def run_study(
 def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
     """Keep the rule before the first run, and refuse another one once there are runs; titles may change."""
     file, wanted, described = folder / PLAN, study.judged_by(), {"study": study.described()}
-    if not file.is_file():
-        write_json(file, {"written": time.time(), **wanted, **described})
-        return
-    before = read_json(file)
-    changed = [name for name in wanted if before.get(name) != wanted[name]]
+    changed = _changed(study, folder)
     if changed and any(find_run(folder, job) for job in every):
-        raise RunError(
-            f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
-            "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
-        )
-    written = time.time() if changed else before.get("written")
+        raise _other_plan(study, file, changed)
+    written = read_json(file).get("written") if file.is_file() and not changed else time.time()
     write_json(file, {"written": written, **wanted, **described})
+
+
+def _changed(study: Study, folder: Path) -> list[str]:
+    """Return what decides the study otherwise than the plan that was kept; nothing where none was."""
+    file = folder / PLAN
+    before = read_json(file) if file.is_file() else study.judged_by()
+    return [name for name, value in study.judged_by().items() if before.get(name) != value]
+
+
+def _other_plan(study: Study, file: Path, changed: Sequence[str]) -> RunError:
+    return RunError(
+        f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
+        "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
+    )
 
 
 def _in_turn(
@@ -324,6 +331,7 @@ def require_runs(study: Study, root: Path) -> Path:
 
     Raises:
         ConfigError: It has none.
+        RunError: The rule by which the study is judged is another one than before its first run.
     """
     folder = folder_of(study, root)
     if not any(find_run(folder, job) for job in jobs(study)):
@@ -331,4 +339,6 @@ def require_runs(study: Study, root: Path) -> Path:
         raise ConfigError(
             f"'{folder}' has no run of this study; make them with: steadyrl study run {study.path}{quick}"
         )
+    if changed := _changed(study, folder):
+        raise _other_plan(study, folder / PLAN, changed)
     return folder
