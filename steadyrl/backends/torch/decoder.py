@@ -38,7 +38,7 @@ class Decoder:
     ):
         weight = next(plan.embed.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
-        self._plan, self._length = plan, length
+        self._plan, self._length, self._recording = plan, length, recording
 
         def made(name: Name, modules: tuple[nn.Module, ...], dtype: torch.dtype = self.dtype) -> Function:
             found = product(modules, rows, dtype)
@@ -155,6 +155,8 @@ class Decoder:
         used: int | torch.Tensor,
         masks: Callable[[int | None], torch.Tensor | None],
     ) -> torch.Tensor:
+        if self._recording is not None:
+            self._recording.next_pass()
         rows, width = ids.shape
         x: torch.Tensor = self._plan.embed(ids).flatten(0, 1)  # [B * T, H]
         if self._plan.places is not None:

@@ -86,7 +86,7 @@ class Generation:
                 known[i] = None  # ``before`` alone holds it, and is emptied
             recording = None
             if len(rows) == len(order) and prefixes is None and self._plan is not None:
-                recording = room(prompts, sampling.max_new_tokens, self._plan, recorded)
+                recording = room(rows, prompts, sampling.max_new_tokens, self._plan, recorded)
             try:
                 with within():
                     drawn = sample(

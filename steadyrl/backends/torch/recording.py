@@ -31,82 +31,102 @@ GAP = 1e-4
 
 Name = tuple[int, str] | str  # (layer, product), or the head
 Key = tuple[bytes, bytes]
-# Of each pass: where its lines go, and which they are; None for all of them in order, or the first.
-Moves = list[tuple[torch.Tensor, torch.Tensor | None]]
 
 
 class Recording:
-    """Outputs of a decoder's products, pass by pass: first the prompts, then one token of each row that is left.
+    """Outputs of a decoder's products, a line for each token that it reads.
+
+    Lines stand as a batch of these rows packs its tokens, as far as that is known beforehand: prompts in the order of
+    their first rows, then what was drawn, row by row, with room for the longest answer.
 
     Args:
+        order: [B], number of each row in the batch.
         head: Whether logits are kept too.
     """
 
-    def __init__(self, head: bool):
-        self._head = head
-        self._made: dict[Name, list[torch.Tensor]] = {}
-        self._left: dict[int, int] = {}  # by row, the first pass that did not read it
-        self._width = 0
-        self._lines: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
+    def __init__(self, order: Sequence[int], head: bool):
+        self._order, self._head = np.array(order), head
+        self._made: dict[Name, torch.Tensor] = {}
+        self._known: dict[Key, int] = {}
+
+    def begin(self, prompts: Sequence[np.ndarray], which: Sequence[int], new_tokens: int) -> None:
+        """Make ready for the first pass.
+
+        Args:
+            prompts: [G] that are read, padded on the left.
+            which: [B], number of each row's prompt among them.
+            new_tokens: Drawn in a row at most.
+        """
+        lengths, self._which, self._new = np.array([len(p) for p in prompts]), np.array(which), new_tokens
+        first = [self._order[self._which == number].min() for number in range(len(prompts))]
+        ranks = np.argsort(first)
+        self._heads = np.empty_like(lengths)
+        self._heads[ranks] = lengths[ranks].cumsum() - lengths[ranks]
+        self._drawn = int(lengths.sum())  # the line of the first token that was drawn
+        width = lengths.max()
+        ends = (1 + np.arange(len(prompts))) * width
+        self._rows, self._passes = np.arange(len(which)), 0
+        self._read: torch.Tensor | None = _places(ends - lengths, lengths)
+        self._to, self._head_to = _places(self._heads, lengths), torch.from_numpy(self._order * new_tokens)
+
+    def next_pass(self) -> None:
+        """Note that the decoder reads the prompts, or one more token of each row that is left."""
+        if self._passes:
+            slots = self._order[self._rows]
+            self._read = None
+            self._to = torch.from_numpy(self._drawn + slots * (self._new - 1) + self._passes - 1)
+            self._head_to = torch.from_numpy(slots * self._new + self._passes)
+        self._passes += 1
+
+    def leave(self, rows: Sequence[int]) -> None:
+        """Note that these rows are read no further."""
+        self._rows = np.setdiff1d(self._rows, rows)
 
     def watch(self, name: Name, product: Function) -> Function:
         """Return a product that is kept."""
         if name == HEAD and not self._head:
             return product
-        made = self._made.setdefault(name, [])
 
         def watched(x: torch.Tensor) -> torch.Tensor:
-            made.append(product(x))
-            return made[-1]
+            y = product(x)
+            if name == HEAD:
+                self._keep(name, y[self._which] if self._read is not None else y, self._head_to)
+            else:
+                self._keep(name, y if self._read is None else y[self._read], self._to)
+            return y
 
         return watched
 
-    def leave(self, rows: Sequence[int]) -> None:
-        """Note that the next pass does not read these rows."""
-        self._left.update(dict.fromkeys(rows, len(self._made[0, "qkv"])))
+    def _keep(self, name: Name, y: torch.Tensor, to: torch.Tensor) -> None:
+        if name not in self._made:
+            rows = len(self._order)
+            lines = rows * self._new if name == HEAD else self._drawn + rows * (self._new - 1)
+            with torch.inference_mode(False):  # what is made in it cannot be part of a graph
+                self._made[name] = torch.empty(lines, y.shape[1])
+        self._made[name].index_copy_(0, to, y)
 
-    def finish(
-        self, prompts: Sequence[np.ndarray], which: Sequence[int], drawn: Sequence[Completion], width: int
-    ) -> None:
-        """Note what was drawn.
-
-        Args:
-            prompts: Token ids of each row.
-            which: Number of each row's prompt among those that were read.
-            drawn: The completions.
-            width: Tokens that a prompt was padded to, on the left.
-        """
-        self._width = width
-        places: list[list[int]] = [[] for _ in prompts]
-        for number in range(1, len(self._made[0, "qkv"])):
-            for place, row in enumerate(row for row in range(len(prompts)) if self._left[row] > number):
-                places[row].append(place)
+    def finish(self, prompts: Sequence[np.ndarray], drawn: Sequence[Completion]) -> None:
+        """Note what was drawn after the prompt of each row."""
         for row, (prompt, completion) in enumerate(zip(prompts, drawn, strict=True)):
-            read = len(completion.ids) - 1  # nothing was drawn from the last token
-            steps = [*range(which[row] * width + width - len(prompt), (which[row] + 1) * width), *places[row][:read]]
-            passes = [0] * len(prompt) + list(range(1, read + 1))
-            self._lines[_key(prompt, completion.ids)] = np.array(passes), np.array(steps)
+            self._known[_key(prompt, completion.ids)] = row
 
     def of(self, part: Batch, packed: Packed) -> Recorded | None:
         """Return what was kept of the tokens of packed rows, once; None where some of them were not drawn here."""
         if not self._made:
             return None
-        passes, places = np.full((2, *part.tokens.shape), -1)
-        for row, (tokens, mask) in enumerate(zip(part.tokens, part.completion_mask, strict=True)):
+        lines, of_head = np.zeros(part.tokens.shape, np.int64), []
+        for place, (tokens, mask) in enumerate(zip(part.tokens, part.completion_mask, strict=True)):
             inside = np.flatnonzero(mask)
             start, end = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
-            known = self._lines.get(_key(tokens[:start], tokens[start:end]))
-            if known is None:
+            row = self._known.get(_key(tokens[:start], tokens[start:end]))
+            if row is None:
                 return None
-            passes[row, : end - 1], places[row, : end - 1] = known
-        rows, columns = np.nonzero(part.completion_mask)
-        at, place = passes[rows, columns - 1], places[rows, columns - 1]
+            slot = self._order[row]
+            lines[place, :start] = self._heads[self._which[row]] + np.arange(start)
+            lines[place, start:end] = self._drawn + slot * (self._new - 1) + np.arange(end - start)
+            of_head.append(slot * self._new + np.arange(end - start))
         made, self._made = self._made, {}
-        return Recorded(
-            made,
-            _moves(passes.ravel()[packed.source], places.ravel()[packed.source]),
-            _moves(at, np.where(at == 0, place // self._width, place)),  # of prompts, the last token alone has logits
-        )
+        return Recorded(made, lines.ravel()[packed.source], np.concatenate(of_head))
 
 
 class Recorded:
@@ -116,13 +136,13 @@ class Recorded:
         gap: By how much the trainer's products differ at most, relative to the largest number of each.
     """
 
-    def __init__(self, made: dict[Name, list[torch.Tensor]], moves: Moves, head_moves: Moves):
-        self._made, self._moves, self._head_moves = made, moves, head_moves
+    def __init__(self, made: dict[Name, torch.Tensor], lines: np.ndarray, of_head: np.ndarray):
+        self._made, self._lines, self._of_head = made, lines, of_head
         self.gap, self._checked = 0.0, 0
 
     def multiply(self, layer: int, name: str, modules: Sequence[nn.Module], x: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return the outputs of modules for x [K, in], without their products; the way back is theirs."""
-        joined = _laid(self._made.pop((layer, name)), self._moves)
+        joined = _laid(self._made.pop((layer, name)), self._lines)
         widths = [_weights(module)[0].shape[0] for module in modules]
         outputs = torch.split(joined, widths, dim=1)
         for module, output in zip(modules, outputs, strict=True):
@@ -134,7 +154,7 @@ class Recorded:
         """Return the head's outputs [N, V] for hidden states [N, H], which hold no gradients; None if not kept."""
         if HEAD not in self._made:
             return None
-        found = _laid(self._made.pop(HEAD), self._head_moves)
+        found = _laid(self._made.pop(HEAD), self._of_head)
         self._check(head, hidden, found)
         return found
 
@@ -155,34 +175,29 @@ def able(plan: Plan | None) -> bool:
     return all(block.through is None for block in plan.blocks) and all(map(_is_known, modules))
 
 
-def room(prompts: Sequence[np.ndarray], new_tokens: int, plan: Plan, tokens: int) -> Recording | None:
+def room(
+    order: Sequence[int], prompts: Sequence[np.ndarray], new_tokens: int, plan: Plan, tokens: int
+) -> Recording | None:
     """Return a recording of so many completions, or None where they would be more than one pass of ``tokens`` reads."""
     if len(prompts) * (max(map(len, prompts)) + new_tokens) > tokens:
         return None
-    return Recording(head=len(prompts) * new_tokens * len(next(plan.head.parameters())) <= KEEP)
+    return Recording(order, head=len(prompts) * new_tokens * len(next(plan.head.parameters())) <= KEEP)
 
 
 def _key(prompt: np.ndarray, completion: np.ndarray) -> Key:
     return prompt.astype(np.int64).tobytes(), completion.astype(np.int64).tobytes()
 
 
-def _moves(passes: np.ndarray, places: np.ndarray) -> Moves:
-    """Return the moves that lay lines in order, of each line the pass [n] and the place in it [n]."""
-    found: Moves = []
-    for number in range(int(passes.max(initial=-1)) + 1):
-        to = np.flatnonzero(passes == number)
-        lines = None if np.array_equal(places[to], np.arange(len(to))) else torch.from_numpy(places[to])
-        found.append((torch.from_numpy(to), lines))
-    return found
+def _places(starts: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+    """Return the numbers of runs of this length that begin there, one run after the other."""
+    return torch.from_numpy(np.concatenate([np.arange(a, a + n) for a, n in zip(starts, lengths, strict=True)]))
 
 
-def _laid(made: list[torch.Tensor], moves: Moves) -> torch.Tensor:
-    """Return lines of all passes in one matrix; a pass is dropped when it was read."""
-    found = made[0].new_empty(sum(len(to) for to, _ in moves), made[0].shape[1])
-    for to, lines in moves:
-        of_pass = made.pop(0)
-        found.index_copy_(0, to, of_pass[: len(to)] if lines is None else of_pass[lines])
-    return found
+def _laid(made: torch.Tensor, lines: np.ndarray) -> torch.Tensor:
+    """Return lines in this order; a copy, unless they stand so."""
+    if np.array_equal(lines, np.arange(len(lines))):
+        return made[: len(lines)]
+    return made.index_select(0, torch.from_numpy(lines))
 
 
 class _Known(torch.autograd.Function):

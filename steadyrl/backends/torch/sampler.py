@@ -89,6 +89,8 @@ def sample(
         engine = whole = ForwardDecoder(parts, len(prompts))
         logits, cache = whole.prefill(ids, visible)
     else:
+        if recording is not None:
+            recording.begin(distinct, which, sampling.max_new_tokens)
         decoder = Decoder(plan, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower, recording)
         engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
         logits, cache = decoder.prefill(ids, visible, before)
@@ -110,7 +112,7 @@ def sample(
 
     completions = _decode(engine, cache, logits, sampling, uniforms, end_ids, stops, leave)
     if recording is not None:
-        recording.finish(prompts, which, completions, ids.shape[1])
+        recording.finish(prompts, completions)
     return completions
 
 
