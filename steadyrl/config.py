@@ -88,7 +88,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     except FileNotFoundError as error:
         raise ConfigError(f"there is no config file '{path}'; expected a TOML file (see examples/)") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the config file '{path}': {error}") from error
+        raise ConfigError(f"cannot read the config file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     except RecursionError as error:

@@ -213,7 +213,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise ConfigError(f"there is no study file '{path}'; expected a TOML file (see studies/)") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the study file '{path}': {error}") from error
+        raise ConfigError(f"cannot read the study file '{path}': {error}; expected a TOML file") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
