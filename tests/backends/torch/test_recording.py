@@ -48,7 +48,9 @@ def with_adapter(name):
     of_gpt2 = {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}
     which = of_gpt2 if name == "gpt2" else {"target_modules": "all-linear"}
     settings = peft.LoraConfig(r=4, lora_alpha=12, task_type="CAUSAL_LM", **which)
-    model = peft.get_peft_model(random_model(name), settings).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = peft.get_peft_model(random_model(name), settings).eval()
     made = torch.Generator().manual_seed(5)
     for key, parameter in model.named_parameters():
         if "lora_B" in key:
