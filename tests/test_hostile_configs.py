@@ -70,5 +70,5 @@ def test_an_error_that_repeats_a_long_text_is_cut_in_its_middle(tmp_path, monkey
     said = capsys.readouterr().err
     assert end.value.code == 2
     assert said.startswith("error: cannot read the config file")
-    assert said.endswith("x/none.toml'\n")
+    assert said.endswith("x/none.toml'; expected a TOML file\n")
     assert len(said) < 2100
