@@ -116,6 +116,11 @@ def _glibc() -> str:
     return "" if found == "glibc" else f"this system has {found}, whose memory is left as it is"
 
 
+def _large_pages() -> str:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return "" if setting.is_file() and "[madvise]" in setting.read_text() else f"{setting} is not set to madvise"
+
+
 def _vllm() -> str:
     return "" if os.environ.get("STEADYRL_VLLM") else "make test-vllm installs one and runs these tests"
 
@@ -139,6 +144,7 @@ MARKERS = {
     "openssl": ("the program openssl", _openssl),
     "linux": ("Linux", _linux),
     "glibc": ("the C library glibc", _glibc),
+    "large_pages": ("pages of 2 MiB on request", _large_pages),
     "vllm": ("a vLLM server", _vllm),
     "wild_logs": ("published logs of other trainers", _wild_logs),
     "human_eval": ("the problems of HumanEval", _human_eval),

@@ -25,3 +25,16 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_a_step_uses_the_memory_of_the_step_before():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 0.3 * 4 * 103 * 256  # pages of four steps, nearly all of which are new without it
+
+
+@pytest.mark.large_pages
+def test_large_tensors_lie_on_large_pages():
+    program = """
+import resource, torch
+from steadyrl.backends.torch import backend
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+kept = torch.ones(64 * 2**18)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 64 * 256 / 2  # half of the small pages of 64 MiB: not every large one is to be had
