@@ -185,13 +185,14 @@ class TorchBackend:
         seen = seen.to(self.device)  # [N] bool, tokens of rechecked rows
         found = {"logprobs": torch.from_numpy(part.sampling_logprobs[part.completion_mask]).to(self.device)}
         found["entropy"] = torch.zeros_like(found["logprobs"])
+        known = None  # logits [N, V] of all tokens
         if "values" in needs:
             assert self.value_head is not None, "values asked of a backend built without a value head"
             hidden = self._read(part)
             found["values"] = self.value_head(hidden)
             hidden = hidden[seen]
         elif self._ahead is not None and self._ahead.of(part):
-            hidden = self._ahead.hidden.detach()[seen]
+            hidden, known = self._ahead.hidden.detach()[seen], self._ahead.logits
         else:
             hidden = self._read(take_rows(part, np.flatnonzero(rechecked))) if rechecked.any() else seen[:0]
         reference = None
@@ -199,7 +200,7 @@ class TorchBackend:
             found["ref_logprobs"] = torch.zeros_like(found["logprobs"])
             found["kl_ref_exact"] = torch.zeros_like(found["logprobs"])
             reference = self._reference_of_rest(part, ~seen, sampling, found["ref_logprobs"])
-        self._recheck(part, seen.nonzero()[:, 0], sampling, hidden, reference, found)
+        self._recheck(part, seen.nonzero()[:, 0], sampling, (hidden, known), reference, found)
         return found
 
     def _reference_of_rest(
@@ -218,14 +219,22 @@ class TorchBackend:
         part: Batch,
         places: torch.Tensor,
         sampling: Sampling,
-        hidden: torch.Tensor,
+        policy: tuple[torch.Tensor, torch.Tensor | None],
         reference: torch.Tensor | None,
         found: dict[str, torch.Tensor],
     ) -> None:
-        """Fill in what needs whole distributions, at places [n] among N tokens; ``hidden`` is [n, H], the rest [N]."""
-        drawn = how_drawn(part, sampling, self._head.out_features, self.device)
+        """Fill in what needs whole distributions, at places [n] among N tokens.
+
+        ``policy`` is its hidden states [n, H], and its logits [N, V] where they are known; the rest is [N].
+        """
+        (hidden, known), vocabulary = policy, self._head.out_features
+        drawn = how_drawn(part, sampling, vocabulary, self.device)
         theirs = None if reference is None else (self._reference_logits, reference)
-        for rows, name, values in distributions((self._head, hidden), theirs, drawn, places):
+
+        def logits(rows: slice) -> torch.Tensor:
+            return logits_of(self._head, hidden[rows]) if known is None else known[places[rows]]
+
+        for rows, name, values in distributions((logits, vocabulary), theirs, drawn, places):
             found.setdefault(name, torch.zeros_like(found["logprobs"]))[places[rows]] = values
 
     def _reference_logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,7 @@ def chosen_logprobs(
 
 
 def distributions(
-    policy: tuple[Any, torch.Tensor],
+    policy: tuple[Callable[[slice], torch.Tensor], int],
     reference: tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor] | None,
     drawn: tuple[torch.Tensor | None, torch.Tensor, float],
     places: torch.Tensor,
@@ -56,16 +56,16 @@ def distributions(
     """Yield (rows, name, values) of what is measured from whole distributions, a chunk of rows at a time.
 
     Args:
-        policy: Its head, and its hidden states [n, H].
+        policy: What makes logits [rows, V] of these of the n places, and V.
         reference: What makes logits of hidden states, and those of all N tokens [N, H]; None without a reference.
         drawn: See ``how_drawn``, for all N tokens.
         places: [n] int64, which of the tokens are measured.
     """
-    (head, hidden), (kept, chosen, scale) = policy, drawn
-    for rows in chunks(len(places), head.out_features):
+    (ours, vocabulary), (kept, chosen, scale) = policy, drawn
+    for rows in chunks(len(places), vocabulary):
         at = places[rows]
         cut = None if kept is None else kept[at]
-        logp = log_softmax(logits_of(head, hidden[rows]), scale, cut)  # [rows, V]
+        logp = log_softmax(ours(rows), scale, cut)  # [rows, V]
         p = logp.exp()
         yield rows, "logprobs", logp.gather(1, chosen[at, None])[:, 0]
         yield rows, "entropy", -expected(p, logp, cut is not None)

@@ -2,7 +2,7 @@
 
 Reading rows again is a third of an update. Where a single update follows, what the linear modules gave is therefore
 kept while completions are drawn. The update's pass computes all that lies between the products itself, and one token
-in sixteen of each product too, other ones in every product. So a sampler that computes something else is found out,
+in 16 to 64 of each product too, other ones in every product. So a sampler that computes something else is found out,
 and everything is read again.
 """
 
@@ -25,7 +25,8 @@ from steadyrl.backends.torch.products import CONV1D
 from steadyrl.types import Batch, Completion
 
 HEAD = "head"
-PART = 16  # one token in so many is multiplied again
+# One token in so many is multiplied again in each product: the more products there are to meet it, the fewer.
+PARTS = 16, 64
 # Relative to the largest number of a product: rounding gives 1e-6 to 1e-5, whatever is wrong gives far more.
 GAP = 1e-4
 
@@ -139,6 +140,7 @@ class Recorded:
     def __init__(self, made: dict[Name, torch.Tensor], lines: np.ndarray, of_head: np.ndarray):
         self._made, self._lines, self._of_head = made, lines, of_head
         self.gap, self._checked = 0.0, 0
+        self._part = min(max(len(made) // 2, PARTS[0]), PARTS[1])  # where there are enough, each token is met twice
 
     def multiply(self, layer: int, name: str, modules: Sequence[nn.Module], x: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return the outputs of modules for x [K, in], without their products; the way back is theirs."""
@@ -160,7 +162,7 @@ class Recorded:
 
     @torch.no_grad()
     def _check(self, module: nn.Module, x: torch.Tensor, output: torch.Tensor) -> None:
-        some = slice(self._checked % min(PART, len(x)), None, PART)
+        some = slice(self._checked % min(self._part, len(x)), None, self._part)
         expected = module(x[some])
         gap = (output[some] - expected).abs().max() / expected.abs().max()
         self._checked += 1

@@ -12,6 +12,7 @@ from tests import needs
 torch = needs.package("torch")
 needs.package("transformers")
 
+from steadyrl.backends.torch import backend as torch_backend  # noqa: E402
 from steadyrl.backends.torch.families import plan_of  # noqa: E402
 from steadyrl.backends.torch.head import chosen_logprobs  # noqa: E402
 from steadyrl.backends.torch.model import split_head  # noqa: E402
@@ -87,8 +88,10 @@ def test_log_probs_entropies_and_gradients_of_a_recording_are_those_of_a_pass(na
             torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
 
 
-def test_a_recording_multiplies_one_token_in_sixteen(monkeypatch):
+@pytest.mark.parametrize(("products", "part"), [(9, 16), (33, 16), (48, 24), (1000, 64)])
+def test_a_recording_multiplies_one_token_in_sixteen_or_fewer_where_many_products_meet_it(products, part, monkeypatch):
     plan, batch, recording = recorded(random_model("llama"))
+    recording._made |= {(2 + number, "of no layer"): None for number in range(products - len(recording._made))}
     packed, lines = pack(batch, CPU), []
     real = torch.nn.Linear.forward
 
@@ -98,7 +101,7 @@ def test_a_recording_multiplies_one_token_in_sixteen(monkeypatch):
 
     monkeypatch.setattr(torch.nn.Linear, "forward", counting)
     hidden_states(plan, packed, recorded=recording.of(batch, packed))
-    assert len(lines) == 2 * 7 and max(lines) == -(-len(packed.ids) // 16)
+    assert len(lines) == 2 * 7 and max(lines) == -(-len(packed.ids) // part)
 
 
 @pytest.mark.parametrize("wrong", [1.01, float("nan")])
@@ -140,7 +143,7 @@ def test_a_recording_is_no_larger_than_what_one_pass_reads():
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
 @pytest.mark.parametrize("lora", [0, 2])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
-def test_the_only_update_of_a_step_is_the_same_with_a_recording(tiny_models, name, lora):
+def test_the_only_update_of_a_step_is_the_same_with_a_recording(tiny_models, name, lora, monkeypatch):
     settings = [f"model.lora_rank={lora}", "sampling.temperature=1.0"]
     with_it, without = opened(tiny_models[name], *settings, *OF_A_STEP), opened(tiny_models[name], *settings)
     seen = []
@@ -148,7 +151,12 @@ def test_the_only_update_of_a_step_is_the_same_with_a_recording(tiny_models, nam
     batch = drawn(with_it)
     np.testing.assert_array_equal(drawn(without).tokens, batch.tokens)
     assert with_it._generation.recording is not None and without._generation.recording is None
-    found, wanted = trained(with_it, batch, ONE), trained(without, batch, ONE)
+    multiplied, real = [], torch_backend.logits_of
+    monkeypatch.setattr(torch_backend, "logits_of", lambda *args: (multiplied.append(True), real(*args))[1])
+    found = trained(with_it, batch, ONE)
+    of_reference = len(multiplied)
+    wanted = trained(without, batch, ONE)
+    assert len(multiplied) == 2 * of_reference + 1  # the policy's logits of rechecked rows are known
     np.testing.assert_allclose(found[0].old.logprobs, wanted[0].old.logprobs, atol=1e-5)
     np.testing.assert_allclose(found[0].old.entropy, wanted[0].old.entropy, atol=1e-4)
     assert found[1]["grad_norm"][0] == pytest.approx(wanted[1]["grad_norm"][0], rel=1e-4)
