@@ -38,7 +38,7 @@ class Layer(nn.Module):
     def __init__(self, block: Block):
         super().__init__()
         parts = (block.norm_attention, *block.qkv, block.q_norm, block.k_norm, block.out)
-        parts += (block.norm_mlp, *block.mlp_in, block.mlp_out)
+        parts += (block.norm_mlp, *block.mlp_in, block.mlp_out, block.norm_after_attention, block.norm_after_mlp)
         self.parts = nn.ModuleList([part for part in parts if part is not None])
 
     def forward(self, *args: Any) -> torch.Tensor:

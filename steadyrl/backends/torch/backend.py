@@ -66,7 +66,7 @@ class TorchBackend:
         self._context = context_length(self._inner().config)
         self._parts = split_head(self.model)
         self._head = self._parts.head
-        self._plan = checked_plan(self.model) if self._parts.scale == 1.0 else None
+        self._plan = checked_plan(self.model)
         self._micro_batch_tokens = own.micro_batch_tokens
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds

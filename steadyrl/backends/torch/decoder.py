@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.families import Block, Function, Plan, plan_of
-from steadyrl.backends.torch.products import norm, product, without_autocast
+from steadyrl.backends.torch.products import added, head_norm, norm, product, without_autocast
 from steadyrl.backends.torch.recording import HEAD, Name, Recording
+from steadyrl.backends.torch.rotation import Turns, signed, turned
 from steadyrl.backends.torch.shared import Prompts
 
 
@@ -47,13 +48,9 @@ class Decoder:
         self._layers = [_Layer(number, block, plan, made) for number, block in enumerate(plan.blocks)]
         self._norm = norm(plan.norm)
         self._head = made(HEAD, (plan.head,), torch.float32)  # as the trainer's, whatever the layers are in
-        self._turns: tuple[torch.Tensor, torch.Tensor] | None = None
-        if plan.rotary is not None:
-            places = torch.arange(length, device=self.device)
-            cos, sin = plan.rotary(torch.zeros(1, dtype=weight.dtype, device=self.device), places[None])
-            half = plan.head_dim // 2
-            # x * cos + rotate_half(x) * sin, with the minus sign of rotate_half put into the sines.
-            self._turns = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)  # [S, head_dim] each
+        places, like = torch.arange(length, device=self.device), torch.zeros(1, dtype=weight.dtype, device=self.device)
+        both = [rotation(like, places[None]) for rotation in plan.rotations]
+        self._turns = [signed(cos[0], sin[0], plan.neighbours) for cos, sin in both]  # [S, R] each
 
     def prefill(
         self, ids: torch.Tensor, visible: torch.Tensor, known: Sequence[Known | None] = ()
@@ -161,15 +158,18 @@ class Decoder:
         x: torch.Tensor = self._plan.embed(ids).flatten(0, 1)  # [B * T, H]
         if self._plan.places is not None:
             x = x + self._plan.places(places).flatten(0, 1)
-        turns = None
-        if self._turns is not None:
-            turns = tuple(turn[places].view(rows * width, 1, -1) for turn in self._turns)
+        if self._plan.scale_embed != 1.0:
+            x = x * self._plan.scale_embed
+        at = rows * width, 1, -1
+        turns = [(cos[places].view(at), sin[places].view(at)) for cos, sin in self._turns]
         for number, layer in enumerate(self._layers):
             x = layer(x, turns, cache.keys[number], cache.values[number], used, masks, cache.prompts)
         return x.view(rows, width, -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = self._norm(hidden.contiguous()).float()
+        if self._plan.scale_logits != 1.0:
+            hidden = hidden * self._plan.scale_logits
         with without_autocast(self.device):
             logits: torch.Tensor = self._head(hidden)
         return logits
@@ -178,18 +178,21 @@ class Decoder:
 class _Layer:
     def __init__(self, number: int, block: Block, plan: Plan, made: Callable[[Name, tuple[nn.Module, ...]], Function]):
         self._number, self._plan, self._window = number, plan, block.window
-        self._norm_attention, self._norm_mlp = norm(block.norm_attention), norm(block.norm_mlp)
+        self._norm_attention = block.norm_attention and norm(block.norm_attention)
+        self._norm_mlp = block.norm_mlp and norm(block.norm_mlp)
+        self._after_attention = added(block.norm_after_attention, plan.scale_added)
+        self._after_mlp = added(block.norm_after_mlp, plan.scale_added)
+        self._rotation = block.rotation
         self._qkv, self._out = made((number, "qkv"), block.qkv), made((number, "out"), (block.out,))
-        self._q_norm = block.q_norm and norm(block.q_norm)
-        self._k_norm = block.k_norm and norm(block.k_norm)
+        self._q_norm = block.q_norm and head_norm(block.q_norm, block.heads_at_once)
+        self._k_norm = block.k_norm and head_norm(block.k_norm, block.heads_at_once)
         self._mlp_in = made((number, "mlp_in"), block.mlp_in)
         self._mlp_out = made((number, "mlp_out"), (block.mlp_out,))
-        self._gated = len(block.mlp_in) == 2
 
     def __call__(
         self,
         x: torch.Tensor,
-        turns: Any,
+        turns: list[Turns],
         keys: torch.Tensor,
         values: torch.Tensor,
         used: int | torch.Tensor,
@@ -197,17 +200,20 @@ class _Layer:
         prompts: Prompts | None,
     ) -> torch.Tensor:
         """Return the output [B * T, H]; keys and values [B, kv_heads, S, head_dim] get T columns at ``used``."""
-        x = x + self._out(self._attend(self._norm_attention(x), turns, keys, values, used, masks, prompts))
-        inner = self._mlp_in(self._norm_mlp(x))
-        if self._gated:
+        inner = x if self._norm_attention is None else self._norm_attention(x)
+        x = x + self._after_attention(self._out(self._attend(inner, turns, keys, values, used, masks, prompts)))
+        inner = self._mlp_in(x if self._norm_mlp is None else self._norm_mlp(x))
+        if self._plan.gated:
             gate, up = inner.chunk(2, dim=-1)
-            return x + self._mlp_out(self._plan.activation(gate) * up)
-        return x + self._mlp_out(self._plan.activation(inner))
+            inner = self._plan.activation(gate) * up
+        else:
+            inner = self._plan.activation(inner)
+        return x + self._after_mlp(self._mlp_out(inner))
 
     def _attend(
         self,
         x: torch.Tensor,
-        turns: Any,
+        turns: list[Turns],
         keys: torch.Tensor,
         values: torch.Tensor,
         used: int | torch.Tensor,
@@ -217,22 +223,25 @@ class _Layer:
         heads, kv_heads, width = self._plan.heads, self._plan.kv_heads, self._plan.head_dim
         rows, length = len(keys), len(x) // len(keys)
         joined = self._qkv(x).view(rows * length, heads + 2 * kv_heads, width)
-        turned, v = joined[:, : heads + kv_heads], joined[:, heads + kv_heads :]
+        qk, v = joined[:, : heads + kv_heads], joined[:, heads + kv_heads :]
         if self._q_norm is not None and self._k_norm is not None:
-            turned = torch.cat([self._q_norm(turned[:, :heads]), self._k_norm(turned[:, heads:])], dim=1)
-        if turns is not None:
-            turned = torch.addcmul(turned * turns[0], turned.roll(width // 2, -1), turns[1])
-        split = turned.view(rows, length, heads + kv_heads, width)
+            qk = torch.cat([self._q_norm(qk[:, :heads]), self._k_norm(qk[:, heads:])], dim=1)
+        if self._rotation is not None:
+            qk = turned(qk, turns[self._rotation], self._plan.neighbours)
+        split = qk.view(rows, length, heads + kv_heads, width)
+        queries = split[:, :, :heads]
+        if self._plan.scale_queries != 1.0:
+            queries = queries * self._plan.scale_queries
         new = split[:, :, heads:].transpose(1, 2), v.view(rows, length, kv_heads, width).transpose(1, 2)
         mask = masks(self._window)
         start, end = _append(keys, values, new, used)
         if length > 1:
-            return self._attend_prompts(split[:, :, :heads], keys[:, :, :end], values[:, :, :end], mask)
+            return self._attend_prompts(queries, keys[:, :, :end], values[:, :, :end], mask)
         if self._window is not None and isinstance(used, int):
             start = max(0, end - self._window)
             mask = None if mask is None else mask[..., start:]
         # The heads that share keys stand beside each other, as if they were positions.
-        q = split[:, 0, :heads].reshape(rows, kv_heads, heads // kv_heads, width).to(keys.dtype)
+        q = queries[:, 0].reshape(rows, kv_heads, heads // kv_heads, width).to(keys.dtype)
         if prompts is not None:
             found = prompts.attend(self._number, q, keys[:, :, :end], values[:, :, :end])
         else:

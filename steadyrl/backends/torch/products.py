@@ -86,6 +86,20 @@ def norm(module: nn.Module) -> Function:
     return module
 
 
+def head_norm(module: nn.Module, at_once: bool) -> Function:
+    """Return a norm of heads [K, heads, head_dim] as a function: of each one, or of all of a token together."""
+    found = norm(module)
+    return (lambda x: found(x.flatten(1)).view(x.shape)) if at_once else found
+
+
+def added(module: nn.Module | None, scale: float) -> Function:
+    """Return what half a layer adds to its input as a function of what it gives: a norm of it, or itself, scaled."""
+    if module is None:
+        return (lambda y: y) if scale == 1.0 else (lambda y: y * scale)
+    found = norm(module)
+    return found if scale == 1.0 else (lambda y: found(y) * scale)
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which matrices are multiplied in the type they have."""
     return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()

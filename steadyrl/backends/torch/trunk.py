@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.families import Block, Plan
 from steadyrl.backends.torch.packed import Packed, Segments
-from steadyrl.backends.torch.products import norm, without_autocast
+from steadyrl.backends.torch.products import added, head_norm, norm, without_autocast
 from steadyrl.backends.torch.recording import Recorded
+from steadyrl.backends.torch.rotation import Turns, signed, turned
 
 # (name, linear modules, their input [K, in]) -> their outputs [K, out].
 Multiply = Callable[[str, Sequence[nn.Module], torch.Tensor], Sequence[torch.Tensor]]
@@ -32,7 +32,7 @@ PARITY = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 def hidden_states(
     plan: Plan, packed: Packed, recompute: bool = False, recorded: Recorded | None = None
 ) -> torch.Tensor:
-    """Return the hidden states [N, H] from which the completion tokens were drawn.
+    """Return the hidden states [N, H] from which the completion tokens were drawn, scaled as logits are.
 
     Args:
         plan: Of the model.
@@ -43,12 +43,10 @@ def hidden_states(
     x: torch.Tensor = plan.embed(packed.ids)  # [K, H]
     if plan.places is not None:
         x = x + plan.places(packed.places)
-    turns = None
-    if plan.rotary is not None:
-        cos, sin = plan.rotary(x, packed.places[None])
-        half = plan.head_dim // 2
-        # x * cos + rotate_half(x) * sin, with the minus sign of rotate_half put into the sines.
-        turns = cos[0, :, None], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)[:, None]  # [K, 1, D]
+    if plan.scale_embed != 1.0:
+        x = x * plan.scale_embed
+    both = [rotation(x, packed.places[None]) for rotation in plan.rotations]
+    turns = [signed(cos[0, :, None], sin[0, :, None], plan.neighbours) for cos, sin in both]  # [K, 1, R] each
     masks = _Masks(packed)
     for number, block in enumerate(plan.blocks):
         through = block.through or layer
@@ -59,7 +57,8 @@ def hidden_states(
         else:
             x = through(plan, block, x, turns, packed, masks)
     # Indexing adds the gradients of a token that is taken twice in any order on several threads; index_select in one.
-    return norm(plan.norm)(x.index_select(0, packed.chosen))
+    hidden = norm(plan.norm)(x.index_select(0, packed.chosen))
+    return hidden if plan.scale_logits == 1.0 else hidden * plan.scale_logits
 
 
 class _Masks:
@@ -112,19 +111,23 @@ def layer(
     plan: Plan,
     block: Block,
     x: torch.Tensor,
-    turns: Any,
+    turns: list[Turns],
     packed: Packed,
     masks: _Masks,
     multiply: Multiply = _multiplied,
 ) -> torch.Tensor:
     """Return a layer's output [K, H]; ``multiply`` gives the outputs of its linear modules."""
-    q, k, v = _split(plan, multiply("qkv", block.qkv, norm(block.norm_attention)(x)))
+    inner = x if block.norm_attention is None else norm(block.norm_attention)(x)
+    q, k, v = _split(plan, multiply("qkv", block.qkv, inner))
     (out,) = multiply("out", (block.out,), _attend(plan, block, (q, k, v), turns, packed, masks))
-    x = x + out
-    first, *second = multiply("mlp_in", block.mlp_in, norm(block.norm_mlp)(x))
+    x = x + added(block.norm_after_attention, plan.scale_added)(out)
+    inner = x if block.norm_mlp is None else norm(block.norm_mlp)(x)
+    first, *second = multiply("mlp_in", block.mlp_in, inner)
+    if plan.gated and not second:
+        first, *second = first.chunk(2, dim=-1)
     inner = plan.activation(first)
     (out,) = multiply("mlp_out", (block.mlp_out,), inner * second[0] if second else inner)
-    return x + out
+    return x + added(block.norm_after_mlp, plan.scale_added)(out)
 
 
 def _linear(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -140,14 +143,16 @@ def _linear(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _attend(
-    plan: Plan, block: Block, projected: tuple[torch.Tensor, ...], turns: Any, packed: Packed, masks: _Masks
+    plan: Plan, block: Block, projected: tuple[torch.Tensor, ...], turns: list[Turns], packed: Packed, masks: _Masks
 ) -> torch.Tensor:
     """Return what the heads found [K, heads * head_dim]."""
     q, k, v = projected
     if block.q_norm is not None and block.k_norm is not None:
-        q, k = norm(block.q_norm)(q), norm(block.k_norm)(k)
-    if turns is not None:
-        q, k = (torch.addcmul(t * turns[0], t.roll(plan.head_dim // 2, -1), turns[1]) for t in (q, k))
+        q, k = head_norm(block.q_norm, block.heads_at_once)(q), head_norm(block.k_norm, block.heads_at_once)(k)
+    if block.rotation is not None:
+        q, k = (turned(t, turns[block.rotation], plan.neighbours) for t in (q, k))
+    if plan.scale_queries != 1.0:
+        q = q * plan.scale_queries
     q, k = q.to(v.dtype), k.to(v.dtype)
     heads, tails, window = packed.heads, packed.tails, block.window
     count = len(heads.back)
@@ -214,6 +219,6 @@ def fits(plan: Plan | None, body: nn.Module) -> bool:
     nothing = torch.zeros(0, device=device)
     heads = Segments(1, 9, everything)
     packed = Packed(ids, everything, np.arange(9), everything, heads, None, nothing, nothing)
-    expected = body(input_ids=ids[None], use_cache=False).last_hidden_state[0].float()
+    expected = body(input_ids=ids[None], use_cache=False).last_hidden_state[0].float() * plan.scale_logits
     far = (hidden_states(plan, packed).float() - expected).abs().max() / expected.abs().max()
     return bool(far <= PARITY.get(next(body.parameters()).dtype, 0.0))

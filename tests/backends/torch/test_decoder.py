@@ -32,6 +32,8 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+WINDOW, WHOLE = "sliding_attention", "full_attention"  # kinds of layers, as transformers names them
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 MODELS = {
     "llama": lambda: transformers.LlamaConfig(**COMMON, **ROTARY, tie_word_embeddings=True),
@@ -50,6 +52,44 @@ MODELS = {
     ),
     "qwen3": lambda: transformers.Qwen3Config(**COMMON, **ROTARY, head_dim=16),
     "gemma": lambda: transformers.GemmaConfig(**COMMON, **ROTARY, head_dim=16),
+    "gemma3, a window and a rotation by kind": lambda: transformers.Gemma3TextConfig(
+        **COMMON,
+        **ROTARY,
+        head_dim=16,
+        sliding_window=4,
+        query_pre_attn_scalar=40,
+        layer_types=[WINDOW, WHOLE],
+        rope_parameters={WINDOW: ROPE, WHOLE: ROPE | {"rope_theta": 50.0}},
+    ),
+    "phi3, half of a head turns, window": lambda: transformers.Phi3Config(
+        **COMMON, **ROTARY, partial_rotary_factor=0.5, sliding_window=5
+    ),
+    "olmo2": lambda: transformers.Olmo2Config(**COMMON, **ROTARY),
+    "olmo3, windows": lambda: transformers.Olmo3Config(
+        **COMMON, **ROTARY, sliding_window=4, layer_types=[WINDOW, WHOLE]
+    ),
+    "smollm3, one layer turns nothing": lambda: transformers.SmolLM3Config(**COMMON, **ROTARY, no_rope_layers=[1, 0]),
+    "starcoder2, window": lambda: transformers.Starcoder2Config(**COMMON, **ROTARY, sliding_window=5),
+    "ministral, one layer with a window": lambda: transformers.MinistralConfig(
+        **COMMON, **ROTARY, head_dim=8, sliding_window=4, layer_types=[WINDOW, WHOLE]
+    ),
+    "seed_oss": lambda: transformers.SeedOssConfig(**COMMON, **ROTARY, head_dim=16, attention_out_bias=True),
+    "exaone4, windows": lambda: transformers.Exaone4Config(
+        **COMMON, **ROTARY, sliding_window=4, layer_types=[WINDOW, WHOLE]
+    ),
+    "exaone4, no window": lambda: transformers.Exaone4Config(
+        **COMMON, **ROTARY, sliding_window=None, layer_types=[WHOLE, WHOLE]
+    ),
+    "ernie4_5": lambda: transformers.Ernie4_5Config(**COMMON, **ROTARY, head_dim=16, use_bias=True),
+    "glm4": lambda: transformers.Glm4Config(**COMMON, **ROTARY, head_dim=16, attention_bias=True),
+    "granite": lambda: transformers.GraniteConfig(
+        **COMMON,
+        **ROTARY,
+        attention_multiplier=0.5,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.6,
+        logits_scaling=2.5,
+    ),
     "gpt2": lambda: transformers.GPT2Config(**COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=64),
 }
 LENGTHS = (3, 9, 1, 6)
@@ -107,7 +147,7 @@ def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(na
         ids = torch.from_numpy(batch.tokens[i, :length].astype(np.int64))[None]
         hidden = model.base_model(input_ids=ids).last_hidden_state[0]
         rows.append(hidden[np.flatnonzero(batch.completion_mask[i]) - 1])
-    expected = torch.cat(rows)
+    expected = torch.cat(rows) * plan.scale_logits
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
     wanted = torch.autograd.grad((expected * weights).sum(), leaves, allow_unused=True)
     for one, other in zip(gradients, wanted, strict=True):
