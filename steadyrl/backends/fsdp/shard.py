@@ -22,7 +22,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from steadyrl.backends.torch.families import Block, Plan
+from steadyrl.backends.torch.plan import Block, Plan
 from steadyrl.backends.torch.trunk import layer
 
 Result = TypeVar("Result")

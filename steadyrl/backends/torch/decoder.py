@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.cache import Cache, Known
-from steadyrl.backends.torch.families import Block, Function, Plan, plan_of
+from steadyrl.backends.torch.families import plan_of
+from steadyrl.backends.torch.plan import Block, Function, Plan, in_threes
 from steadyrl.backends.torch.products import added, head_norm, norm, product, without_autocast
 from steadyrl.backends.torch.recording import HEAD, Name, Recording
 from steadyrl.backends.torch.rotation import Turns, signed, turned
@@ -201,14 +202,15 @@ class _Layer:
     ) -> torch.Tensor:
         """Return the output [B * T, H]; keys and values [B, kv_heads, S, head_dim] get T columns at ``used``."""
         inner = x if self._norm_attention is None else self._norm_attention(x)
-        x = x + self._after_attention(self._out(self._attend(inner, turns, keys, values, used, masks, prompts)))
+        half = x + self._after_attention(self._out(self._attend(inner, turns, keys, values, used, masks, prompts)))
+        x = x if self._plan.parallel else half
         inner = self._mlp_in(x if self._norm_mlp is None else self._norm_mlp(x))
         if self._plan.gated:
             gate, up = inner.chunk(2, dim=-1)
             inner = self._plan.activation(gate) * up
         else:
             inner = self._plan.activation(inner)
-        return x + self._after_mlp(self._mlp_out(inner))
+        return half + self._after_mlp(self._mlp_out(inner))
 
     def _attend(
         self,
@@ -223,6 +225,8 @@ class _Layer:
         heads, kv_heads, width = self._plan.heads, self._plan.kv_heads, self._plan.head_dim
         rows, length = len(keys), len(x) // len(keys)
         joined = self._qkv(x).view(rows * length, heads + 2 * kv_heads, width)
+        if self._plan.by_head:
+            joined = in_threes(joined)
         qk, v = joined[:, : heads + kv_heads], joined[:, heads + kv_heads :]
         if self._q_norm is not None and self._k_norm is not None:
             qk = torch.cat([self._q_norm(qk[:, :heads]), self._k_norm(qk[:, heads:])], dim=1)

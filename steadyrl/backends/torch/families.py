@@ -1,99 +1,16 @@
-"""Model families that the fast decoder knows: where their weights are and how a layer is put together.
-
-Nothing is copied here: a ``Plan`` points at the modules of the model that trains. Any other family is decoded by
-transformers' own forward.
-"""
+"""The plans of the model families that the fast decoder knows; any other is decoded by transformers' own forward."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn import functional as F
 
-Function = Callable[[torch.Tensor], torch.Tensor]
-# (any tensor of the type wanted, positions [1, S]) -> cosines and sines [1, S, R].
-Rotation = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-
-
-@dataclass(frozen=True)
-class Block:
-    """One layer: attention, then feed-forward, each between norms and added to its input.
-
-    Attributes:
-        norm_attention, norm_mlp: The modules before the halves, or None.
-        qkv: Linear modules whose joined outputs are queries, keys and values.
-        q_norm, k_norm: Norms of each head, or None.
-        out: Back from the heads.
-        mlp_in: Gate and up, as two modules or one, or a single one in a model that has no gates.
-        mlp_out: Back from the feed-forward.
-        window: Positions that attention reaches back, or None for all.
-        norm_after_attention, norm_after_mlp: Of what the halves give before it is added, or None.
-        heads_at_once: Whether q_norm and k_norm are of all heads together.
-        rotation: Number of the plan's rotation, or None where positions turn nothing.
-        through: Computes the layer as ``trunk.layer`` does, and gathers its weights first; None where they are here.
-    """
-
-    norm_attention: nn.Module | None
-    qkv: tuple[nn.Module, ...]
-    q_norm: nn.Module | None
-    k_norm: nn.Module | None
-    out: nn.Module
-    norm_mlp: nn.Module | None
-    mlp_in: tuple[nn.Module, ...]
-    mlp_out: nn.Module
-    window: int | None
-    norm_after_attention: nn.Module | None = None
-    norm_after_mlp: nn.Module | None = None
-    heads_at_once: bool = False
-    rotation: int | None = 0
-    through: nn.Module | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A whole model.
-
-    Attributes:
-        embed: Token embedding.
-        places: Embedding of positions, or None where positions are rotations.
-        rotations: Those that layers name.
-        blocks: The layers.
-        norm: After the last layer.
-        head: Hidden states to logits.
-        heads, kv_heads, head_dim: Of attention.
-        activation: Of the feed-forward.
-        gated: Whether the feed-forward multiplies by a gate.
-        neighbours: Whether rotations turn neighbouring numbers of a head together; see ``rotation.signed``.
-        scale_queries: Beside the usual one over the root of head_dim.
-        scale_embed, scale_added, scale_logits: Of embeddings, of what layers add, and of logits.
-    """
-
-    embed: nn.Module
-    places: nn.Embedding | None
-    rotations: tuple[Rotation, ...]
-    blocks: tuple[Block, ...]
-    norm: nn.Module
-    head: nn.Module
-    heads: int
-    kv_heads: int
-    head_dim: int
-    activation: Function
-    gated: bool = True
-    neighbours: bool = False
-    scale_queries: float = 1.0
-    scale_embed: float = 1.0
-    scale_added: float = 1.0
-    scale_logits: float = 1.0
-
-    @property
-    def windowless(self) -> bool:
-        """Return whether attention reaches back to the first token in every layer."""
-        return all(block.window is None for block in self.blocks)
+from steadyrl.backends.torch.plan import Block, Function, Plan
 
 
 def plan_of(model: Any) -> Plan | None:
@@ -147,7 +64,9 @@ def _llama_block(layer: Any) -> Block:
 
 
 def _gate_and_up(mlp: Any) -> tuple[nn.Module, ...]:
-    return (mlp.c_fc,) if hasattr(mlp, "c_fc") else (mlp.gate_proj, mlp.up_proj)
+    if hasattr(mlp, "c_fc"):
+        return (mlp.c_fc,)
+    return (mlp.gate_proj, mlp.up_proj) if hasattr(mlp, "gate_proj") else (mlp.up_proj,)
 
 
 def _one_window(model: Any) -> Plan:
@@ -265,6 +184,87 @@ def _rotations_by_kind(plan: Plan, model: Any) -> Plan:
     )
 
 
+def _nemotron(model: Any) -> Plan:
+    return replace(_llama_like(model), gated=False)
+
+
+def _stablelm(model: Any) -> Plan | None:
+    """Its parallel layers have one norm for both halves."""
+    if model.config.qk_layernorm:  # another norm for every head
+        return None
+
+    def change(block: Block, layer: Any) -> Block:
+        return replace(block, norm_mlp=layer.post_attention_layernorm or layer.input_layernorm)
+
+    return replace(_each(_llama_like(model), change, model), parallel=model.config.use_parallel_residual)
+
+
+def _phi(model: Any) -> Plan:
+    """Parallel layers with one norm for both halves."""
+    config, body = model.config, model.model
+    blocks = tuple(
+        Block(
+            norm_attention=layer.input_layernorm,
+            qkv=(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
+            q_norm=getattr(layer.self_attn, "q_layernorm", None),
+            k_norm=getattr(layer.self_attn, "k_layernorm", None),
+            out=layer.self_attn.dense,
+            norm_mlp=layer.input_layernorm,
+            mlp_in=(layer.mlp.fc1,),
+            mlp_out=layer.mlp.fc2,
+            window=None,
+        )
+        for layer in body.layers
+    )
+    return Plan(
+        embed=body.embed_tokens,
+        places=None,
+        rotations=(body.rotary_emb,),
+        blocks=blocks,
+        norm=body.final_layernorm,
+        head=model.lm_head,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.hidden_size // config.num_attention_heads,
+        activation=_ACTIVATIONS[config.hidden_act],
+        gated=False,
+        parallel=True,
+    )
+
+
+def _gpt_neox(model: Any) -> Plan:
+    config, body = model.config, model.gpt_neox
+    blocks = tuple(
+        Block(
+            norm_attention=layer.input_layernorm,
+            qkv=(layer.attention.query_key_value,),
+            q_norm=None,
+            k_norm=None,
+            out=layer.attention.dense,
+            norm_mlp=layer.post_attention_layernorm,
+            mlp_in=(layer.mlp.dense_h_to_4h,),
+            mlp_out=layer.mlp.dense_4h_to_h,
+            window=None,
+        )
+        for layer in body.layers
+    )
+    return Plan(
+        embed=body.embed_in,
+        places=None,
+        rotations=(body.rotary_emb,),
+        blocks=blocks,
+        norm=body.final_layer_norm,
+        head=model.get_output_embeddings(),
+        heads=config.num_attention_heads,
+        kv_heads=config.num_attention_heads,
+        head_dim=config.hidden_size // config.num_attention_heads,
+        activation=_ACTIVATIONS[config.hidden_act],
+        gated=False,
+        parallel=config.use_parallel_residual,
+        by_head=True,
+    )
+
+
 def _gpt2(model: Any) -> Plan:
     config, body = model.config, model.transformer
     blocks = tuple(
@@ -315,6 +315,10 @@ _FAMILIES: dict[str, Callable[[Any], Plan | None]] = {
     "exaone4": _exaone4,
     "glm4": _glm4,
     "gemma3_text": _gemma3,
+    "nemotron": _nemotron,
+    "stablelm": _stablelm,
+    "phi": _phi,
+    "gpt_neox": _gpt_neox,
     "gpt2": _gpt2,
 }
 _ACTIVATIONS: dict[str, Function] = {
@@ -323,4 +327,5 @@ _ACTIVATIONS: dict[str, Function] = {
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
 }

@@ -10,9 +10,9 @@ import torch
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory
-from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.plan import Plan
 from steadyrl.backends.torch.prefixes import Prefixes
 from steadyrl.backends.torch.recording import Recording, room
 from steadyrl.backends.torch.sampler import sample

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.device import lays_blocks
-from steadyrl.backends.torch.families import Function
+from steadyrl.backends.torch.plan import Function
 
 CONV1D = "transformers.pytorch_utils.Conv1D"  # GPT-2's linear modules: weights [in, out]
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.packed import pack
+from steadyrl.backends.torch.plan import Plan
 from steadyrl.backends.torch.recording import GAP, Recording
 from steadyrl.backends.torch.trunk import fits, hidden_states
 from steadyrl.types import Batch

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from steadyrl.backends.torch.adapter import added_to
-from steadyrl.backends.torch.families import Function, Plan
 from steadyrl.backends.torch.head import KEEP
 from steadyrl.backends.torch.packed import Packed
+from steadyrl.backends.torch.plan import Function, Plan
 from steadyrl.backends.torch.products import CONV1D
 from steadyrl.types import Batch, Completion
 

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from steadyrl.backends.torch.families import Plan, plan_of
+from steadyrl.backends.torch.families import plan_of
 from steadyrl.backends.torch.model import split_head
+from steadyrl.backends.torch.plan import Plan
 from steadyrl.backends.torch.reader import Reader
 
 

@@ -16,10 +16,10 @@ import torch
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.decoder import Decoder
-from steadyrl.backends.torch.families import Plan
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.plan import Plan
 from steadyrl.backends.torch.recording import Recording
 from steadyrl.counting.count import tell
 from steadyrl.types import Completion, Sampling

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from steadyrl.backends.torch.adapter import added_to
-from steadyrl.backends.torch.families import Block, Plan
 from steadyrl.backends.torch.packed import Packed, Segments
+from steadyrl.backends.torch.plan import Block, Plan, in_threes
 from steadyrl.backends.torch.products import added, head_norm, norm, without_autocast
 from steadyrl.backends.torch.recording import Recorded
 from steadyrl.backends.torch.rotation import Turns, signed, turned
@@ -120,14 +120,15 @@ def layer(
     inner = x if block.norm_attention is None else norm(block.norm_attention)(x)
     q, k, v = _split(plan, multiply("qkv", block.qkv, inner))
     (out,) = multiply("out", (block.out,), _attend(plan, block, (q, k, v), turns, packed, masks))
-    x = x + added(block.norm_after_attention, plan.scale_added)(out)
+    half = x + added(block.norm_after_attention, plan.scale_added)(out)
+    x = x if plan.parallel else half
     inner = x if block.norm_mlp is None else norm(block.norm_mlp)(x)
     first, *second = multiply("mlp_in", block.mlp_in, inner)
     if plan.gated and not second:
         first, *second = first.chunk(2, dim=-1)
     inner = plan.activation(first)
     (out,) = multiply("mlp_out", (block.mlp_out,), inner * second[0] if second else inner)
-    return x + added(block.norm_after_mlp, plan.scale_added)(out)
+    return half + added(block.norm_after_mlp, plan.scale_added)(out)
 
 
 def _linear(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -170,7 +171,8 @@ def _split(plan: Plan, projected: Sequence[torch.Tensor]) -> tuple[torch.Tensor,
     """Return queries [K, heads, head_dim], keys and values [K, kv_heads, head_dim] of three modules, or of one."""
     apart = [outputs.view(len(outputs), -1, plan.head_dim) for outputs in projected]
     if len(apart) == 1:
-        return torch.split(apart[0], [plan.heads, plan.kv_heads, plan.kv_heads], dim=1)
+        joined = in_threes(apart[0]) if plan.by_head else apart[0]
+        return torch.split(joined, [plan.heads, plan.kv_heads, plan.kv_heads], dim=1)
     return tuple(apart)
 
 

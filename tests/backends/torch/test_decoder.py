@@ -90,6 +90,15 @@ MODELS = {
         residual_multiplier=0.6,
         logits_scaling=2.5,
     ),
+    "nemotron": lambda: transformers.NemotronConfig(**COMMON, **ROTARY, head_dim=8),
+    "stablelm": lambda: transformers.StableLmConfig(**COMMON, **ROTARY, use_qkv_bias=True),
+    "stablelm, parallel": lambda: transformers.StableLmConfig(**COMMON, **ROTARY, use_parallel_residual=True),
+    "phi": lambda: transformers.PhiConfig(**COMMON, **ROTARY),
+    "phi, norms of heads": lambda: transformers.PhiConfig(**COMMON, **ROTARY, qk_layernorm=True),
+    "gpt_neox": lambda: transformers.GPTNeoXConfig(**COMMON, **ROTARY),
+    "gpt_neox, one half after the other": lambda: transformers.GPTNeoXConfig(
+        **COMMON, **ROTARY, use_parallel_residual=False
+    ),
     "gpt2": lambda: transformers.GPT2Config(**COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=64),
 }
 LENGTHS = (3, 9, 1, 6)
@@ -321,12 +330,15 @@ def test_a_plan_that_does_not_fit_the_model_is_not_used(monkeypatch):
 
 @torch.no_grad()
 def test_an_unknown_family_and_a_rope_that_depends_on_the_batch_have_no_plan():
-    settings = transformers.GPTNeoXConfig(
-        **COMMON, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
-    )
+    settings = transformers.GPTJConfig(**COMMON, n_embd=32, n_layer=2, n_head=4, rotary_dim=8)
     assert checked_plan(transformers.AutoModelForCausalLM.from_config(settings).eval()) is None
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     settings = transformers.LlamaConfig(**COMMON, **ROTARY, rope_parameters=dynamic)
+    assert checked_plan(transformers.AutoModelForCausalLM.from_config(settings).eval()) is None
+    by_kind = {WINDOW: ROPE, WHOLE: dynamic}
+    settings = transformers.Gemma3TextConfig(
+        **COMMON, **ROTARY, head_dim=16, layer_types=[WINDOW, WHOLE], rope_parameters=by_kind
+    )
     assert checked_plan(transformers.AutoModelForCausalLM.from_config(settings).eval()) is None
 
 

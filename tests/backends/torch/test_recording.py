@@ -39,7 +39,7 @@ def recorded(model, temperature=1.0):
     ends = range(0, 300, 6)  # so that rows end, and leave, at many moments
     plan = plan_of(model.get_base_model() if hasattr(model, "get_base_model") else model)
     found = sample(split_head(model), plan, prompts, sampling, range(8), ends, 0, recording=recording)
-    assert len({len(c.ids) for c in found}) > 3
+    assert len({len(c.ids) for c in found}) > 2
     placed = np.argsort(order)
     return plan, batch_of([prompts[i] for i in placed], [found[i].ids for i in placed]), recording
 
