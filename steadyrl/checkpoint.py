@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -157,6 +158,12 @@ class State:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
+@cache
+def _form() -> TypeAdapter[State]:
+    """Return what reads a state; pydantic takes longer to make it than to read hundreds of states with it."""
+    return TypeAdapter(State)
+
+
 def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
     """Write a checkpoint and remove all but the newest ``keep`` and those that these name as the best.
 
@@ -264,7 +271,7 @@ def read_state(run: RunDir, step: int) -> State:
     folder = run.checkpoint_folder(step)
     try:
         text = (folder / _STATE).read_text(encoding="utf-8")
-        state = TypeAdapter(State).validate_json(text)
+        state = _form().validate_json(text)
         missing = [name for name in _REQUIRED if name not in json.loads(text)]
     except ValidationError as error:
         problems = error.errors()
@@ -293,7 +300,7 @@ def _superfluous(run: RunDir, keep: int) -> list[int]:
     for step in steps[-keep:]:
         try:
             text = (run.checkpoint_folder(step) / _STATE).read_text(encoding="utf-8")
-            best = TypeAdapter(State).validate_json(text).best
+            best = _form().validate_json(text).best
         except (FileNotFoundError, ValueError):  # it is damaged: nothing can go on from it, and a resume says so
             continue
         stay |= {best.step} if best else set()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -134,7 +135,9 @@ def _change(run: RunDir, **values: Any) -> None:
     write_json(run.info_file, {**run.info(), **values})
 
 
+@cache
 def _packages() -> dict[str, str]:
+    """Return the versions of what is installed, looked up once: a study begins many runs in one process."""
     found = {}
     for name in _PACKAGES:
         try:

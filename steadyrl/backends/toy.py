@@ -7,10 +7,11 @@ whole loop in milliseconds and is offered for tests of rewards, tasks and algori
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -57,6 +58,22 @@ class CharTokenizer:
         return "".join(self.characters[i] for i in ids if i < len(self.characters))
 
 
+class _Next(NamedTuple):
+    """What may follow a token.
+
+    Attributes:
+        reached: [V] sum of the probabilities up to and with each token.
+        total: Of all probabilities, 1 up to rounding.
+        logprobs: [V] as the setting ``sampling.logprobs`` wants them.
+        kept: Ids that truncation kept, ascending.
+    """
+
+    reached: np.ndarray
+    total: float
+    logprobs: np.ndarray
+    kept: np.ndarray
+
+
 class ToyBackend:
     """See Backend. Parameters: ``logits`` [V, V] by (previous, next) token, ``values`` [V] by previous token."""
 
@@ -81,20 +98,27 @@ class ToyBackend:
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
-        return [self._complete(p, sampling, s) for p, s in zip(prompts, seeds, strict=True)]
+        next_after = cache(lambda previous: self._next_after(previous, sampling))
+        return [self._complete(p, sampling, s, next_after) for p, s in zip(prompts, seeds, strict=True)]
 
-    def _complete(self, prompt: np.ndarray, sampling: Sampling, seed: int) -> Completion:
+    def _next_after(self, previous: int, sampling: Sampling) -> _Next:
+        before, table = np.array([previous]), self.parameters["logits"]
+        keep = truncation(table[previous] / sampling.temperature, sampling)
+        p = np.exp(self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0])
+        kept = np.flatnonzero(keep).astype(np.int32)
+        return _Next(np.cumsum(p), p.sum(), self._logp(table, before, sampling, keep[None])[0], kept)
+
+    def _complete(
+        self, prompt: np.ndarray, sampling: Sampling, seed: int, next_after: Callable[[int], _Next]
+    ) -> Completion:
         uniform = np.random.default_rng(seed).random(sampling.max_new_tokens)
         previous, ids, logprobs, kept = int(prompt[-1]), [], [], []
         for u in uniform:
-            keep = truncation(self.parameters["logits"][previous] / sampling.temperature, sampling)
-            before, table = np.array([previous]), self.parameters["logits"]
-            p = np.exp(self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0])
-            previous = int(np.searchsorted(np.cumsum(p), u * p.sum(), side="right"))
-            previous = min(previous, int(np.flatnonzero(keep)[-1]))
+            found = next_after(previous)
+            previous = min(int(found.reached.searchsorted(u * found.total, side="right")), int(found.kept[-1]))
             ids.append(previous)
-            logprobs.append(self._logp(table, before, sampling, keep[None])[0, previous])
-            kept.append(np.flatnonzero(keep).astype(np.int32))
+            logprobs.append(found.logprobs[previous])
+            kept.append(found.kept)
             text = self.tokenizer.decode(np.array(ids)) if sampling.stop else ""
             ended = previous == self.tokenizer.end_id or any(stop in text for stop in sampling.stop)
             if ended:
