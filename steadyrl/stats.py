@@ -257,9 +257,11 @@ def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.
     count = min(blocks, len(known))
     if count < MIN_BLOCKS:
         return None
-    parts = np.array_split(known, count)
-    steps = np.array([part.mean() for part in parts])  # [count]
-    means = np.array([series[part].mean() for part in parts])
+    sizes = np.full(count, len(known) // count)
+    sizes[: len(known) % count] += 1
+    starts = np.cumsum(sizes) - sizes
+    steps = np.add.reduceat(known, starts) / sizes  # [count]
+    means = np.add.reduceat(series[known], starts) / sizes
     centred = steps - steps.mean()
     spread = float(centred @ centred)
     per_step = float(centred @ (means - means.mean())) / spread

@@ -14,6 +14,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -212,15 +214,23 @@ def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[s
 
 
 def as_svg(figure: Figure) -> str:
-    """Return a figure as SVG text, without anything that differs between two writings."""
+    """Return a figure as SVG text, without anything that differs between two writings.
+
+    ``Figure.savefig`` would draw everything twice, the first time without a pen.
+    """
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    canvas: Any = FigureCanvasSVG(figure)  # matplotlib does not say what its methods take
+    canvas.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return buffer.getvalue()
 
 
 def _png(figure: Figure) -> bytes:
+    """Return a figure that was drawn before as PNG bytes; everything stays at its place, for placing takes long."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    figure.set_layout_engine("none")
+    figure.dpi = PNG_DPI
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 
