@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
 import sys
 import sysconfig
@@ -73,9 +74,9 @@ def read_entries() -> list[Entry]:
 
 def _source_entries() -> Iterator[Entry]:
     library = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(library.rglob("*.py")):
+    for path in sorted(_source_files(library)):
         parts = path.relative_to(library).with_suffix("").parts
-        if _LEFT_OUT.intersection(parts) or any(p.startswith(("_", "config-")) and p != "__init__" for p in parts):
+        if _is_left_out(parts[-1]) and parts[-1] != "__init__":
             continue
         module = ".".join(p for p in parts if p != "__init__")
         try:
@@ -85,6 +86,17 @@ def _source_entries() -> Iterator[Entry]:
         except (SyntaxError, UnicodeDecodeError, OSError):
             continue
         yield from _tree_entries(tree, "posixpath" if module == "posixpath" else module)
+
+
+def _source_files(library: Path) -> Iterator[Path]:
+    """Yield the source files of the folders that count; site-packages, which may hold any number, is not entered."""
+    for folder, below, names in os.walk(library):
+        below[:] = [name for name in below if not _is_left_out(name)]
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+def _is_left_out(name: str) -> bool:
+    return name in _LEFT_OUT or name.startswith(("_", "config-"))
 
 
 def _tree_entries(tree: ast.Module, module: str) -> Iterator[Entry]:
