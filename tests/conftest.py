@@ -1,5 +1,6 @@
 """Shared set-up: one thread for torch, sessions of the toy backend, tiny models in Hugging Face layout."""
 
+import gc
 import json
 import os
 import tempfile
@@ -34,6 +35,12 @@ def pytest_configure(config):
     folder = tempfile.TemporaryDirectory()
     config.add_cleanup(folder.cleanup)
     config.stash[PATH_WITHOUT_CHROMIUM] = needs.path_without(PROGRAMS, Path(folder.name))
+
+
+def pytest_collection_finish():
+    """Keep what was imported and collected out of garbage collections: a million objects that live to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -55,7 +56,11 @@ MODULES = {
     ".".join(("steadyrl", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def tree(module):
+    """Return the syntax tree of a module; none is kept, for all of them together are a million objects."""
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
 def room(module):
@@ -63,10 +68,11 @@ def room(module):
     return module.split(".")[1]
 
 
+@cache
 def all_imports(module):
     """Return the dotted name of everything that a module imports, wherever in the file."""
     names = set()
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -173,7 +179,7 @@ def test_files_stay_short(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_functions_stay_short(module):
-    functions = [n for n in ast.walk(TREES[module]) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert [f.name for f in functions if code_lines(f) > MAX_FUNCTION_LINES] == []
 
 

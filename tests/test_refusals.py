@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ def quoted():
     return [row[1].strip() for row in rows if row[1].strip() not in ("what is said", "---")]
 
 
+@cache
 def strings():
-    """Return every text of the package; of one with values in it, the values are left out."""
+    """Return every text of the package, read once; of one with values in it, the values are left out."""
     found = []
     for path in (ROOT / "steadyrl").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -29,19 +31,16 @@ def strings():
     return found
 
 
-STRINGS = strings()
-
-
 @pytest.mark.parametrize("line", quoted())
 def test_a_refusal_that_the_list_quotes_stands_in_the_code(line):
     parts = [part.strip(" '") for part in line.split("...")]
     told_apart = [part for part in parts if len(part) >= SHORTEST]
     assert told_apart, "the quoted line is too short to be found"
-    missing = [part for part in told_apart if not any(part in text for text in STRINGS)]
+    missing = [part for part in told_apart if not any(part in text for text in strings())]
     assert missing == []
 
 
 def test_the_list_is_not_empty_and_a_line_that_nobody_says_is_missed():
     assert len(quoted()) > 20
-    assert not any("holds weights that nobody wrote" in text for text in STRINGS)
+    assert not any("holds weights that nobody wrote" in text for text in strings())
     assert re.search(r"What is not supported", (ROOT / "docs" / "models.md").read_text())

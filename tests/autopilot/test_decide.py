@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from dataclasses import asdict, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ SETTINGS = (
     "algorithm.args.entropy_coef=0.01",
 )
 WITH_TARGET = ("autopilot.kl_ref_target=2.0",)
+STATE = TypeAdapter(PilotState)
 
 
 def resolved(*overrides, mode="act"):
@@ -91,12 +93,26 @@ def decisions(settings, seed, steps=300):
             checkpoints.append(step)
 
 
+@cache
+def decided(mode, overrides, seed):
+    """Return what ``decisions`` yields, worked out once for all tests: its first steps are those of a shorter run."""
+    steps = {("act", ()): 400, ("advise", WITH_TARGET): 80}.get((mode, overrides), 300)
+    return list(decisions(resolved(*overrides, mode=mode), seed, steps))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten():
+    """Forget what was decided once no test needs it any more."""
+    yield
+    decided.cache_clear()
+
+
 RUNS = [(mode, overrides, seed) for mode in ("act", "advise") for overrides in ((), WITH_TARGET) for seed in range(4)]
 
 
 @pytest.mark.parametrize(("mode", "overrides", "seed"), RUNS)
 def test_the_same_situation_gives_the_same_action_and_stays_as_it_is(mode, overrides, seed):
-    for pilot, _, record, findings, context, action in decisions(resolved(*overrides, mode=mode), seed, steps=80):
+    for pilot, _, record, findings, context, action in decided(mode, overrides, seed)[:80]:
         before = copy.deepcopy((pilot, findings, context))
         again = decide(pilot, record, findings, context)
         assert repr(again) == repr(action), "repr, because NaN is not NaN"
@@ -105,8 +121,8 @@ def test_the_same_situation_gives_the_same_action_and_stays_as_it_is(mode, overr
 
 @pytest.mark.parametrize(("mode", "overrides", "seed"), RUNS)
 def test_a_state_that_went_through_json_decides_the_same(mode, overrides, seed):
-    for pilot, _, record, findings, context, action in decisions(resolved(*overrides, mode=mode), seed, steps=80):
-        read = TypeAdapter(PilotState).validate_json(json.dumps(asdict(pilot)))
+    for pilot, _, record, findings, context, action in decided(mode, overrides, seed)[:80]:
+        read = STATE.validate_json(json.dumps(asdict(pilot)))
         assert read == pilot
         assert repr(decide(read, record, findings, context)) == repr(action)
 
@@ -115,7 +131,7 @@ def test_a_state_that_went_through_json_decides_the_same(mode, overrides, seed):
 @pytest.mark.parametrize("overrides", [(), WITH_TARGET])
 def test_whatever_is_measured_every_number_stays_within_its_bounds(overrides, seed):
     settings = resolved(*overrides)
-    for pilot, numbers, _, _, _, action in decisions(settings, seed):
+    for pilot, numbers, _, _, _, action in decided("act", overrides, seed)[:300]:
         after = action.pilot
         assert 1e-6 <= after.scale <= 1e6
         bounds = (1 / SEARCH, SEARCH) if pilot.found_scale is None else (SLOWER, FASTER)
@@ -134,7 +150,7 @@ def test_whatever_is_measured_every_number_stays_within_its_bounds(overrides, se
 @pytest.mark.parametrize("seed", range(8))
 def test_the_run_goes_back_to_checkpoints_only_and_seldom(seed):
     last = None
-    for pilot, _, _, findings, context, action in decisions(resolved(), seed, steps=400):
+    for pilot, _, _, findings, context, action in decided("act", (), seed):
         last = action.pilot
         if action.back_to is None:
             continue
@@ -154,7 +170,7 @@ def test_the_run_goes_back_to_checkpoints_only_and_seldom(seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_one_move_at_a_time_each_judged_after_its_cooldown(seed):
-    for pilot, _, _, findings, context, action in decisions(resolved(), seed):
+    for pilot, _, _, findings, context, action in decided("act", (), seed)[:300]:
         kinds = [line["kind"] for line in action.lines if line["kind"] in ("move", "kept", "undo")]
         assert len(kinds) <= 1
         if not kinds:
@@ -170,7 +186,7 @@ def test_one_move_at_a_time_each_judged_after_its_cooldown(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_a_line_says_what_the_state_then_has(seed):
     settings = resolved(*WITH_TARGET)
-    for pilot, numbers, _, _, _, action in decisions(settings, seed):
+    for pilot, numbers, _, _, _, action in decided("act", WITH_TARGET, seed):
         for line in action.lines:
             if line["kind"] in ("move", "undo"):
                 assert read_knob(settings, action.pilot, {**numbers, **action.numbers}, line["knob"]) == line["after"]
@@ -181,7 +197,7 @@ def test_a_line_says_what_the_state_then_has(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_advice_changes_no_number_and_is_given_once(seed):
     given = []
-    for pilot, _, _, _, _, action in decisions(resolved(mode="advise"), seed):
+    for pilot, _, _, _, _, action in decided("advise", (), seed):
         assert replace(action.pilot, steps_outside=0) == replace(pilot, steps_outside=0) == PilotState()
         assert (action.numbers, action.back_to, action.skips_problems) == ({}, None, False)
         assert all(line["done"] is False for line in action.lines)
