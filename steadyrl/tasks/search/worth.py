@@ -18,9 +18,6 @@ import numpy as np
 from steadyrl.tasks.search.index import SearchIndex
 from steadyrl.tasks.search.query import And, Node, Not, Or, Phrase, Term, terms
 
-# Which documents a word, phrase or prefix is in: [documents] bool.
-_Found = Callable[[Term | Phrase], np.ndarray]
-
 
 @dataclass(frozen=True)
 class Worth:
@@ -82,65 +79,83 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
             leaves[leaf] = index.marks(leaf)
         return leaves[leaf]
 
-    whole = _documents(tree, of_leaf)
+    found = _Found(of_leaf)
+    whole = found.learn(tree)
     f1 = _f1(whole, wanted)
     words = terms(tree)
     return Worth(
         f1=f1,
         best_word=max(_f1(of_leaf(Term(word)), wanted) for word in words),
         words=len(words),
-        helping=len(terms(_core(tree, f1, wanted, of_leaf))) if f1 else 0,
-        dead_part=any(np.array_equal(_documents(rest, of_leaf), whole) for rest in _shortened(tree)),
+        helping=len(terms(_core(tree, f1, wanted, found))) if f1 else 0,
+        dead_part=any(np.array_equal(found(rest), whole) for rest, _ in _shortened(tree)),
         repeated_word=len(set(words)) < len(words),
         no_operator=not isinstance(tree, And | Or | Not),
     )
 
 
-def _core(tree: Node, f1: float, wanted: np.ndarray, of_leaf: _Found) -> Node:
+class _Found:
+    """Which documents a query finds: [documents] bool. What was found for the parts of learned trees is used again."""
+
+    def __init__(self, of_leaf: Callable[[Term | Phrase], np.ndarray]) -> None:
+        self._of_leaf = of_leaf
+        self._known: dict[int, tuple[Node, np.ndarray]] = {}  # by identity; holding the part keeps its number taken
+
+    def __call__(self, node: Node) -> np.ndarray:
+        known = self._known.get(id(node))
+        return self._made(node, self) if known is None else known[1]
+
+    def learn(self, node: Node) -> np.ndarray:
+        """Keep what every part of a tree finds, and return what the whole finds."""
+        if id(node) not in self._known:
+            self._known[id(node)] = (node, self._made(node, self.learn))
+        return self._known[id(node)][1]
+
+    def _made(self, node: Node, of_part: Callable[[Node], np.ndarray]) -> np.ndarray:
+        match node:
+            case And(children):
+                return reduce(np.logical_and, map(of_part, children))
+            case Or(children):
+                return reduce(np.logical_or, map(of_part, children))
+            case Not(keep, drop):
+                kept: np.ndarray = of_part(keep) & ~of_part(drop)
+                return kept
+            case Term() | Phrase():
+                return self._of_leaf(node)
+
+
+def _core(tree: Node, f1: float, wanted: np.ndarray, found: _Found) -> Node:
     """Leave out parts, the largest first, as long as what is found does not become worse."""
     core, still_shorter = tree, True
     while still_shorter:
         still_shorter = False
-        for rest in sorted(_shortened(core), key=lambda rest: len(terms(rest))):
-            if (without := _f1(_documents(rest, of_leaf), wanted)) >= f1:
+        for rest, _ in sorted(_shortened(core), key=lambda part: -part[1]):
+            if (without := _f1(found(rest), wanted)) >= f1:
                 core, f1, still_shorter = rest, without, True
+                found.learn(core)
                 break
     return core
 
 
-def _shortened(node: Node) -> Iterator[Node]:
-    """Yield the tree without each of its parts."""
+def _shortened(node: Node) -> Iterator[tuple[Node, int]]:
+    """Yield the tree without each of its parts, and of how many words that part is."""
     match node:
         case And(children) | Or(children):
             for i, child in enumerate(children):
                 others = children[:i] + children[i + 1 :]
-                yield others[0] if len(others) == 1 else type(node)(others)
-                for shorter in _shortened(child):
-                    yield type(node)((*children[:i], shorter, *children[i + 1 :]))
+                yield others[0] if len(others) == 1 else type(node)(others), len(terms(child))
+                for shorter, words in _shortened(child):
+                    yield type(node)((*children[:i], shorter, *children[i + 1 :])), words
         case Not(keep, drop):
-            yield keep
-            for shorter in _shortened(keep):
-                yield Not(shorter, drop)
-            for shorter in _shortened(drop):
-                yield Not(keep, shorter)
-        case Phrase(words):
-            for i in range(len(words)):
-                left = words[:i] + words[i + 1 :]
-                yield Term(left[0]) if len(left) == 1 else Phrase(left)
-
-
-def _documents(node: Node, of_leaf: _Found) -> np.ndarray:
-    """Return which documents a query finds: [documents] bool."""
-    match node:
-        case And(children):
-            return reduce(np.logical_and, (_documents(child, of_leaf) for child in children))
-        case Or(children):
-            return reduce(np.logical_or, (_documents(child, of_leaf) for child in children))
-        case Not(keep, drop):
-            kept: np.ndarray = _documents(keep, of_leaf) & ~_documents(drop, of_leaf)
-            return kept
-        case Term() | Phrase():
-            return of_leaf(node)
+            yield keep, len(terms(drop))
+            for shorter, words in _shortened(keep):
+                yield Not(shorter, drop), words
+            for shorter, words in _shortened(drop):
+                yield Not(keep, shorter), words
+        case Phrase(text):
+            for i in range(len(text)):
+                left = text[:i] + text[i + 1 :]
+                yield Term(left[0]) if len(left) == 1 else Phrase(left), 1
 
 
 def _f1(found: np.ndarray, wanted: np.ndarray) -> float:
