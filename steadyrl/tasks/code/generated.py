@@ -14,7 +14,7 @@ import ast
 import hashlib
 import random
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from steadyrl.tasks.code.problems import Case, CodeProblem
 
@@ -88,18 +88,35 @@ def generated_problems(
         half: Of all problems that there are, whatever the seed: none is in both "a" and "b".
     """
     rng = random.Random(f"one-expression problems {seed}")
-    found: dict[str, CodeProblem] = {}
+    found: list[CodeProblem] = []
+    seen: set[str] = set()
     for _ in range(count * _TRIES):
         if len(found) == count:
             break
-        problem = _draw(rng, _STEPS[steps])
-        if problem is not None and half in ("both", _half(problem.id)):
-            found.setdefault(problem.id, problem)
-    return list(found.values())
+        drawn = _draw(rng, _STEPS[steps])
+        if drawn is None or drawn.text in seen:
+            continue
+        seen.add(drawn.text)
+        if half in ("both", _half(drawn.id)) and (problem := _problem(drawn)) is not None:
+            found.append(problem)
+    return found
 
 
-def _draw(rng: random.Random, lengths: tuple[int, ...]) -> CodeProblem | None:
-    """Draw one problem, or None where its parts do not fit or say nothing."""
+class _Drawn(NamedTuple):
+    """What a problem is made of: the name of its argument, what is asked of it, and the expression for that."""
+
+    name: str
+    text: str
+    expression: str
+    arguments: tuple[object, ...]
+
+    @property
+    def id(self) -> str:
+        return f"one-expression/{self.text}"
+
+
+def _draw(rng: random.Random, lengths: tuple[int, ...]) -> _Drawn | None:
+    """Draw the parts of one problem, or None where they do not fit."""
     name, steps, arguments, largest = rng.choice(_KINDS)
     asked: list[str] = []
     expression = name
@@ -111,7 +128,12 @@ def _draw(rng: random.Random, lengths: tuple[int, ...]) -> CodeProblem | None:
         asked.append(words.replace("{n}", n))
         inner = f"({expression})" if _binds_weakly(expression) and form.startswith(("{}", "-")) else expression
         expression = form.replace("{n}", n).replace("{}", inner)
-    text = f"{', then '.join(asked)}: {name}"
+    return _Drawn(name, f"{', then '.join(asked)}: {name}", expression, arguments)
+
+
+def _problem(drawn: _Drawn) -> CodeProblem | None:
+    """Return the problem with its tests, or None where it says nothing."""
+    name, text, expression, arguments = drawn
     function = _function(name, expression)
     cases = tuple(Case((argument,), function(argument)) for argument in arguments)
     if all(repr(case.expected) == repr(case.arguments[0]) for case in cases):
@@ -119,7 +141,7 @@ def _draw(rng: random.Random, lengths: tuple[int, ...]) -> CodeProblem | None:
     wrong = next((w for w in (name, f"{name} * 2", f"{name}[1:]") if _differs(name, w, cases)), None)
     starter = f"# {text}\ndef f({name}):\n    return"
     return CodeProblem(
-        id=f"one-expression/{text}",
+        id=drawn.id,
         prompt=starter,
         entry_point="f",
         starter_code=starter,
