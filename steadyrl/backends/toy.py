@@ -104,9 +104,10 @@ class ToyBackend:
     def _next_after(self, previous: int, sampling: Sampling) -> _Next:
         before, table = np.array([previous]), self.parameters["logits"]
         keep = truncation(table[previous] / sampling.temperature, sampling)
-        p = np.exp(self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0])
-        kept = np.flatnonzero(keep).astype(np.int32)
-        return _Next(np.cumsum(p), p.sum(), self._logp(table, before, sampling, keep[None])[0], kept)
+        drawn = self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0]
+        told = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep[None])[0]
+        p = np.exp(drawn)
+        return _Next(np.cumsum(p), p.sum(), told, np.flatnonzero(keep).astype(np.int32))
 
     def _complete(
         self, prompt: np.ndarray, sampling: Sampling, seed: int, next_after: Callable[[int], _Next]
