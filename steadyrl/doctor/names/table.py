@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +172,9 @@ class Table:
         return (*spellings, *(rest for rest in stripped if rest))
 
 
+@cache
 def load(trainer: str) -> Table:
-    """Return the table of a trainer, from its file and those that it extends."""
+    """Return the table of a trainer, from its file and those that it extends; they are read once."""
     held = _read(trainer)
     made = {
         "names": names(held["names"]),

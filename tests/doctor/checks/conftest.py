@@ -1,5 +1,7 @@
 """Synthetic runs: a healthy one with the correlated noise of real runs, which tests make sick in one way each."""
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 
@@ -26,11 +28,9 @@ SETTINGS = {
 
 def ar1(rng, n, rho=0.8):
     """Return AR(1) noise of standard deviation 1."""
-    x = np.empty(n)
-    x[0] = rng.normal()
-    for i, e in enumerate(rng.normal(size=n - 1) * np.sqrt(1 - rho**2)):
-        x[i + 1] = rho * x[i] + e
-    return x
+    first = rng.normal()
+    rest = (rng.normal(size=n - 1) * np.sqrt(1 - rho**2)).tolist()  # of floats, for numpy's are slow one by one
+    return np.array(list(accumulate(rest, lambda before, e: rho * before + e, initial=first)))
 
 
 class SyntheticRun:
