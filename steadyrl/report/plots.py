@@ -144,7 +144,7 @@ POLICY_PANELS = (
 GROUP_PANELS = (
     Panel("Best of N and average", {"groups/best": (GREEN, "best of N"), "reward/mean": (BLUE, "average")}),
     Panel(
-        "Spread of the reward",
+        "Spread",
         {"groups/mean_std": (VERMILLION, "between problems"), "reward/std_within": (BLUE, "within a problem")},
     ),
     Panel("Groups whose rewards are all equal", {"groups/no_signal": (BLUE, "")}),

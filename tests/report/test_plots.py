@@ -1,6 +1,9 @@
 """How the lines of the pictures are smoothed, and which panels there are."""
 
+import matplotlib
 import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from steadyrl.report import plots
 
@@ -30,3 +33,19 @@ def test_a_panel_that_a_single_update_per_step_keeps_at_0_is_left_out():
         "Gradient norm before clipping",
     ]
     assert shown(clip_fraction=0.0, kl_old_k3=0.01) == ["KL to the old policy (k3)"]
+
+
+@pytest.mark.parametrize("panels", [plots.POLICY_PANELS, plots.GROUP_PANELS, plots.CURRICULUM_PANELS])
+def test_no_legend_hides_the_title_of_its_panel(panels):
+    records = [{"step": i, **{name: 0.1 + i for panel in panels for name in panel.lines}} for i in range(20)]
+    with matplotlib.rc_context(plots.STYLE):
+        figure = plots._panels(panels, records)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        legends = [axes for axes in figure.axes if axes.get_legend()]
+        for axes in legends:
+            title = axes.title if axes.title.get_text() else axes._left_title
+            legend = axes.get_legend().get_window_extent(canvas.get_renderer())
+            assert title.get_text()
+            assert not title.get_window_extent(canvas.get_renderer()).overlaps(legend), title.get_text()
+    assert (len(legends) > 0) == any(len(panel.lines) > 1 for panel in panels)
