@@ -113,9 +113,9 @@ class Panel:
 KL_PANEL = Panel(
     "KL to the reference",
     {
-        "kl_ref_full_seq": (GREEN, "reference whole"),
+        "kl_ref_full_seq": (GREEN, "uncut"),
         "kl_ref_exact_seq": (VERMILLION, "exact"),
-        "kl_ref_k1_seq": (BLUE, "k1 ± 1 SE"),
+        "kl_ref_k1_seq": (BLUE, "k1"),
     },
     zero=True,
 )
@@ -168,7 +168,8 @@ def captions(steps: int) -> dict[str, str]:
         + "The reward should rise and level off, and so should the held-out diamonds. If a reward part rises "
         "while they stay flat, the policy learns it for its own sake. The KL to the reference rises while the policy "
         "learns. It is estimated from the sampled tokens (k1; the band is one standard error of a single step) and "
-        "computed over the whole vocabulary (exact), and the two should agree. An estimate below 0 can only be noise. "
+        "computed over the whole vocabulary (exact), and the two should agree. Where sampling cuts the vocabulary, "
+        "uncut is the KL to a reference that nothing was cut from. An estimate below 0 can only be noise. "
         "The policy loss stays near 0 and its level says little. The value loss should fall and stay low.",
         "policy": lines
         + "The entropy should fall slowly, and exact and sampled entropy should agree. A sudden fall means "

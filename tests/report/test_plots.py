@@ -35,7 +35,10 @@ def test_a_panel_that_a_single_update_per_step_keeps_at_0_is_left_out():
     assert shown(clip_fraction=0.0, kl_old_k3=0.01) == ["KL to the old policy (k3)"]
 
 
-@pytest.mark.parametrize("panels", [plots.POLICY_PANELS, plots.GROUP_PANELS, plots.CURRICULUM_PANELS])
+OF_TRAINING = (plots.KL_PANEL, plots.COEFFICIENT_PANEL)
+
+
+@pytest.mark.parametrize("panels", [plots.POLICY_PANELS, plots.GROUP_PANELS, plots.CURRICULUM_PANELS, OF_TRAINING])
 def test_no_legend_hides_the_title_of_its_panel(panels):
     records = [{"step": i, **{name: 0.1 + i for panel in panels for name in panel.lines}} for i in range(20)]
     with matplotlib.rc_context(plots.STYLE):

@@ -251,7 +251,7 @@ def test_a_run_with_several_answers_to_a_problem_has_a_picture_of_its_groups(tmp
         append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **groups})
     write_report(run.path)
     picture = text_of(run, "groups.svg")
-    assert "<!-- Best of N and average -->" in picture and "<!-- Spread of the reward -->" in picture
+    assert "<!-- Best of N and average -->" in picture and "<!-- Spread -->" in picture
     assert "Groups whose rewards are all equal" not in picture  # nobody measured that
     assert "](groups.png)" in text_of(run, "report.md")
 
