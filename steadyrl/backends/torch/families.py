@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 from torch.nn import functional as F
+from transformers.activations import ACT2FN
 
 from steadyrl.backends.torch.plan import Block, Function, Plan
 
@@ -42,7 +43,7 @@ def _llama_like(model: Any) -> Plan:
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=head_dim,
-        activation=_ACTIVATIONS[getattr(config, "hidden_activation", None) or config.hidden_act],
+        activation=_activation(getattr(config, "hidden_activation", None) or config.hidden_act),
     )
 
 
@@ -226,7 +227,7 @@ def _phi(model: Any) -> Plan:
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=config.hidden_size // config.num_attention_heads,
-        activation=_ACTIVATIONS[config.hidden_act],
+        activation=_activation(config.hidden_act),
         gated=False,
         parallel=True,
     )
@@ -258,7 +259,7 @@ def _gpt_neox(model: Any) -> Plan:
         heads=config.num_attention_heads,
         kv_heads=config.num_attention_heads,
         head_dim=config.hidden_size // config.num_attention_heads,
-        activation=_ACTIVATIONS[config.hidden_act],
+        activation=_activation(config.hidden_act),
         gated=False,
         parallel=config.use_parallel_residual,
         by_head=True,
@@ -292,9 +293,15 @@ def _gpt2(model: Any) -> Plan:
         heads=config.n_head,
         kv_heads=config.n_head,
         head_dim=config.n_embd // config.n_head,
-        activation=_ACTIVATIONS[config.activation_function],
+        activation=_activation(config.activation_function),
         gated=False,
     )
+
+
+def _activation(name: str) -> Function:
+    """Return an activation by transformers' name for it."""
+    known: Function = _ACTIVATIONS.get(name) or ACT2FN[name]
+    return known
 
 
 _FAMILIES: dict[str, Callable[[Any], Plan | None]] = {

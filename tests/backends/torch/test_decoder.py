@@ -100,6 +100,9 @@ MODELS = {
         **COMMON, **ROTARY, use_parallel_residual=False
     ),
     "gpt2": lambda: transformers.GPT2Config(**COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    "gpt2, an activation of transformers": lambda: transformers.GPT2Config(
+        **COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=64, activation_function="gelu_fast"
+    ),
 }
 LENGTHS = (3, 9, 1, 6)
 
