@@ -11,21 +11,43 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 import torch
 import transformers
+from safetensors import safe_open
 
 from steadyrl import config
 from steadyrl.algorithms import ppo
 from steadyrl.backends.torch.backend import TorchBackend
+from steadyrl.backends.torch.model import class_of
+from steadyrl.batch import make_batch
 from steadyrl.errors import ModelError
+from steadyrl.rollout.collect import collect
+from steadyrl.types import Batch, Problem, Sampling
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 BEGIN, END = "<!-- table: scripts/model_families.py -->", "<!-- end of the table -->"
 ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
+
+PROBLEMS = [Problem(str(i), text) for i, text in enumerate(("the", "a red cat sees two small birds", "one dog"))]
+SAMPLING = Sampling(max_new_tokens=6)
+# What ``trial`` finds is at most so much: nats, numbers of names, or weights.
+LIMITS = {
+    "sampler and trainer": 1e-4,
+    "trainer and transformers": 5e-5,
+    "spread of log-probs, less than 0.03": 0.0,
+    "policy and reference": 1e-5,
+    "nats that a step moves, less than 0.01": 0.0,
+    "reference after the step": 0.0,
+    "names of weights": 0.0,
+    "saved policy": 5e-5,
+    "weights after resuming": 0.0,
+}
 
 TEXT = "the red cat sees a small dog and the old bird hears two or three big blue cats, one is new, not green."
 # Weights far larger than usual: a wrong position, mask or name has to show.
@@ -62,6 +84,19 @@ def _of(name: str, *shapes: dict[str, Any], **more: Any) -> Callable[[], Any]:
     return make
 
 
+def _with_images(name: str, text: str, *shapes: dict[str, Any], **more: Any) -> Callable[[], Any]:
+    """Return a function that makes the configuration of a model of text and images."""
+    sizes = {"image_size": 28, "patch_size": 14, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
+
+    def make() -> Any:
+        whole = getattr(transformers, f"{name}Config")
+        kind = whole().vision_config.model_type
+        vision = {"model_type": kind, "hidden_size": 32, "intermediate_size": 48, **sizes}
+        return whole(text_config=_of(text, *shapes, **more)().to_dict(), vision_config=vision, pad_token_id=0)
+
+    return make
+
+
 FAMILIES: dict[str, Callable[[], Any]] = {
     "llama": _of("Llama", _ROTARY),
     "mistral": _of("Mistral", _ROTARY, _WINDOW),
@@ -73,8 +108,15 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "phi3": _of("Phi3", _ROTARY),
     "olmo2": _of("Olmo2", _ROTARY),
     "olmo3": _of("Olmo3", _ROTARY, sliding_window=8),
-    "gemma2": _of("Gemma2", _ROTARY, _WINDOW, query_pre_attn_scalar=8),
+    "gemma2": _of("Gemma2", _ROTARY, _WINDOW, query_pre_attn_scalar=8, final_logit_softcapping=3.0),
     "gemma3_text": _of("Gemma3Text", _ROTARY, _WINDOW, query_pre_attn_scalar=8),
+    "gemma4_text": _of(
+        "Gemma4Text", _ROTARY, _WINDOW, num_hidden_layers=4, num_kv_shared_layers=2, global_head_dim=16,
+        layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=60, final_logit_softcapping=3.0,
+    ),
+    "gemma3": _with_images("Gemma3", "Gemma3Text", _ROTARY, _WINDOW, query_pre_attn_scalar=8),
+    "mistral3": _with_images("Mistral3", "Ministral3", _ROTARY, _WINDOW),
     "smollm3": _of("SmolLM3", _ROTARY),
     "starcoder2": _of("Starcoder2", _ROTARY),
     "stablelm": _of("StableLm", _ROTARY),
@@ -82,6 +124,8 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "opt": _of("OPT", _SMALL, ffn_dim=48, max_position_embeddings=64, word_embed_proj_dim=32, init_std=0.2),
     "glm4": _of("Glm4", _ROTARY, head_dim=8),
     "ministral": _of("Ministral", _ROTARY, _WINDOW),
+    "ministral3": _of("Ministral3", _ROTARY, _WINDOW),
+    "hunyuan_v1_dense": _of("HunYuanDenseV1", _ROTARY, head_dim=8),
     "ernie4_5": _of("Ernie4_5", _ROTARY, head_dim=8),
     "exaone4": _of("Exaone4", _ROTARY, _WINDOW),
     "seed_oss": _of("SeedOss", _ROTARY, head_dim=8),
@@ -114,9 +158,9 @@ FAMILIES: dict[str, Callable[[], Any]] = {
         "Mamba2", hidden_size=32, num_hidden_layers=2, state_size=8, num_heads=8, head_dim=8, n_groups=1, chunk_size=8
     ),
     "mamba": _of("Mamba", hidden_size=32, num_hidden_layers=2, state_size=8),
+    "llama4_text": _of("Llama4Text", _ROTARY, head_dim=8, intermediate_size_mlp=48, num_local_experts=2),
     "rwkv": _of("Rwkv", hidden_size=32, num_hidden_layers=2),
     "recurrent_gemma": _of("RecurrentGemma", _SMALL, num_hidden_layers=3, attention_window_size=8),
-    "llama4_text": _of("Llama4Text", _ROTARY, head_dim=8, intermediate_size_mlp=48, num_local_experts=2),
 }  # fmt: skip
 
 
@@ -124,7 +168,8 @@ def write_model(name: str, folder: Path) -> None:
     """Write a random model of a family, and a tokenizer, in Hugging Face layout."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(FAMILIES[name]()).eval()
+        settings = FAMILIES[name]()
+        model = class_of(settings).from_config(settings).eval()
         for parameter in model.parameters():  # norms and biases start at 1 and 0, which hides them
             if parameter.dim() == 1:
                 parameter.data += 0.1 * torch.randn_like(parameter)
@@ -158,6 +203,80 @@ def row(name: str, folder: Path) -> str:
         return f"| {name} | refused | {error} |"
     decoder = "fast decoder" if backend.describe()["decoder"] == "fast" else "own forward"
     return f"| {name} | {decoder} | |"
+
+
+def batch_of(backend: TorchBackend, seed: int = 0) -> Batch:
+    """Return a scored batch of what a backend draws, with rewards at random."""
+    groups = collect(backend, PROBLEMS, 2, SAMPLING, (seed, 0))
+    rewards = iter(np.random.default_rng(seed).normal(size=2 * len(PROBLEMS)))
+    groups = [replace(g, rollouts=tuple(replace(r, reward=next(rewards)) for r in g.rollouts)) for g in groups]
+    batch = make_batch(groups, backend.tokenizer.pad_id)
+    old = backend.score(batch, SAMPLING, ALGORITHM.needs)
+    return ALGORITHM.prepare(replace(batch, old=old), ALGORITHM.state)
+
+
+def step(backend: TorchBackend, batch: Batch) -> None:
+    """Make a large step."""
+    backend.step(batch, ALGORITHM.loss, SAMPLING, ALGORITHM.needs, 1e-2, 1e9)
+
+
+def plain_logprobs(folder: Path, batch: Batch, row: int) -> np.ndarray:
+    """Return log-probs of a row's completion by a plain forward pass of transformers, alone and unpadded."""
+    made = class_of(transformers.AutoConfig.from_pretrained(folder))
+    model = made.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.from_numpy(batch.tokens[row, : batch.lengths[row]].astype(np.int64))[None]
+    with torch.no_grad():
+        logits = model(ids).logits[0, :-1].double().log_softmax(-1)
+    found: np.ndarray = logits.gather(1, ids[0, 1:, None])[:, 0].numpy()
+    return found[batch.completion_mask[row, 1 : batch.lengths[row]]]
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the tensors in a folder's weights."""
+    found: set[str] = set()
+    for file in folder.glob("model*.safetensors"):
+        with safe_open(file, "pt") as opened:
+            found |= set(opened.keys())
+    return found
+
+
+def weights(backend: TorchBackend) -> dict[str, torch.Tensor]:
+    """Return copies of what is trained."""
+    return {name: p.detach().clone() for name, p in backend.trainable().items()}
+
+
+def trial(folder: Path) -> tuple[TorchBackend, dict[str, float]]:
+    """Sample, score, train, save and resume the model of a folder; return its backend, and what LIMITS bounds."""
+    backend = open_model(folder)
+    batch = batch_of(backend)
+    mask, row = batch.completion_mask, int(np.argmax(batch.lengths))
+    assert batch.old is not None and batch.old.kl_ref_exact is not None
+    first = batch.old.logprobs
+    found = {
+        "sampler and trainer": np.abs(first[mask] - batch.sampling_logprobs[mask]).max(),
+        "trainer and transformers": np.abs(first[row][mask[row]] - plain_logprobs(folder, batch, row)).max(),
+        "spread of log-probs, less than 0.03": 0.03 - first[mask].std(),
+        "policy and reference": np.abs(batch.old.kl_ref_exact[mask]).max(),
+    }
+    step(backend, batch)
+    moved = backend.score(batch, SAMPLING, ALGORITHM.needs)
+    saved = folder / "checkpoint"
+    saved.mkdir()
+    backend.save(saved)
+    assert moved.ref_logprobs is not None and batch.old.ref_logprobs is not None
+    found |= {
+        "nats that a step moves, less than 0.01": 0.01 - np.abs(moved.logprobs - first).max(),
+        "reference after the step": np.abs(moved.ref_logprobs - batch.old.ref_logprobs).max(),
+        "names of weights": len(names_in(saved / "policy") ^ names_in(folder)),
+        "saved policy": np.abs(moved.logprobs[row][mask[row]] - plain_logprobs(saved / "policy", batch, row)).max(),
+    }
+    resumed = open_model(folder, "run.seed=1")
+    resumed.load(saved)
+    for one in (backend, resumed):
+        step(one, batch_of(one, seed=3))
+    pairs = zip(weights(backend).values(), weights(resumed).values(), strict=True)
+    found["weights after resuming"] = max(float((one - other).abs().max()) for one, other in pairs)
+    return backend, {name: float(value) for name, value in found.items()}
 
 
 def main() -> None:

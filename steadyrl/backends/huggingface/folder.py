@@ -136,24 +136,32 @@ _MOST_LAYERS, _LARGEST_SHAPE = 10_000, 10**9
 def _check_numbers(text: Any, path: str) -> None:
     """Refuse shapes that no model has: transformers would fail on them anywhere, or not at all."""
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
-        value = getattr(text, name, 1)
+        value = _of_all_layers(text, name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ModelError(f"'{path}/config.json' has {name} = {value!r:.40}; expected a whole number above 0")
         most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST_SHAPE
         if value > most:
             raise ModelError(f"'{path}/config.json' has {name} = {value!r:.40}; expected a number up to {most}")
-    heads, width = getattr(text, "num_attention_heads", 1), getattr(text, "hidden_size", 0)
-    if getattr(text, "head_dim", None) is None and width % heads:
+    heads, width = _of_all_layers(text, "num_attention_heads", 1), _of_all_layers(text, "hidden_size", 0)
+    if width % heads and _of_all_layers(text, "head_dim", 1) is None:
         raise ModelError(
             f"'{path}/config.json' divides hidden_size = {width} among num_attention_heads = {heads}, which leaves a "
             "rest; expected a multiple, or a head_dim"
         )
-    keys = getattr(text, "num_key_value_heads", None)
+    keys = _of_all_layers(text, "num_key_value_heads", None)
     if isinstance(keys, int) and (keys < 1 or heads % keys):
         raise ModelError(
             f"'{path}/config.json' shares num_key_value_heads = {keys} among num_attention_heads = {heads}, which "
             "leaves a rest; expected a divisor"
         )
+
+
+def _of_all_layers(text: Any, name: str, default: Any) -> Any:
+    """Return a number of a configuration, or the default where it has none or layers have numbers of their own."""
+    try:
+        return getattr(text, name, default)
+    except RuntimeError:  # of transformers, for the configuration of the whole (Gemma 4)
+        return default
 
 
 def check_files(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -20,13 +21,16 @@ def plan_of(model: Any) -> Plan | None:
     Args:
         model: The bare model, without an adapter's wrapper; its layers may hold LoRA modules.
     """
-    family = _FAMILIES.get(model.config.model_type)
-    if family is None:
+    config = model.config.get_text_config()
+    family = _FAMILIES.get(config.model_type)
+    if family is None or getattr(config, "final_logit_softcapping", None):
         return None
-    ropes = getattr(model.config, "rope_parameters", None) or {}
+    ropes = getattr(config, "rope_parameters", None) or {}
     for rope in (ropes, *ropes.values()):  # one of all layers, or one of each kind of layer
         if isinstance(rope, dict) and rope.get("rope_type") in {"dynamic", "longrope"}:
             return None  # their rotation depends on the longest row of a batch
+    if config is not model.config:  # images are read too: what reads text is of a family's shape
+        model = SimpleNamespace(config=config, model=model.get_decoder(), lm_head=model.get_output_embeddings())
     return family(model)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from steadyrl.backends.huggingface.folder import READING_ERRORS
 from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.head import Capped
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.products import product, without_autocast
 from steadyrl.errors import ModelError
@@ -41,7 +42,9 @@ class ForwardDecoder:
 
     def __init__(self, parts: Parts, rows: int = 1):
         self._body, self._scale = parts.body, parts.scale
-        self._head = product((parts.head,), rows, torch.float32)
+        capped = parts.head if isinstance(parts.head, Capped) else None
+        self._bend = capped.bend if capped else lambda logits: logits
+        self._head = product((capped.linear if capped else parts.head,), rows, torch.float32)
         known = inspect.signature(parts.body.forward).parameters
         self._cache = next((name for name in _CACHES if name in known), None)
         self._placed = "position_ids" in known
@@ -73,8 +76,7 @@ class ForwardDecoder:
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [B, V] in float32, as the trainer computes them."""
         with without_autocast(hidden.device):
-            logits: torch.Tensor = self._head(hidden.float() * self._scale)
-        return logits
+            return self._bend(self._head(hidden.float() * self._scale))
 
 
 @torch.no_grad()
@@ -113,7 +115,7 @@ def pads(parts: Parts, kind: str) -> bool:
 def _compare(parts: Parts, padding: int) -> tuple[bool, str]:
     """See ``agree``: with rows reordered in between, against plain passes of each row."""
     weight = next(parts.body.parameters())
-    device, vocabulary = weight.device, parts.head.weight.shape[0]
+    device, vocabulary = weight.device, parts.head.out_features
     ids = (torch.arange(2 * 9, device=device).view(2, 9) * 7919 + 3) % vocabulary
     visible = torch.ones_like(ids, dtype=torch.bool)
     visible[0, :padding] = False

@@ -18,6 +18,24 @@ LEAST_ROWS = 512  # but at least so many tokens: every chunk reads the whole hea
 KEEP = 2**26  # probabilities that are kept for the backward pass; more of them are computed again
 
 
+class Capped(nn.Module):
+    """An output layer whose logits are bent to lie within a cap, smoothly: cap * tanh(logits / cap) (Gemma 2)."""
+
+    def __init__(self, linear: nn.Module, cap: float):
+        super().__init__()
+        self.linear, self.cap = linear, cap
+        sizes: Any = linear
+        self.in_features, self.out_features = sizes.in_features, sizes.out_features
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return logits [..., V] of hidden states [..., H]."""
+        return self.bend(self.linear(hidden))
+
+    def bend(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the capped logits of those that the layer gives."""
+        return (logits / self.cap).tanh() * self.cap
+
+
 def chosen_logprobs(
     hidden: torch.Tensor,
     head: nn.Module,
@@ -31,18 +49,19 @@ def chosen_logprobs(
 
     Args:
         hidden: [N, H].
-        head: Linear, hidden states to logits.
+        head: Linear, hidden states to logits; perhaps with a cap.
         chosen: [N] int64.
         scale: Logits are multiplied by it: one over the temperature.
         kept: [N, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies.
         logits: [N, V] float32, the head's outputs where they are known, which are overwritten.
     """
-    if type(head) is not nn.Linear:  # an adapter on the head itself
+    cap, linear = (head.cap, head.linear) if isinstance(head, Capped) else (0.0, head)
+    if type(linear) is not nn.Linear:  # an adapter on the head itself
         logp = log_softmax(logits_of(head, hidden), scale, kept)
         return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
     found: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
-        hidden, head.weight, head.bias, chosen, scale, kept, entropy, logits
+        hidden, linear.weight, linear.bias, chosen, scale, kept, entropy, logits, cap
     )
     return found[0], found[1] if entropy else None
 
@@ -85,6 +104,8 @@ def distributions(
 
 def logits_of(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
     """Return logits [N, V] in float32, whatever the head's weights are kept in."""
+    if isinstance(head, Capped):
+        return head.bend(logits_of(head.linear, hidden))
     if type(head) is not nn.Linear:
         found: torch.Tensor = head(hidden)
         return found.float()
@@ -119,7 +140,10 @@ def chunks(rows: int, vocabulary: int) -> list[slice]:
 
 
 class _Chosen(torch.autograd.Function):
-    """logp = x_chosen - log sum exp x; d logp / dx = onehot - p; d entropy / dx = -p * (log p + entropy)."""
+    """logp = x_chosen - log sum exp x; d logp / dx = onehot - p; d entropy / dx = -p * (log p + entropy).
+
+    Where x = cap * tanh(y / cap), dx / dy = 1 - (x / cap)^2.
+    """
 
     @staticmethod
     def forward(
@@ -132,13 +156,14 @@ class _Chosen(torch.autograd.Function):
         kept: torch.Tensor | None,
         entropy: bool,
         logits: torch.Tensor | None,
+        cap: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden_dtype, hidden = hidden.dtype, hidden.float()
         wide, offset = weight.float(), None if bias is None else bias.float()
         logprobs = hidden.new_empty(len(hidden))
         entropies = hidden.new_empty(len(hidden) if entropy else 0)
         needed = any(ctx.needs_input_grad)
-        keep = needed and len(hidden) * len(weight) <= KEEP
+        keep = needed and len(hidden) * len(weight) <= KEEP and not cap  # whose slope is not to be had of probabilities
         weights, totals = logits, torch.empty_like(logprobs)
         if weights is None or entropy or not keep:
             weights = hidden.new_empty((len(hidden), len(weight)) if keep else 0)
@@ -146,7 +171,7 @@ class _Chosen(torch.autograd.Function):
             room = weights[part] if keep else None
             cut = None if kept is None else kept[part]
             made = _made(hidden[part], wide, offset, None if entropy else room) if logits is None else logits[part]
-            z = _shift(made, scale, cut)
+            z = _shift(_bend(made, cap), scale, cut)
             found = z.gather(1, chosen[part][:, None])[:, 0]
             p = torch.exp(z, out=room if entropy else z)
             totals[part] = total = p.sum(-1)
@@ -155,13 +180,13 @@ class _Chosen(torch.autograd.Function):
                 entropies[part] = total.log() - (p * z.clamp_(min=-3e38)).sum(-1) / total
         if needed:  # the way back overwrites the weights: it is taken once
             ctx.save_for_backward(hidden, wide, offset, chosen, kept, weights, totals, entropies)
-            ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None
+            ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None, cap
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, chosen, kept, weights, totals, entropies = ctx.saved_tensors
-        scale, entropy, keep, hidden_dtype, weight_dtype, has_bias = ctx.settings
+        scale, entropy, keep, hidden_dtype, weight_dtype, has_bias, cap = ctx.settings
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden) if to_hidden else None
         d_weight = None  # the first chunk fills it
@@ -170,10 +195,13 @@ class _Chosen(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
         d_logprobs, d_entropies = gradients
         for part in chunks(len(hidden), len(weight)):
+            slope = None
             if keep:
                 d = weights[part]
             else:
-                d = _shift(_made(hidden[part], weight, bias), scale, None if kept is None else kept[part]).exp_()
+                made = _bend(_made(hidden[part], weight, bias), cap)
+                slope = (made / cap).square_().neg_().add_(1.0) if cap else None
+                d = _shift(made, scale, None if kept is None else kept[part]).exp_()
             if entropy:
                 p = d.div_(totals[part][:, None])
                 steep = torch.special.xlogy(p, p).mul_(d_entropies[part][:, None])
@@ -183,6 +211,8 @@ class _Chosen(torch.autograd.Function):
             d.scatter_add_(1, chosen[part][:, None], d_logprobs[part][:, None])
             if scale != 1.0:
                 d *= scale
+            if slope is not None:
+                d *= slope
             if d_hidden is not None:
                 torch.mm(d, weight, out=d_hidden[part])
             if d_weight is not None:
@@ -193,7 +223,7 @@ class _Chosen(torch.autograd.Function):
             None if d_hidden is None else d_hidden.to(hidden_dtype),
             None if d_weight is None else d_weight.to(weight_dtype),
             None if d_bias is None else d_bias.to(weight_dtype),
-            None, None, None, None, None,
+            None, None, None, None, None, None,
         )  # fmt: skip
 
 
@@ -205,6 +235,11 @@ def _made(
     if bias is not None:
         z += bias
     return z
+
+
+def _bend(z: torch.Tensor, cap: float) -> torch.Tensor:
+    """Turn logits [n, V] into capped ones, in place; 0 caps nothing."""
+    return z.div_(cap).tanh_().mul_(cap) if cap else z
 
 
 def _shift(z: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from torch import nn
 from steadyrl.backends.huggingface.folder import READING_ERRORS, open_folder, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
-from steadyrl.backends.torch.agree import require_finite
+from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.head import Capped
 from steadyrl.backends.torch.quantized import in_four_bits, keep_layout
 from steadyrl.errors import ConfigError, ModelError
 from steadyrl.plugins import require
@@ -29,7 +31,7 @@ class Parts:
 
     Attributes:
         body: Token ids to hidden states.
-        head: Linear, hidden states to logits.
+        head: Linear, hidden states to logits; Capped where the model caps them (Gemma).
         scale: What the model multiplies the head's logits by (Granite, Cohere); 1 for most.
     """
 
@@ -53,11 +55,12 @@ def load_model(
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
         tokenizer("?")  # its settings are looked at when it is used
         # Attention is torch's own where the model has it, else plain products; transformers chooses.
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        model, found = class_of(config).from_pretrained(
             path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted,
             **more,
         )  # fmt: skip
-        ends = model.generation_config.eos_token_id
+        ends, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
+        _freeze_others(model)
     if found["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
             f"model.path = '{section.path}' lacks weights: {', '.join(sorted(found['missing_keys'])[:3])}; expected a "
@@ -68,7 +71,6 @@ def load_model(
             "model.path = '%s': %d weights are left out, for config.json has no place for them (%s); see that it is "
             "the config.json of these weights", section.path, len(unused), ", ".join(unused[:3]),
         )  # fmt: skip
-    rows = model.get_input_embeddings().weight.shape[0]
     if quantize == "none":
         model = model.to(device).eval()
         probe.check(Path(path), model)
@@ -77,6 +79,31 @@ def load_model(
     if section.lora_rank:
         model = add_lora(model, section)
     return model, HFTokenizer(tokenizer, section, ends, rows)
+
+
+def class_of(config: Any) -> Any:
+    """Return the class of transformers that loads a model: of text, or of text and images where there is no other."""
+    transformers = require("transformers")
+    images = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if type(config) in images and type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
+
+
+def text_part(model: Any) -> Any:
+    """Return the part of a model of several kinds of input that reads text; None where there is but one kind."""
+    return None if model.config.get_text_config() is model.config else model.get_decoder()
+
+
+def _freeze_others(model: Any) -> None:
+    """Train nothing of a model that no text passes through."""
+    text, head = text_part(model), model.get_output_embeddings()
+    if text is None or head is None:  # which is refused when it is looked for
+        return
+    read = {id(parameter) for part in (text, head) for parameter in part.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in read:
+            parameter.requires_grad_(False)
 
 
 def add_lora(model: Any, section: ModelSection) -> Any:
@@ -90,9 +117,13 @@ def add_lora(model: Any, section: ModelSection) -> Any:
     targets: str | list[str] = section.lora_targets
     if targets != "all-linear":
         targets = [name.strip() for name in section.lora_targets.split(",")]
+    text = text_part(model)
+    others = None  # names of modules that never see a text
+    if text is not None:
+        others = rf"(?!{re.escape(next(name for name, module in modules.items() if module is text))}\.).*"
     config = peft.LoraConfig(
         r=section.lora_rank, lora_alpha=section.lora_alpha, lora_dropout=0.0, target_modules=targets,
-        task_type="CAUSAL_LM", bias="none",
+        exclude_modules=others, task_type="CAUSAL_LM", bias="none",
     )  # fmt: skip
     try:
         with warnings.catch_warnings():  # of a rank that peft itself sets for fused experts, whether adapted or not
@@ -142,31 +173,44 @@ def split_head(model: Any) -> Parts:
         ModelError: The model does more between the two than a linear layer; it cannot be scored token by token.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    body, head = inner.base_model, inner.get_output_embeddings()
+    body, head, config = inner.base_model, inner.get_output_embeddings(), inner.config.get_text_config()
+    if (text := text_part(inner)) is not None:
+        body = text
+    elif body is inner:  # transformers looks for it by a name that it does not have here (Llama 4)
+        body = next(
+            (part for part in inner.children() if isinstance(part, require("transformers").PreTrainedModel)), None
+        )
     kind = inner.config.model_type
-    if body is inner or head is None:
+    if body is None or head is None:
         raise ModelError(
             f"transformers gives no part of the model type '{kind}' that ends in hidden states, or none that makes "
             "logits of them; expected both, as nearly all families have (see docs/models.md)"
         )
-    ids = torch.arange(4, device=inner.device)[None] % inner.config.get_text_config().vocab_size
+    ids = torch.arange(4, device=inner.device)[None] % config.vocab_size
     try:
         with torch.no_grad():
             whole = inner(input_ids=ids, use_cache=False).logits.float()
-            parts = head(body(input_ids=ids, use_cache=False).last_hidden_state).float()
+            begun = inner(input_ids=ids[:, :-1], use_cache=False).logits.float()
+            found = head(body(input_ids=ids, use_cache=False).last_hidden_state).float()
     except READING_ERRORS as error:
         raise ModelError(
             f"the model type '{kind}' cannot be read as hidden states and one linear layer: {str(error)[:200]}"
         ) from error
-    require_finite(whole)
-    scale = 1.0
-    if whole.shape == parts.shape and not _alike(whole, parts) and getattr(head, "bias", None) is None:
-        scale = float((whole * parts).sum() / (parts * parts).sum())
-    capped = getattr(inner.config.get_text_config(), "final_logit_softcapping", None)  # small logits would not show it
-    if capped or whole.shape != parts.shape or not _alike(whole, scale * parts):
+    if begun.shape != whole[:, :-1].shape or not agree(begun, whole[:, :-1], inner.dtype)[0]:
         raise ModelError(
-            f"the model type '{kind}' changes its logits after the output layer (a soft cap); expected hidden states, "
-            "then one linear layer, as nearly all families have (see docs/models.md)"
+            f"the model type '{kind}' lets tokens see later ones, as encoders do; expected a causal language model"
+        )
+    scale = 1.0
+    if cap := getattr(config, "final_logit_softcapping", None):
+        head = Capped(head, cap)
+        found = head.bend(found)
+    elif whole.shape == found.shape and not _alike(whole, found) and getattr(head, "bias", None) is None:
+        scale = float((whole * found).sum() / (found * found).sum())
+    if whole.shape != found.shape or not _alike(whole, scale * found):
+        raise ModelError(
+            f"the model type '{kind}' changes its logits after the output layer, and not by a constant or a cap that "
+            "config.json names; expected hidden states, then one linear layer, as nearly all families have (see "
+            "docs/models.md)"
         )
     return Parts(body, head, scale)
 

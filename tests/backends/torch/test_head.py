@@ -9,7 +9,7 @@ torch = needs.package("torch")
 from torch import nn  # noqa: E402
 
 from steadyrl.backends.torch import head as torch_head  # noqa: E402
-from steadyrl.backends.torch.head import chosen_logprobs, chunks  # noqa: E402
+from steadyrl.backends.torch.head import Capped, chosen_logprobs, chunks, logits_of  # noqa: E402
 
 TOKENS, WIDTH, VOCABULARY = 23, 6, 17
 
@@ -108,3 +108,28 @@ def test_every_row_stands_in_one_chunk():
     parts = chunks(1000, 2**20)
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(1000))
     assert len(parts) == 2, "at least 512 rows at once, however large the vocabulary"
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.usefixtures("small_chunks")
+def test_a_cap_on_the_logits_has_the_gradient_of_the_plain_way(kept, entropy):
+    head, hidden, chosen, keep, weights = case(True, kept)
+    capped, scale = Capped(head, 1.5), 1 / 0.7
+    leaves = [hidden.requires_grad_(), *head.parameters()]
+    logprobs, entropies = chosen_logprobs(hidden, capped, chosen, scale, keep, entropy)
+    bent = 1.5 * torch.tanh(head(hidden).double() / 1.5)
+    assert bent.abs().max() > 1.4 and (bent - head(hidden)).abs().max() > 1, "the cap has to show"
+    logits = bent * scale if keep is None else torch.where(keep, bent * scale, -1e9)
+    logp = logits.log_softmax(-1)
+    expected = [logp.gather(1, chosen[:, None])[:, 0], -(logp.exp() * logp).sum(-1)]
+    values = [logprobs, entropies] if entropy else [logprobs]
+    for one, other in zip(values, expected, strict=False):
+        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
+    found, wanted = (
+        torch.autograd.grad(sum((value * weight).sum() for value, weight in zip(both, weights, strict=False)), leaves)
+        for both in (values, expected[: len(values)])
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-4)
+    torch.testing.assert_close(logits_of(capped, hidden).double(), bent, atol=1e-5, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -184,14 +185,32 @@ def test_an_adapter_on_a_head_with_weights_of_its_own_is_trained(tiny_models):
     assert len(trained) == 2 and all("lm_head.lora_" in name for name in trained)
 
 
-def test_a_model_that_changes_its_logits_after_the_output_layer_is_refused():
+def a_gemma(cap):
     settings = transformers.Gemma2Config(
         vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, initializer_range=0.4, final_logit_softcapping=2.0, pad_token_id=0,
+        num_key_value_heads=1, head_dim=16, initializer_range=0.4, final_logit_softcapping=cap, pad_token_id=0,
         bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
-    with pytest.raises(ModelError, match="soft cap"):
-        split_head(transformers.AutoModelForCausalLM.from_config(settings).eval())
+    return transformers.AutoModelForCausalLM.from_config(settings).eval()
+
+
+def test_a_cap_on_the_logits_is_part_of_the_head():
+    model, ids = a_gemma(cap=2.0), torch.arange(7)[None]
+    parts = split_head(model)
+    with torch.no_grad():
+        hidden = parts.body(input_ids=ids).last_hidden_state
+        assert model.lm_head(hidden).abs().max() > 3, "the cap has to show"
+        torch.testing.assert_close(parts.head(hidden), model(input_ids=ids).logits)
+    assert (parts.head.in_features, parts.head.out_features) == (32, 50)
+
+
+def test_a_model_that_changes_its_logits_otherwise_is_refused():
+    model = a_gemma(cap=2.0)
+    model.config.final_logit_softcapping = None  # its forward reads it when it is called
+    forward = model.forward
+    model.forward = lambda **more: SimpleNamespace(logits=forward(**more).logits ** 2)
+    with pytest.raises(ModelError, match="'gemma2' changes its logits after the output layer, and not by a constant"):
+        split_head(model)
 
 
 def test_a_tokenizer_without_end_token_is_refused(copied):
