@@ -55,7 +55,7 @@ def save_policy(folder: Path, whole: TorchBackend, adapter: bool) -> None:
     with writing():
         model.save_pretrained(path, state_dict=tensors)
         finish_policy(path, model, adapter)
-        whole.tokenizer.hf.save_pretrained(path)
+        whole.tokenizer.save(path)
 
 
 def load(folder: Path, whole: TorchBackend, group: dist.ProcessGroup) -> None:

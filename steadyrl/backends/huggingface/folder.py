@@ -30,6 +30,12 @@ _LONGEST = 300  # characters of an error of transformers that are shown
 _TOKENIZERS, _VOCABULARIES = ("tokenizer", "vocab", "merges"), {".model", ".tiktoken"}  # how their files are called
 INDEX = "model.safetensors.index.json"
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", INDEX)
+_OF_IMAGES = (
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
+    "chat_template.json",
+)
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 # What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
 _SAID = {
@@ -162,6 +168,13 @@ def _of_all_layers(text: Any, name: str, default: Any) -> Any:
         return getattr(text, name, default)
     except RuntimeError:  # of transformers, for the configuration of the whole (Gemma 4)
         return default
+
+
+def beside(path: str) -> dict[str, bytes]:
+    """Return the files by which programs prepare images, and write chats with them, that lie in a model's folder."""
+    cached_file = require("transformers").utils.cached_file
+    files = {name: cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in _OF_IMAGES}
+    return {name: Path(file).read_bytes() for name, file in files.items() if file}
 
 
 def check_files(path: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -34,21 +35,31 @@ class HFTokenizer:
         section: Whether the chat template is used, with which arguments, and the messages before every prompt.
         stated_ends: What the model's generation config states as its end tokens: a number, a list of them, or None.
         vocabulary: Rows of the model's embedding.
+        beside: Other files of the model's folder, by name, that programs which read texts and images look for there.
 
     Raises:
         ModelError: The chat template fails or leaves a message out, nothing names an end token, words have no row in
             the embedding, or the end tokens that the model states are ordinary words or no tokens at all.
     """
 
-    def __init__(self, tokenizer: Any, section: ModelSection, stated_ends: Any = None, vocabulary: int = _UNKNOWN):
-        self.hf, self._vocabulary = tokenizer, vocabulary
+    def __init__(
+        self,
+        tokenizer: Any,
+        section: ModelSection,
+        stated_ends: Any = None,
+        vocabulary: int = _UNKNOWN,
+        beside: Mapping[str, bytes] | None = None,
+    ):
+        self.hf, self._vocabulary, self._beside = tokenizer, vocabulary, beside or {}
         self._chat = section.chat_template == "auto" and bool(tokenizer.chat_template)
         self._template_args = section.template_args
+        self._in_parts = False
         self._before = [message.model_dump() for message in section.messages_before]
         self._written: set[tuple[str, ...]] = set()  # roles of whose messages the template leaves none out
         self._check_vocabulary()
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
+            self._in_parts = self._wants_parts()
             self.encode_prompt("?")  # a template that fails is reported before anything is paid
             self._doubt_template()
             turn_end = self._end_of_turn()
@@ -100,6 +111,12 @@ class HFTokenizer:
             ids = [self.end_id, *ids]
         return self._array(ids)
 
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files, and those beside it."""
+        self.hf.save_pretrained(folder)
+        for name, content in self._beside.items():
+            (folder / name).write_bytes(content)
+
     def decode(self, ids: np.ndarray) -> str:
         """Return the text without special tokens."""
         text: str = self.hf.decode(ids.tolist(), skip_special_tokens=True)
@@ -143,6 +160,16 @@ class HFTokenizer:
                 f"{words[0]!r} of the tokenizer; {expected}"
             )
         return ids
+
+    def _wants_parts(self) -> bool:
+        """Return whether the chat template reads a message in parts alone, as many do of models of images too."""
+        for self._in_parts in (False, True):
+            try:
+                if _MARK in self._templated([{"role": "user", "content": _MARK}], add_generation_prompt=True):
+                    return self._in_parts
+            except ModelError:
+                continue
+        return False
 
     def _require_all(self, messages: Sequence[Message]) -> None:
         """Refuse a chat template that leaves out what a message says; each order of roles is looked at once."""
@@ -211,9 +238,13 @@ class HFTokenizer:
         return int(ids[0]) if mark and ids and ids[0] in special else None
 
     def _templated(self, talk: Sequence[Message], add_generation_prompt: bool) -> str:
+        messages: list[dict[str, Any]] = [dict(turn) for turn in talk]
+        if self._in_parts:
+            for turn in messages:
+                turn["content"] = [{"type": "text", "text": turn["content"]}]
         try:
             text: str = self.hf.apply_chat_template(
-                talk, add_generation_prompt=add_generation_prompt, tokenize=False, **self._template_args
+                messages, add_generation_prompt=add_generation_prompt, tokenize=False, **self._template_args
             )
         except _TEMPLATE_ERRORS as error:
             raise ModelError(

@@ -294,7 +294,7 @@ class MlxBackend:
             kept_in = mx.bfloat16 if self._halved_weights else mx.float32
             arrays = {name: array.astype(kept_in) for name, array in own.items()}
             state.save_weights(folder, arrays, self._loaded.config, self._loaded.source)
-        self.tokenizer.hf.save_pretrained(folder)
+        self.tokenizer.save(folder)
         context = self._loaded.context
         portable.write_probe(folder, self._vocabulary, context, self._net.measure, self._precision)
 

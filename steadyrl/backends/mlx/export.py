@@ -34,5 +34,5 @@ def _write_merged(section: ModelSection, policy: Path, folder: Path) -> HFTokeni
     model.update_modules(tree_unflatten([(name, module.fuse()) for name, module in adapted.items()]))
     arrays: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     state.save_weights(folder, arrays, net.loaded.config, net.loaded.source)
-    net.loaded.tokenizer.hf.save_pretrained(folder)
+    net.loaded.tokenizer.save(folder)
     return net.loaded.tokenizer

@@ -363,7 +363,7 @@ class TorchBackend:
         """Write the weights (or the adapter) and the tokenizer in Hugging Face layout."""
         self.model.save_pretrained(folder)
         state.finish_policy(folder, self.model, self._lora)
-        self.tokenizer.hf.save_pretrained(folder)
+        self.tokenizer.save(folder)
 
     def load(self, folder: Path) -> None:
         """See Backend."""

@@ -27,5 +27,5 @@ def _write_merged(section: ModelSection, policy: Path, folder: Path) -> HFTokeni
     load_policy(policy, model, lora=True)
     merged = model.merge_and_unload()
     merged.save_pretrained(folder)
-    tokenizer.hf.save_pretrained(folder)
+    tokenizer.save(folder)
     return tokenizer

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from steadyrl.backends.huggingface.folder import READING_ERRORS, open_folder, reading
+from steadyrl.backends.huggingface.folder import READING_ERRORS, beside, open_folder, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.agree import agree
@@ -61,6 +61,7 @@ def load_model(
         )  # fmt: skip
         ends, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
         _freeze_others(model)
+        others = {} if text_part(model) is None else beside(path)
     if found["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
             f"model.path = '{section.path}' lacks weights: {', '.join(sorted(found['missing_keys'])[:3])}; expected a "
@@ -78,7 +79,7 @@ def load_model(
         keep_layout(model.eval())
     if section.lora_rank:
         model = add_lora(model, section)
-    return model, HFTokenizer(tokenizer, section, ends, rows)
+    return model, HFTokenizer(tokenizer, section, ends, rows, others)
 
 
 def class_of(config: Any) -> Any:

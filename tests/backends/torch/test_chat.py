@@ -150,6 +150,25 @@ def test_a_template_that_drops_system_messages_is_refused_for_prompts_that_have_
         opened(template=dropping, messages_before=[SYSTEM])
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "{% for part in m.content if part.type == 'text' %}{{ part.text }}{% endfor %}",
+        "{% for part in m.content %}{{ part['text'] + '' }}{% endfor %}",
+    ],
+    ids=["leaves texts out", "fails on texts"],
+)
+def test_a_template_of_messages_in_parts_is_given_parts(opened, loop):
+    """As those of many models of images are: SmolVLM, LLaVA."""
+    in_parts = TEMPLATE.replace("{{ m.content }}", loop)
+    assert in_parts != TEMPLATE
+    tokenizer, plain = opened(template=in_parts, messages_before=[SYSTEM]), opened(messages_before=[SYSTEM])
+    for prompt in ("the dog", (*EXAMPLE, DOG)):
+        assert text(tokenizer, prompt) == text(plain, prompt)
+    assert tokenizer.end_ids == plain.end_ids
+    assert (tokenizer.encode_turn("red", ended=True) == plain.encode_turn("red", ended=True)).all()
+
+
 def test_marks_that_are_no_tokens_and_arguments_without_a_place_are_told(opened, caplog):
     foreign = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
     opened(template=foreign, template_args={"thinkin": True})

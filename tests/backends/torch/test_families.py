@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steadyrl import config
 from steadyrl.errors import ModelError
 from tests import needs
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
+from steadyrl.backends.torch.export import export_policy  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -68,6 +70,24 @@ def test_of_a_model_of_images_too_what_reads_text_is_trained(families, written, 
     trained = set(backend.trainable()) - {"value_head.linear.weight", "value_head.linear.bias"}
     assert len(trained) >= 4 and all(".language_model." in name for name in trained)
     assert backend.describe()["trained"] < backend.describe()["parameters"]
+
+
+@pytest.mark.parametrize("adapter", [(), ("model.lora_rank=2",)])
+def test_what_others_prepare_images_by_goes_with_the_policy(families, written, tmp_path, adapter):
+    folder, files = written("gemma3"), {"preprocessor_config.json": b'{"size": 28}', "processor_config.json": b"{}"}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    backend = families.open_model(folder, *adapter)
+    backend.save(tmp_path)
+    (tmp_path / "exported").mkdir()
+    settings = config.resolve({"model": {"path": str(folder)}, "rewards": {"length": 1.0}}, adapter)
+    export_policy(settings, tmp_path, tmp_path / "exported", merge=bool(adapter))
+    for name, content in files.items():
+        assert (tmp_path / "exported" / name).read_bytes() == content
+    batch = families.batch_of(backend)
+    row, mask = 1, batch.completion_mask
+    found = families.plain_logprobs(tmp_path / "exported", batch, row)
+    np.testing.assert_allclose(batch.old.logprobs[row][mask[row]], found, atol=5e-5)
 
 
 @pytest.mark.parametrize("name", REFUSED)
