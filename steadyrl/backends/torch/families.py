@@ -99,8 +99,12 @@ def _smollm3(model: Any) -> Plan:
     )
 
 
-def _ernie(model: Any) -> Plan:
+def _neighbours(model: Any) -> Plan:
     return replace(_llama_like(model), neighbours=True)
+
+
+def _olmo(model: Any) -> Plan | None:
+    return None if model.config.clip_qkv is not None else _llama_like(model)
 
 
 def _granite(model: Any) -> Plan:
@@ -189,7 +193,7 @@ def _rotations_by_kind(plan: Plan, model: Any) -> Plan:
     )
 
 
-def _nemotron(model: Any) -> Plan:
+def _ungated(model: Any) -> Plan:
     return replace(_llama_like(model), gated=False)
 
 
@@ -319,14 +323,21 @@ _FAMILIES: dict[str, Callable[[Any], Plan | None]] = {
     "phi3": _one_window,
     "starcoder2": _starcoder2,
     "smollm3": _smollm3,
-    "ernie4_5": _ernie,
+    "cwm": _llama_like,
+    "internlm3": _llama_like,
+    "ernie4_5": _neighbours,
+    "glm": _neighbours,
+    "helium": _neighbours,
     "granite": _granite,
+    "olmo": _olmo,
     "olmo2": _olmo2,
     "olmo3": _olmo3,
     "exaone4": _exaone4,
     "glm4": _glm4,
     "gemma3_text": _gemma3,
-    "nemotron": _nemotron,
+    "nemotron": _ungated,
+    "arcee": _ungated,
+    "jais2": _ungated,
     "stablelm": _stablelm,
     "phi": _phi,
     "gpt_neox": _gpt_neox,

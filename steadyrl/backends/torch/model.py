@@ -83,12 +83,18 @@ def load_model(
 
 
 def class_of(config: Any) -> Any:
-    """Return the class of transformers that loads a model: of text, or of text and images where there is no other."""
+    """Return the class of transformers that loads a model: of text, or of text and images where there is no other.
+
+    There is no other either where transformers would not know what it has saved: a text model under a type of its own.
+    """
     transformers = require("transformers")
-    images = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    if type(config) in images and type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
-        return transformers.AutoModelForImageTextToText
-    return transformers.AutoModelForCausalLM
+    texts, images = transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    alone = type(config) in texts and type(config.get_text_config()) in texts
+    return (
+        transformers.AutoModelForImageTextToText
+        if type(config) in images and not alone
+        else transformers.AutoModelForCausalLM
+    )
 
 
 def text_part(model: Any) -> Any:

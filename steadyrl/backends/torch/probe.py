@@ -14,7 +14,8 @@ from steadyrl.backends.huggingface.folder import context_length
 
 def write(folder: Path, model: Any) -> None:
     """Write what the model makes of a few tokens beside its weights."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    # Some embeddings have rows that nothing is ever drawn for (Llama 3.2 Vision).
+    vocabulary = min(part().weight.shape[0] for part in (model.get_input_embeddings, model.get_output_embeddings))
     portable.write_probe(
         folder, vocabulary, context_length(model.config), lambda ids: _measure(model, ids), _precision(model)
     )
