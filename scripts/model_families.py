@@ -24,6 +24,7 @@ from safetensors import safe_open
 from steadyrl import config
 from steadyrl.algorithms import ppo
 from steadyrl.backends.torch.backend import TorchBackend
+from steadyrl.backends.torch.export import export_policy
 from steadyrl.backends.torch.model import class_of
 from steadyrl.batch import make_batch
 from steadyrl.errors import ModelError
@@ -193,13 +194,18 @@ def write_model(name: str, folder: Path) -> None:
 
 def open_model(folder: Path, *overrides: str) -> TorchBackend:
     """Return a backend of a model folder, on one thread of the processor."""
+    return TorchBackend(settings_of(folder, *overrides), ALGORITHM)
+
+
+def settings_of(folder: Path, *overrides: str) -> config.Config:
+    """Return the config of a run that trains the model of a folder."""
     settings = {
         "model": {"path": str(folder)},
         "backend": {"device": "cpu", "threads": 1},
         "rewards": {"length": 1.0},
         "update": {"old_logprobs": "recompute"},
     }
-    return TorchBackend(config.resolve(settings, overrides), ALGORITHM)
+    return config.resolve(settings, overrides)
 
 
 def row(name: str, folder: Path) -> str:
@@ -284,6 +290,29 @@ def trial(folder: Path) -> tuple[TorchBackend, dict[str, float]]:
     pairs = zip(weights(backend).values(), weights(resumed).values(), strict=True)
     found["weights after resuming"] = max(float((one - other).abs().max()) for one, other in pairs)
     return backend, {name: float(value) for name, value in found.items()}
+
+
+def trial_of_adapter(folder: Path) -> dict[str, float]:
+    """Train an adapter on the model of a folder for a step, and merge it; return what LIMITS bounds."""
+    lora, saved, merged = ("model.lora_rank=2",), folder / "adapted", folder / "merged"
+    backend = open_model(folder, *lora)
+    batch = batch_of(backend)
+    mask, row = batch.completion_mask, int(np.argmax(batch.lengths))
+    assert batch.old is not None and batch.old.kl_ref_exact is not None
+    first = batch.old.logprobs
+    step(backend, batch)
+    moved = backend.score(batch, SAMPLING, ALGORITHM.needs).logprobs
+    for made in (saved, merged):
+        made.mkdir()
+    backend.save(saved)
+    export_policy(settings_of(folder, *lora), saved, merged, merge=True)
+    found = {
+        "sampler and trainer": np.abs(first[mask] - batch.sampling_logprobs[mask]).max(),
+        "policy and reference": np.abs(batch.old.kl_ref_exact[mask]).max(),
+        "nats that a step moves, less than 0.01": 0.01 - np.abs(moved - first).max(),
+        "saved policy": np.abs(moved[row][mask[row]] - plain_logprobs(merged, batch, row)).max(),
+    }
+    return {name: float(value) for name, value in found.items()}
 
 
 def main() -> None:

@@ -124,13 +124,9 @@ def add_lora(model: Any, section: ModelSection) -> Any:
     targets: str | list[str] = section.lora_targets
     if targets != "all-linear":
         targets = [name.strip() for name in section.lora_targets.split(",")]
-    text = text_part(model)
-    others = None  # names of modules that never see a text
-    if text is not None:
-        others = rf"(?!{re.escape(next(name for name, module in modules.items() if module is text))}\.).*"
     config = peft.LoraConfig(
         r=section.lora_rank, lora_alpha=section.lora_alpha, lora_dropout=0.0, target_modules=targets,
-        exclude_modules=others, task_type="CAUSAL_LM", bias="none",
+        exclude_modules=_no_targets(model, modules), task_type="CAUSAL_LM", bias="none",
     )  # fmt: skip
     try:
         with warnings.catch_warnings():  # of a rank that peft itself sets for fused experts, whether adapted or not
@@ -154,6 +150,33 @@ def add_lora(model: Any, section: ModelSection) -> Any:
                 "one; expected linear layers with weights of their own; leave it out, or set 'all-linear'"
             )
     return adapted
+
+
+def _no_targets(model: Any, modules: dict[str, nn.Module]) -> str | None:
+    """Return a pattern of the names of modules that get no adapter, or None where there are none.
+
+    These are modules that no text passes through, and linear layers that give something else than a product, as routers
+    of experts do (Llama 4).
+    """
+    found, text = [], text_part(model)
+    if text is not None:
+        found.append(rf"(?!{re.escape(next(name for name, module in modules.items() if module is text))}\.).*")
+    odd = {name.rpartition(".")[2] for name, module in modules.items() if not _multiplies(module)}
+    found += [rf".*\.{re.escape(name)}" for name in sorted(odd)]
+    return "|".join(found) or None
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Return False for what transformers has made of a linear layer if it is none any more."""
+    if not isinstance(module, nn.Linear) or not type(module).__module__.startswith("transformers.models."):
+        return True
+    x = torch.ones(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
+    try:
+        with torch.no_grad():
+            y: Any = module(x)
+    except READING_ERRORS:
+        return False
+    return isinstance(y, torch.Tensor) and torch.allclose(y, nn.functional.linear(x, module.weight, module.bias))
 
 
 def _passed_over(config: Any, targets: str | list[str], adapted: list[str]) -> list[str]:
@@ -213,7 +236,10 @@ def split_head(model: Any) -> Parts:
         found = head.bend(found)
     elif whole.shape == found.shape and not _alike(whole, found) and getattr(head, "bias", None) is None:
         scale = float((whole * found).sum() / (found * found).sum())
-    if whole.shape != found.shape or not _alike(whole, scale * found):
+    near = whole.shape == found.shape
+    if near:  # where the model's own tanh is rounded it is as near as another way through it
+        near = agree(found, whole, inner.dtype)[0] if cap else _alike(whole, scale * found)
+    if not near:
         raise ModelError(
             f"the model type '{kind}' changes its logits after the output layer, and not by a constant or a cap that "
             "config.json names; expected hidden states, then one linear layer, as nearly all families have (see "

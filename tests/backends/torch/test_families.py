@@ -112,3 +112,22 @@ def test_an_adapter_of_another_family_goes_on_as_if_it_had_not_stopped(families,
     one, other = (families.batch_of(backend, seed=3).old for backend in (unbroken, resumed))
     np.testing.assert_array_equal(one.logprobs, other.logprobs)
     assert np.abs(one.kl_ref_exact).max() > 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "mixtral", "mistral3", "gemma4_text"])
+def test_an_adapter_of_another_family_is_merged_into_the_policy_that_it_was(families, written, name):
+    """The router of Llama 4 is called a linear layer, and gives two tensors."""
+    found = families.trial_of_adapter(written(name))
+    assert len(found) == 4
+    assert {name: value for name, value in found.items() if value > families.LIMITS[name]} == {}
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "falcon"])
+def test_weights_in_bfloat16_are_sampled_and_trained(families, written, name):
+    backend = families.open_model(written(name), "backend.args.weights=bf16")
+    batch = families.batch_of(backend)
+    gap = np.abs(batch.old.logprobs - batch.sampling_logprobs)[batch.completion_mask]
+    assert gap.mean() < 0.02
+    families.step(backend, batch)
+    moved = backend.score(batch, families.SAMPLING, families.ALGORITHM.needs).logprobs
+    assert np.abs(moved - batch.old.logprobs).max() > 0.1
