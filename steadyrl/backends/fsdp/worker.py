@@ -54,7 +54,10 @@ class Worker:
         """Share out the weights of policy and reference."""
         own, model, reference = self._config.backend.args, self.whole.model, self.whole.reference
         parts = split_head(model)
-        self._root = Root(model, self.whole.value_head, checked_plan(model))
+        plan = checked_plan(model)
+        if plan is not None and plan.reach is not None:  # layers gather their weights for one way through them
+            plan = None
+        self._root = Root(model, self.whole.value_head, plan)
         lower = torch.bfloat16 if self._described["precision"] == "bf16" else None
         self._read = Reader(model, parts, self._root.plan, lower, own.gradient_checkpointing)
         sharding = Sharding(mesh, torch.bfloat16 if own.weights == "bf16" else None, own.cpu_offload)

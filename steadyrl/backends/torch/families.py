@@ -25,13 +25,24 @@ def plan_of(model: Any) -> Plan | None:
     family = _FAMILIES.get(config.model_type)
     if family is None or getattr(config, "final_logit_softcapping", None):
         return None
-    ropes = getattr(config, "rope_parameters", None) or {}
-    for rope in (ropes, *ropes.values()):  # one of all layers, or one of each kind of layer
-        if isinstance(rope, dict) and rope.get("rope_type") in {"dynamic", "longrope"}:
-            return None  # their rotation depends on the longest row of a batch
     if config is not model.config:  # images are read too: what reads text is of a family's shape
         model = SimpleNamespace(config=config, model=model.get_decoder(), lm_head=model.get_output_embeddings())
-    return family(model)
+    plan = family(model)
+    return plan and replace(plan, reach=_reach(config))
+
+
+def _reach(config: Any) -> int | None:
+    """Return the tokens of a row beyond which positions count otherwise, or None where they never do."""
+    ropes = getattr(config, "rope_parameters", None) or {}
+    reach = None
+    for rope in (ropes, *ropes.values()):  # one of all layers, or one of each kind of layer
+        if not isinstance(rope, dict):
+            continue
+        if rope.get("rope_type") == "dynamic":  # beyond it the rotation depends on the longest row of a batch
+            reach = config.max_position_embeddings
+        elif rope.get("rope_type") == "longrope" or rope.get("llama_4_scaling_beta"):
+            reach = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
+    return reach
 
 
 def _llama_like(model: Any) -> Plan:
@@ -320,6 +331,7 @@ _FAMILIES: dict[str, Callable[[Any], Plan | None]] = {
     "ministral": _llama_like,
     "seed_oss": _llama_like,
     "mistral": _one_window,
+    "ministral3": _one_window,
     "phi3": _one_window,
     "starcoder2": _starcoder2,
     "smollm3": _smollm3,

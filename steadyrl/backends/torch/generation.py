@@ -40,7 +40,8 @@ class Generation:
         self, parts: Parts, plan: Plan | None, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int
     ):
         self._parts, self._plan, self._tokenizer, self._lower, self._rows = parts, plan, tokenizer, lower, rows
-        self._pads = plan is not None or pads(parts, kind)  # where not, only prompts of one length go together
+        # Of the model's own cache; where not, only prompts of one length go together.
+        self._pads = plan is not None and plan.reach is None or pads(parts, kind)
         self._prefixes: Prefixes | None = None
         self.recording: Recording | None = None
 
@@ -72,26 +73,29 @@ class Generation:
             recorded: Tokens that ``recording`` may be of; where completions may take more, nothing is kept.
         """
         self.recording = None
-        prefixes = self._prefixes
+        plan, longest = self._plan, max(map(len, prompts), default=0) + sampling.max_new_tokens
+        if plan is not None and not plan.reaches(longest):
+            plan = None
+        prefixes = None if plan is None else self._prefixes
         known = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
         unread = [len(prompt) - len(one or ()) for prompt, one in zip(prompts, known, strict=True)]
         order = sorted(range(len(prompts)), key=unread.__getitem__)
         done: dict[int, Completion] = {}
         while len(done) < len(order):
             rows = order[len(done) : len(done) + self._rows]
-            if not self._pads:
+            if plan is None and not self._pads:
                 rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
             before = [known[i] for i in rows]
             for i in rows:
                 known[i] = None  # ``before`` alone holds it, and is emptied
             recording = None
-            if len(rows) == len(order) and prefixes is None and self._plan is not None:
-                recording = room(rows, prompts, sampling.max_new_tokens, self._plan, recorded)
+            if len(rows) == len(order) and prefixes is None and plan is not None:
+                recording = room(rows, prompts, sampling.max_new_tokens, plan, recorded)
             try:
                 with within():
                     drawn = sample(
                         self._parts,
-                        self._plan,
+                        plan,
                         [prompts[i] for i in rows],
                         sampling,
                         [seeds[i] for i in rows],

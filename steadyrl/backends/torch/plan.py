@@ -69,6 +69,7 @@ class Plan:
         neighbours: Whether rotations turn neighbouring numbers of a head together; see ``rotation.signed``.
         scale_queries: Beside the usual one over the root of head_dim.
         scale_embed, scale_added, scale_logits: Of embeddings, of what layers add, and of logits.
+        reach: Tokens of a row up to which the model is what the plan says; None for any number.
     """
 
     embed: nn.Module
@@ -89,6 +90,11 @@ class Plan:
     scale_embed: float = 1.0
     scale_added: float = 1.0
     scale_logits: float = 1.0
+    reach: int | None = None
+
+    def reaches(self, tokens: int) -> bool:
+        """Return whether the plan holds for rows of so many tokens."""
+        return self.reach is None or tokens <= self.reach
 
     @property
     def windowless(self) -> bool:

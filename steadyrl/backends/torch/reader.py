@@ -36,7 +36,7 @@ class Reader:
         self._body, self._scale, self._lower, self._recompute = body, parts.scale, lower, recompute
         self._plan = plan if fits(plan, body) else None
         self._checkpointed: list[nn.Module] = []
-        if recompute and self._plan is None:
+        if recompute and (self._plan is None or self._plan.reach is not None):
             # transformers has renamed it
             new = getattr(model, "activation_checkpointing_enable", None)
             (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -45,7 +45,7 @@ class Reader:
     def __call__(self, part: Batch) -> torch.Tensor:
         """Return the hidden states [N, H] float32 from which the completion tokens were drawn, row-major."""
         with self.autocast():
-            if self._plan is not None:
+            if self._plan is not None and self._plan.reaches(part.tokens.shape[1]):
                 return hidden_states(self._plan, pack(part, self._device), self._recompute).float()
             return self._plain(part).float() * self._scale
 
