@@ -41,7 +41,7 @@ class Generation:
     ):
         self._parts, self._plan, self._tokenizer, self._lower, self._rows = parts, plan, tokenizer, lower, rows
         # Of the model's own cache; where not, only prompts of one length go together.
-        self._pads = plan is not None and plan.reach is None or pads(parts, kind)
+        self._pads = (plan is not None and plan.reach is None) or pads(parts, kind)
         self._prefixes: Prefixes | None = None
         self.recording: Recording | None = None
 
