@@ -151,6 +151,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "mixtral": _of("Mixtral", _ROTARY, num_local_experts=4),
     "olmoe": _of("Olmoe", _ROTARY, num_experts=4, num_experts_per_tok=2),
     "deepseek_v3": _of("DeepseekV3", _ROTARY, _DEEPSEEK),
+    "laguna": _of("Laguna", _ROTARY, _EXPERTS, head_dim=8, num_attention_heads_per_layer=[4, 4]),
     "glm4_moe": _of("Glm4Moe", _ROTARY, _EXPERTS, head_dim=8, n_routed_experts=4, n_group=1, topk_group=1),
     "gpt_oss": _of("GptOss", _ROTARY, _WINDOW, num_local_experts=4, num_experts_per_tok=2),
     "qwen3_next": _of("Qwen3Next", _ROTARY, _EXPERTS, _LINEAR, head_dim=8, shared_expert_intermediate_size=16),

@@ -24,6 +24,9 @@ from steadyrl.sections import ModelSection
 
 log = logging.getLogger(__name__)
 
+# Of these peft adapts neither, for kernels that take their weights past the module (its tuners_utils.py).
+_PAST_MODULES = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -155,12 +158,14 @@ def add_lora(model: Any, section: ModelSection) -> Any:
 def _no_targets(model: Any, modules: dict[str, nn.Module]) -> str | None:
     """Return a pattern of the names of modules that get no adapter, or None where there are none.
 
-    These are modules that no text passes through, and linear layers that give something else than a product, as routers
-    of experts do (Llama 4).
+    These are modules that no text passes through, those that peft refuses to adapt, and linear layers that give
+    something else than a product, as routers of experts do (Llama 4).
     """
     found, text = [], text_part(model)
     if text is not None:
         found.append(rf"(?!{re.escape(next(name for name, module in modules.items() if module is text))}\.).*")
+    if model.config.model_type in _PAST_MODULES:
+        found.append(r".*\.(?:out_proj|conv1d)")
     odd = {name.rpartition(".")[2] for name, module in modules.items() if not _multiplies(module)}
     found += [rf".*\.{re.escape(name)}" for name in sorted(odd)]
     return "|".join(found) or None

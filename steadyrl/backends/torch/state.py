@@ -96,7 +96,7 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 def _copy_policy(folder: Path, model: Any, lora: bool) -> None:
     if lora:
-        from peft import get_peft_model_state_dict, set_peft_model_state_dict
+        from peft import get_peft_model_state_dict
 
         adapter = load_tensors(folder / "adapter_model.safetensors")
         own = get_peft_model_state_dict(model)
@@ -105,7 +105,9 @@ def _copy_policy(folder: Path, model: Any, lora: bool) -> None:
                 f"'{folder}' does not fit the model: other adapter matrices than this run trains; restore the "
                 "run's adapter, whose model.lora_rank and model.lora_targets stand in its config.toml"
             )
-        set_peft_model_state_dict(model, adapter)
+        with torch.no_grad():
+            for name, tensor in adapter.items():  # peft would rename some for a few families, and then pass them over
+                own[name].copy_(tensor)
         return
     files = weight_files(folder)
     own = model.state_dict()

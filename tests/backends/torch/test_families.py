@@ -99,7 +99,7 @@ def test_a_family_is_refused_in_the_line_that_the_page_shows(families, written, 
     assert f"| {name} | refused | {refused.value} |" == TABLE[name]
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_neox", "granite", "qwen3_next", "gemma3"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_neox", "granite", "qwen3_next", "gemma3", "laguna", "mamba2"])
 def test_an_adapter_of_another_family_goes_on_as_if_it_had_not_stopped(families, written, tmp_path, name):
     folder, adapter = written(name), "model.lora_rank=2"
     unbroken = families.open_model(folder, adapter)
