@@ -29,13 +29,9 @@ _OTHERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAn
 _LONGEST = 300  # characters of an error of transformers that are shown
 _TOKENIZERS, _VOCABULARIES = ("tokenizer", "vocab", "merges"), {".model", ".tiktoken"}  # how their files are called
 INDEX = "model.safetensors.index.json"
-_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", INDEX)
-_OF_IMAGES = (
-    "preprocessor_config.json",
-    "processor_config.json",
-    "video_preprocessor_config.json",
-    "chat_template.json",
-)
+_TEMPLATE = "chat_template.json"  # of what reads texts and images; transformers' tokenizers do not look for it
+_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _TEMPLATE, INDEX)
+_OF_IMAGES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", _TEMPLATE)
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 # What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
 _SAID = {
@@ -168,6 +164,22 @@ def _of_all_layers(text: Any, name: str, default: Any) -> Any:
         return getattr(text, name, default)
     except RuntimeError:  # of transformers, for the configuration of the whole (Gemma 4)
         return default
+
+
+def read_tokenizer(path: str, trusted: bool = False) -> Any:
+    """Return the tokenizer of a model, with the chat template that programs use which read texts and images with it.
+
+    Args:
+        path: A model folder, or a name on the hub.
+        trusted: Whether its own Python code is run.
+    """
+    transformers = require("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+    tokenizer("?")  # its settings are looked at when it is used
+    if file := transformers.utils.cached_file(path, _TEMPLATE, _raise_exceptions_for_missing_entries=False):
+        stated = json.loads(Path(file).read_text(encoding="utf-8"))
+        tokenizer.chat_template = stated.get("chat_template") or tokenizer.chat_template
+    return tokenizer
 
 
 def beside(path: str) -> dict[str, bytes]:

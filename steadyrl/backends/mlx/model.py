@@ -18,7 +18,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from steadyrl import plugins
-from steadyrl.backends.huggingface.folder import context_length, open_folder, reading
+from steadyrl.backends.huggingface.folder import context_length, open_folder, read_tokenizer, reading
 from steadyrl.backends.huggingface.portable import older_spelling
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.mlx.likelihood import to_vocabulary
@@ -68,14 +68,12 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
     Raises:
         ModelError: The folder is missing or damaged, or its family is not one that is proved equal to transformers.
     """
-    transformers = plugins.require("transformers")
     # MLX's quantised folders say so twice: "quantization" and, for transformers, "quantization_config".
     name, config = open_folder(section)
     _check_family(config, section.path)
     with reading(section.path):
         source = _fetched(name)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        tokenizer("?")
+        tokenizer = read_tokenizer(str(source))
         net = _read(source, config)
         ends = _stated_ends(source, config)
     net.update(tree_map(lambda array: _as(array, dtype), net.parameters()))

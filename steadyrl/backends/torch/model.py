@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from steadyrl.backends.huggingface.folder import READING_ERRORS, beside, open_folder, reading
+from steadyrl.backends.huggingface.folder import READING_ERRORS, beside, open_folder, read_tokenizer, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.agree import agree
@@ -51,12 +51,10 @@ def load_model(
     Raises:
         ModelError: The folder is missing or incomplete, or nothing can be loaded from it.
     """
-    transformers = require("transformers")
     path, config = open_folder(section)
     trusted, more = section.trust_remote_code, {} if quantize == "none" else in_four_bits(device, dtype)
     with reading(section.path):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
-        tokenizer("?")  # its settings are looked at when it is used
+        tokenizer = read_tokenizer(path, trusted)
         # Attention is torch's own where the model has it, else plain products; transformers chooses.
         model, found = class_of(config).from_pretrained(
             path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted,

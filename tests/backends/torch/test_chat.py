@@ -1,5 +1,8 @@
 """How conversations, messages before every prompt and arguments of the chat template become ids."""
 
+import json
+import shutil
+
 import pytest
 
 from steadyrl import config
@@ -15,6 +18,7 @@ torch = needs.package("torch")
 transformers = needs.package("transformers")
 
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer  # noqa: E402
+from steadyrl.backends.torch.model import load_model  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}<pad>{% elif m.role == 'user' %}<user>{% else %}<bot>{% endif %}"
@@ -167,6 +171,22 @@ def test_a_template_of_messages_in_parts_is_given_parts(opened, loop):
         assert text(tokenizer, prompt) == text(plain, prompt)
     assert tokenizer.end_ids == plain.end_ids
     assert (tokenizer.encode_turn("red", ended=True) == plain.encode_turn("red", ended=True)).all()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_template_of_what_reads_texts_and_images_is_used(tiny_models, tmp_path, own):
+    """chat_template.json, where LLaVA and SmolVLM have it alone; what serves them goes by it."""
+    folder = shutil.copytree(tiny_models["llama"], tmp_path / "model")
+    if not own:
+        (folder / "chat_template.jinja").unlink()
+    in_parts = TEMPLATE.replace("{{ m.content }}", "{% for part in m.content %}{{ part.text }}{% endfor %}")
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": in_parts}))
+    tokenizer = load_model(ModelSection(path=str(folder)), torch.device("cpu"))[1]
+    assert (
+        text(tokenizer, (SYSTEM, *EXAMPLE, DOG)) == "<pad>a cat<eos><user>red<eos><bot>blue<eos><user>the dog<eos><bot>"
+    )
+    tokenizer.save(tmp_path)
+    assert (tmp_path / "chat_template.jinja").read_text() == in_parts
 
 
 def test_marks_that_are_no_tokens_and_arguments_without_a_place_are_told(opened, caplog):
