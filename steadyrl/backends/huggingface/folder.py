@@ -61,6 +61,8 @@ def open_folder(section: ModelSection) -> tuple[str, Any]:
         text = config.get_text_config()
         _check_numbers(text, section.path)
         if (reach := context_length(config)) is not None and reach < 1:
+        # How its author's machine computed is no part of a model, and may need a package or a download of programs.
+        config._attn_implementation, config.return_dict = None, True
             raise ModelError(
                 f"'{section.path}/config.json' gives positions for {reach} tokens; expected max_position_embeddings "
                 "and the factor of its rope scaling above 0"

@@ -160,6 +160,23 @@ def test_of_several_ends_those_without_a_row_are_left_out(model):
     assert load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[1].end_ids == (1,)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"_attn_implementation": "flash_attention_2"},
+        {"attn_implementation": "kernels-community/flash-attn3"},
+        {"return_dict": False},
+    ],
+)
+def test_how_the_author_of_a_folder_computed_is_no_part_of_the_model(model, changes):
+    from steadyrl.backends.torch.model import load_model, split_head
+
+    edit(model / "config.json", **changes)
+    found = load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[0]
+    split_head(found)
+    assert found.config._attn_implementation == "sdpa"
+
+
 def test_weights_for_which_config_has_no_place_are_told(model, caplog):
     from steadyrl.backends.torch.model import load_model
 
