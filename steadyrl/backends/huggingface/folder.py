@@ -32,6 +32,7 @@ INDEX = "model.safetensors.index.json"
 _TEMPLATE = "chat_template.json"  # of what reads texts and images; transformers' tokenizers do not look for it
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _TEMPLATE, INDEX)
 _OF_IMAGES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", _TEMPLATE)
+_POINTER = b"version https://git-lfs"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 # What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
 _SAID = {
@@ -42,6 +43,8 @@ _SAID = {
     "does not recognize this architecture": "this transformers does not know the model_type in config.json; upgrade "
     "transformers, or take a model that it knows",
     "ignore_mismatched_sizes": "its weights have other shapes than config.json says; expected both of one model",
+    "Padding_idx must be within": "config.json has a pad_token_id that is no row of the embedding; expected one below "
+    "its vocab_size, or none",
     "Couldn't instantiate the backend tokenizer": "its tokenizer is not whole; expected tokenizer.json, as it lies "
     "beside the model's weights",
 }
@@ -58,11 +61,11 @@ def open_folder(section: ModelSection) -> tuple[str, Any]:
     transformers = require("transformers")
     with reading(section.path):
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=section.trust_remote_code)
+        # How its author's machine computed is no part of a model, and may need a package or a download of programs.
+        config._attn_implementation, config.return_dict = None, True
         text = config.get_text_config()
         _check_numbers(text, section.path)
         if (reach := context_length(config)) is not None and reach < 1:
-        # How its author's machine computed is no part of a model, and may need a package or a download of programs.
-        config._attn_implementation, config.return_dict = None, True
             raise ModelError(
                 f"'{section.path}/config.json' gives positions for {reach} tokens; expected max_position_embeddings "
                 "and the factor of its rope scaling above 0"
@@ -215,12 +218,36 @@ def check_files(path: str) -> None:
             found = "GGUF is not read; expected the folder in Hugging Face layout that the file was made from"
         raise ModelError(f"'{path}' is not a model folder: {found}")
     if not any((folder / name).is_file() for name in ("model.safetensors", INDEX)):
-        raise ModelError(f"'{path}' holds no weights: expected model.safetensors (other formats are not read)")
-    if not any(file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES for file in folder.iterdir()):
+        raise ModelError(f"'{path}' holds no weights: expected model.safetensors{_other_weights(folder)}")
+    words = [file for file in folder.iterdir() if file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES]
+    if not words:
         raise ModelError(f"'{path}' holds no tokenizer: expected tokenizer.json, as it lies beside the model's weights")
+    for file in sorted(words):
+        if _is_pointer(file):
+            raise ModelError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
     for name in _FILES:
         if (folder / name).is_file():
             _check_object(folder / name)
+
+
+def _other_weights(folder: Path) -> str:
+    """Return what to do with what lies there in the place of weights."""
+    shards = sorted(folder.glob("model-*-of-*.safetensors"))
+    if shards:
+        return f" or {INDEX}, which says what {shards[0].name} and the other parts hold; download it too"
+    pickled = sorted(folder.glob("pytorch_model*.bin"))
+    if pickled:
+        return (
+            f"; {pickled[0].name} is not read, for such a file can run code: if you trust it, load it by transformers, "
+            "whose save_pretrained writes safetensors"
+        )
+    return " (other formats are not read)"
+
+
+def _is_pointer(file: Path) -> bool:
+    """Return whether a file is what Git leaves in the place of a large one that it has not fetched."""
+    with file.open("rb") as opened:
+        return opened.read(len(_POINTER)) == _POINTER
 
 
 def _adapter(path: str) -> ModelError:
@@ -258,9 +285,7 @@ def _check_weights(folder: Path, quantised: bool) -> None:
             with safe_open(file, "np") as weights:
                 kinds = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            with file.open("rb") as opened:
-                pointer = opened.read(7) == b"version"
-            cure = "it is a pointer of Git LFS: run `git lfs pull`" if pointer else "download it again"
+            cure = "it is a pointer of Git LFS: run `git lfs pull`" if _is_pointer(file) else "download it again"
             raise ModelError(f"'{file}' is damaged or cut short ({error}); {cure}") from error
         odd = [name for name, kind in kinds.items() if name.endswith(".weight") and kind not in _FLOATS]
         if odd and not quantised:

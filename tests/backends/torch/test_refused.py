@@ -38,6 +38,12 @@ def test_a_shape_that_no_model_has_is_refused_before_it_is_built(name):
         (("m.gguf",), "", "GGUF is not read; expected the folder"),
         (("model.safetensors",), "", "it has no config.json"),
         (("config.json", "model.safetensors"), "", "holds no tokenizer: expected tokenizer.json"),
+        (("config.json", "pytorch_model.bin"), "", "pytorch_model.bin is not read, for such a file can run code: if"),
+        (
+            ("config.json", "model-00001-of-00002.safetensors"),
+            "",
+            "or model.safetensors.index.json, which says what mod",
+        ),
         (("config.json", "model.safetensors", "spiece.model"), "", "there is a tokenizer"),
     ],
 )
@@ -94,6 +100,12 @@ def test_weights_that_are_not_whole_are_refused_with_their_file(model, content, 
     assert told in (line := said(model)) and "model.safetensors" in line
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
+def test_a_pointer_in_the_place_of_the_tokenizer_is_told_from_damaged_json(model, name):
+    (model / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert f"{name}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`" in said(model)
+
+
 def test_shards_without_all_of_their_files_are_refused(model):
     (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
     assert "holds no weights: expected model.safetensors" in said(model)
@@ -129,6 +141,7 @@ def test_weights_that_are_not_numbers_are_refused_as_such(model):
         ({"architectures": [5]}, "has architectures = [5]; expected names of classes"),
         ({"architectures": 5}, "has architectures = 5; expected names of classes"),
         ({"hidden_size": 64}, "its weights have other shapes than config.json says"),
+        ({"pad_token_id": 60}, "has a pad_token_id that is no row of the embedding"),
         ({"max_position_embeddings": -1}, "gives positions for -1 tokens"),
         ({"rope_parameters": {"rope_type": "other", "rope_theta": 1e4}}, "transformers looked for 'other'"),
     ],
@@ -147,19 +160,6 @@ def test_a_model_that_is_not_causal_is_refused_without_the_names_of_classes():
         raise ValueError("Unrecognized configuration class <T5Config> for this kind of AutoModel: AutoModelForCausalLM")
 
 
-@pytest.mark.parametrize("end", [5000, -1, "</s>", 1.5, [[1]], [True]])
-def test_an_end_that_is_no_token_of_the_model_is_refused(model, end):
-    edit(model / "generation_config.json", eos_token_id=end)
-    assert "which is no id below 60, the rows of its embedding" in said(model)
-
-
-def test_of_several_ends_those_without_a_row_are_left_out(model):
-    from steadyrl.backends.torch.model import load_model
-
-    edit(model / "generation_config.json", eos_token_id=[1, 5000])
-    assert load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[1].end_ids == (1,)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -175,6 +175,19 @@ def test_how_the_author_of_a_folder_computed_is_no_part_of_the_model(model, chan
     found = load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[0]
     split_head(found)
     assert found.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("end", [5000, -1, "</s>", 1.5, [[1]], [True]])
+def test_an_end_that_is_no_token_of_the_model_is_refused(model, end):
+    edit(model / "generation_config.json", eos_token_id=end)
+    assert "which is no id below 60, the rows of its embedding" in said(model)
+
+
+def test_of_several_ends_those_without_a_row_are_left_out(model):
+    from steadyrl.backends.torch.model import load_model
+
+    edit(model / "generation_config.json", eos_token_id=[1, 5000])
+    assert load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[1].end_ids == (1,)
 
 
 def test_weights_for_which_config_has_no_place_are_told(model, caplog):
