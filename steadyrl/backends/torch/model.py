@@ -62,6 +62,7 @@ def load_model(
         )  # fmt: skip
         ends, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
         _freeze_others(model)
+        _say_untied(model, section.path)
         others = {} if text_part(model) is None else beside(path)
     if found["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
@@ -112,6 +113,25 @@ def _freeze_others(model: Any) -> None:
     for parameter in model.parameters():
         if id(parameter) not in read:
             parameter.requires_grad_(False)
+
+
+def _say_untied(model: Any, path: str) -> None:
+    """Let the configuration say what was loaded where it ties two embeddings whose weights differ.
+
+    transformers keeps both, and other programs would read one of them in the place of both from what is saved.
+    """
+    table, head, config = model.get_input_embeddings(), model.get_output_embeddings(), model.config
+    if getattr(head, "weight", table.weight) is table.weight:
+        return
+    stated = getattr(config.get_text_config(), "tie_word_embeddings", False)
+    for each in (config, config.get_text_config()):
+        if getattr(each, "tie_word_embeddings", False):
+            each.tie_word_embeddings = False
+    if stated:  # of models of images too, classes of transformers say so by default
+        log.warning(
+            "model.path = '%s': config.json says tie_word_embeddings, and the weights hold an output layer of other "
+            "numbers than the embedding; both are used, and checkpoints say so", path,
+        )  # fmt: skip
 
 
 def add_lora(model: Any, section: ModelSection) -> Any:

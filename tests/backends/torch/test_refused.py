@@ -199,6 +199,25 @@ def test_weights_for_which_config_has_no_place_are_told(model, caplog):
     assert "9 weights are left out, for config.json has no place for them (model.layers.1." in caplog.text
 
 
+def test_an_output_layer_of_its_own_is_told_where_config_says_that_there_is_none(model, tmp_path, caplog):
+    from safetensors.numpy import load_file, save_file
+
+    from steadyrl.backends.torch.model import load_model
+
+    def opened():
+        caplog.clear()
+        return load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[0]
+
+    assert opened().config.tie_word_embeddings and not caplog.text
+    arrays = load_file(model / "model.safetensors")
+    arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"][::-1].copy()
+    save_file(arrays, model / "model.safetensors", metadata={"format": "pt"})
+    found = opened()
+    assert "the weights hold an output layer of other numbers than the embedding" in caplog.text
+    found.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
 def test_a_checkpoint_with_an_adapter_of_another_rank_is_refused(tiny_models, tmp_path):
     from steadyrl.backends.torch import state
     from steadyrl.backends.torch.model import load_model
