@@ -193,6 +193,11 @@ class HFTokenizer:
         for name in self._template_args:
             if name not in source:
                 log.warning("model.template_args: the model's chat template does not know '%s'", name)
+        if "strftime_now" in source and "date_string" not in self._template_args:
+            log.warning(
+                "the model's chat template can write today's date into prompts (strftime_now), so that a run which is "
+                "resumed on another day reads other ones; set a date by model.template_args.date_string if it knows that"
+            )
         text = self._templated([{"role": "user", "content": "?"}], add_generation_prompt=True)
         odd = [mark for mark in dict.fromkeys(_SPECIAL.findall(text)) if len(self._ids(mark)) > 1]
         if odd:

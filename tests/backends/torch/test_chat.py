@@ -189,6 +189,17 @@ def test_the_template_of_what_reads_texts_and_images_is_used(tiny_models, tmp_pa
     assert (tmp_path / "chat_template.jinja").read_text() == in_parts
 
 
+def test_a_template_that_writes_the_date_is_told_unless_one_is_set(opened, caplog):
+    """As Llama 3.2's does."""
+    dated = "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    opened(template=dated + "{{ date_string }}" + TEMPLATE)
+    assert "can write today's date into prompts" in caplog.text and "template_args.date_string" in caplog.text
+    caplog.clear()
+    tokenizer = opened(template=dated + "{{ date_string }}" + TEMPLATE, template_args={"date_string": "new"})
+    assert not caplog.text
+    assert text(tokenizer, "the dog") == "new<user>the dog<eos><bot>"
+
+
 def test_marks_that_are_no_tokens_and_arguments_without_a_place_are_told(opened, caplog):
     foreign = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
     opened(template=foreign, template_args={"thinkin": True})
