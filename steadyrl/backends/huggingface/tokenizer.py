@@ -196,7 +196,7 @@ class HFTokenizer:
         if "strftime_now" in source and "date_string" not in self._template_args:
             log.warning(
                 "the model's chat template can write today's date into prompts (strftime_now), so that a run which is "
-                "resumed on another day reads other ones; set a date by model.template_args.date_string if it knows that"
+                "resumed on another day reads other ones; set model.template_args.date_string if the template knows it"
             )
         text = self._templated([{"role": "user", "content": "?"}], add_generation_prompt=True)
         odd = [mark for mark in dict.fromkeys(_SPECIAL.findall(text)) if len(self._ids(mark)) > 1]
