@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -46,8 +47,8 @@ def compare_command(
     ] = None,
 ) -> None:
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
-    if margin is not None and not margin > 0:
-        raise ConfigError(f"--margin is {margin:g}; expected a number above 0, in units of the metric")
+    if margin is not None and not 0 < margin < math.inf:
+        raise ConfigError(f"--margin is {margin:g}; expected a finite number above 0, in units of the metric")
     if decoding is Decoding.greedy and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
     config = _config(task, overrides or [])

@@ -151,8 +151,18 @@ def test_a_checkpoint_folder_problems_decoding_and_overrides_are_obeyed(steadyrl
             ("base", "base", "--task", "config.toml", "--metric", "f1"),
             "no reward part is called 'f1'; there are: length",
         ),
-        (("base", "base", "--task", "config.toml", "--margin", "-1"), "--margin is -1; expected a number above 0"),
-        (("base", "base", "--task", "config.toml", "--margin", "nan"), "--margin is nan; expected a number above 0"),
+        (
+            ("base", "base", "--task", "config.toml", "--margin", "-1"),
+            "--margin is -1; expected a finite number above 0",
+        ),
+        (
+            ("base", "base", "--task", "config.toml", "--margin", "nan"),
+            "--margin is nan; expected a finite number above 0",
+        ),
+        (
+            ("base", "base", "--task", "config.toml", "--margin", "inf"),
+            "--margin is inf; expected a finite number above 0",
+        ),
         (("base", "base", "--task", "config.toml", "--decoding", "greedy", "--samples", "4"), "--samples is 4, but"),
         (
             ("base", "base", "--task", "config.toml", "--problems", "1"),
