@@ -24,7 +24,7 @@ from steadyrl import config as configs
 from steadyrl.backends.fsdp.plugin import meet
 from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.config import Config
-from steadyrl.errors import ConfigError, DataError, RunError
+from steadyrl.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.preflight.run import finding_lines, preflight, summary_line
 from steadyrl.rollout.collect import collect
@@ -168,6 +168,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         _require_unfinished(directory, session.config)
         if not accept_changed_data:
             _require_same_data(directory, session)
+        _require_readable(directory, before.backend.name, session)
         attempt = record.begin_again(directory, session.config)
         return _train(session, directory, attempt, watch)
 
@@ -208,6 +209,24 @@ def _for_another_backend(resolved: dict[str, Any], before: Config, overrides: Se
     if isinstance(args, BaseModel) and any(one.partition("=")[0].strip() == "backend.name" for one in overrides):
         resolved["backend"]["args"] = args.model_dump(exclude_defaults=True)
     return resolved
+
+
+def _require_readable(directory: RunDir, former: str, session: Session) -> None:
+    """Refuse a change of the backend to one that cannot go on, before the run's settings name it.
+
+    Raises:
+        ConfigError: The newest checkpoint is not of a form that the next backend reads.
+    """
+    name = session.config.backend.name
+    if name == former:
+        return
+    try:
+        checkpoint.load(directory, session.backend)
+    except CheckpointError as error:
+        raise ConfigError(
+            f"backend.name={name} does not read the checkpoints of '{directory.path}', which backend.name={former} "
+            f"wrote; resume with backend.name={former}, or start a new run with backend.name={name}"
+        ) from error
 
 
 def _require_free(before: Config, overrides: Sequence[str]) -> None:

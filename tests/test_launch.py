@@ -92,6 +92,16 @@ def test_a_run_that_a_watch_stopped_goes_on_to_the_same_end(settings):
     assert one == other
 
 
+def test_a_backend_that_does_not_read_the_checkpoints_is_refused_and_the_run_stays_as_it_was(settings, tiny_models):
+    stopped = run(settings | {"model": {"path": str(tiny_models["llama"])}})
+    before = stopped.resolved_file.read_text()
+    with pytest.raises(ConfigError, match=r"backend\.name=toy wrote; resume with backend\.name=toy, or start") as found:
+        run(resume=stopped, overrides=["run.steps=5", "backend.name=torch"])
+    assert "delete" not in str(found.value) and "earlier" not in str(found.value)
+    assert stopped.resolved_file.read_text() == before
+    assert run(resume=stopped, overrides=["run.steps=5"]).checkpoints()[-1] == 5
+
+
 def test_a_watch_hears_what_happens_before_the_steps_and_how_many_there_are(settings):
     heard, opened, totals = [], [], []
 
