@@ -16,7 +16,7 @@ from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import note, printable
 from steadyrl.config import Config, in_steps
-from steadyrl.studies.plan import Job, read_study
+from steadyrl.studies.plan import Job, read_study, unnamed_rewards
 from steadyrl.studies.study import Event, Follow, make_one, run_study
 
 app = typer.Typer(help="Run a study: experiments that change one thing each, and what they answer.")
@@ -41,6 +41,8 @@ def run_command(
     """Make every run that is missing, go on with those that were cut, and write the report."""
     read = read_study(study, quick, seeds)
     where = chosen(launcher, launcher_args or [], processes, read.file.launcher)
+    for text in unnamed_rewards(read):
+        note(f"note: {text}; correct it before the first run, or under another name of the file")
     with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
         follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.asked)
         failed = run_study(read, folder, where, follow)

@@ -168,6 +168,28 @@ def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) ->
     return Study(path, file, tuple(arms.values()), tuple(seeds), quick, _warm(path, file, quick))
 
 
+def unnamed_rewards(study: Study) -> list[str]:
+    """Say which parts of the reward the study asks about that no reward of its configs is called, a sentence each.
+
+    A reward function or a task may measure them all the same, so they cannot be refused; but a misspelt one would leave
+    its expectation undecided, and is to be corrected before there are runs.
+    """
+    file = study.file
+    asked = {file.metric: "the study", **{rule.metric: "a reason to stop" for rule in file.stop}}
+    for arm in study.arms:
+        asked |= {one.metric: f"experiment '{arm.name}'" for one in arm.experiment.expect if one.metric}
+    rewards = sorted({name.rpartition(":")[2] for arm in study.arms for name in arm.config.rewards})
+    known = {*(f"reward/{name}" for name in rewards), *(known.name for known in CATALOGUE)}
+    known |= {f"{when}/{name}" for when in HELDOUT for name in (*rewards, "metric", "reward")}
+    return [
+        f"{who} asks about {name}, and no reward is called so; there are: {', '.join(rewards)}. If no reward "
+        "function and no task measures it under this name, nothing is decided by it"
+        for metric, who in asked.items()
+        for name in metric.split(MINUS, 1)
+        if name.partition("/")[0] in ("reward", *HELDOUT) and name not in known
+    ]
+
+
 def jobs(study: Study) -> list[Job]:
     """Return every run of a study, one seed of all arms after the other, so that a part of it is of use."""
     return [job_of(study, arm, seed) for seed in study.seeds for arm in study.arms]

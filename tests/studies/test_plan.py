@@ -5,7 +5,7 @@ import json
 import pytest
 
 from steadyrl.errors import ConfigError
-from steadyrl.studies.plan import jobs, read_study
+from steadyrl.studies.plan import jobs, read_study, unnamed_rewards
 
 HEAD = """
 title = "Rates"
@@ -149,3 +149,15 @@ def test_names_are_unique_and_lead_back(study, body, part):
     with pytest.raises(ConfigError) as caught:
         study(body)
     assert part in str(caught.value)
+
+
+def test_a_reward_that_is_asked_about_and_has_no_such_name_is_told_before_the_runs(study):
+    """It may be a part that a reward function logs, so it is not refused."""
+    expect = 'expect = [{{says = "s", metric = "{}"}}]\n'
+    two = '[[experiments]]\nname = "two"\ntitle = "t"\nfrom = "one"\nchange = "update.epochs=5"\n'
+    for asked in ("reward/lenght", "groups/best - reward/lenght", "after/lenght"):
+        (told,) = unnamed_rewards(study(ONE + two + expect.format(asked)))
+        name = asked.removeprefix("groups/best - ")
+        assert told.startswith(f"experiment 'two' asks about {name}, and no reward is called so; there are: length.")
+    for known in ("reward/length", "reward/std_within", "after/metric", "groups/best - reward/mean"):
+        assert unnamed_rewards(study(ONE + two + expect.format(known))) == []
