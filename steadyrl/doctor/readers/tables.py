@@ -23,6 +23,7 @@ Split = Callable[[Row], list[tuple[str, Row]]]
 METRICS, RUNS = ("key", "metric", "tag", "name"), ("run_id", "run", "run_name", "run_uuid")
 EXTREMES = ("__MIN", "__MAX")  # of what W&B put together to one point of a chart
 SEPARATORS = ",\t;"
+COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
@@ -41,7 +42,8 @@ def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
         needs_step: Whether one of its columns has to be the step.
     """
     for separator in SEPARATORS:
-        names, cells = (next(_cells_of([line], separator), []) for line in [*first, b"", b""][:2])
+        table = _cells_of(_from_header(first, separator), separator)
+        names, cells = next(table, []), next(table, [])
         if not len(names) == len(cells) > 1 or all(spelled(cell) is None for cell in cells):
             continue
         named = any(name.strip() for name in names) and all(spelled(name) is None for name in names)
@@ -53,7 +55,7 @@ def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
 def read_csv(path: Path, separator: str) -> list[RawLog]:
     """Read every run of a CSV; an empty cell is no value, and a row with too few or too many cells is left out."""
     runs, notes, broken = dict[str, Rows](), list[str](), 0
-    table = _cells_of((line for chunk in lines(path, notes) for line in chunk), separator)
+    table = _cells_of(_from_header((line for chunk in lines(path, notes) for line in chunk), separator), separator)
     names = next(table)
     parts = _by_metric(names) or _by_run(names)
     for cells in table:
@@ -70,6 +72,20 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
         notes.append(f"rows left out, for they have not {len(names)} cells: {broken}")
     several = len(runs) > 1
     return [rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()]
+
+
+def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
+    """Yield the lines of a CSV without the comments before it; the last of them is its header where no other is."""
+    rest, comment = iter(table), b""
+    for line in rest:
+        if line.strip() and not line.startswith(COMMENT):
+            cells = next(_cells_of([line], separator), [])
+            if comment and any(spelled(cell) is not None for cell in cells):
+                yield comment
+            yield line
+            break
+        comment = line.lstrip(COMMENT + b" ") or comment
+    yield from rest
 
 
 def _by_metric(names: Sequence[str]) -> Split | None:

@@ -171,6 +171,15 @@ def test_a_table_is_read(tmp_path):
     assert log.notes == ("rows left out, for they have not 4 cells: 1",)
 
 
+@pytest.mark.parametrize(
+    "before",
+    ["# run 7\n# lr=1e-5, seed 0\nstep,loss\n", "\n#\n\nstep,loss\n", "# run 7\n# step,loss\n", "#step,loss\n"],
+)
+def test_comments_before_a_csv_are_passed_over_and_may_hold_its_header(tmp_path, before):
+    log = log_of(tmp_path, before + "1,0.5\n2,0.4\n", "progress.csv")
+    assert (log.format, points(log, "loss"), log.notes) == ("csv", {1: 0.5, 2: 0.4}, ())
+
+
 def test_a_table_may_be_separated_by_tabs(tmp_path):
     assert points(log_of(tmp_path, "Step\tValue\n10\t1\n20\t2\n"), "Value") == {10: 1.0, 20: 2.0}
 
