@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.errors import ConfigError
-from steadyrl.protocols import Task
+from steadyrl.protocols import Interactive, Task
 from steadyrl.rewards.combine import Term, make_terms, score_texts, term_metrics
 from steadyrl.rewards.judge.agreement import Estimate, concordance, mean, rank_correlation
 from steadyrl.rewards.judge.judge import NAME
@@ -106,6 +106,11 @@ def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], r
         )
     require_gate(section, task.rewards())
     answers = known_answers(task, problems)
+    if not answers and isinstance(task, Interactive):
+        raise ConfigError(
+            f"the task '{task.name}' is answered in episodes of several turns, and knows no texts that a judge could "
+            "be asked about; take a task that is answered in one text, such as 'code' or 'search'"
+        )
     if not answers:
         raise ConfigError(f"the task '{task.name}' knows no answers to compare opinions on; give gold answers")
     terms = make_terms({NAME: section.model_copy(update={"cache": "", "gate": "", "weight": 1.0})}, task)
