@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,7 +20,7 @@ TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-ou
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
-RIGHTNESS = ("accura", "correct", "answer", "exact", "solve")
+RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
 @check()
@@ -56,7 +57,7 @@ def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
     if float(reward.values[-1]) <= float(reward.values[0]):
         return None
     for name, part in parts.items():
-        if len(part) < FEWEST_ROWS or not any(word in name.lower() for word in RIGHTNESS) or part.values[0] <= 0:
+        if len(part) < FEWEST_ROWS or not RIGHTNESS.search(name) or part.values[0] <= 0:
             continue
         first, middle, last = (float(third.mean()) for third in np.array_split(part.values, 3))
         levels = measure(part)

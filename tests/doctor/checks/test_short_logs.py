@@ -157,12 +157,21 @@ def test_noise_in_five_rows_is_no_loss(trl):
     assert "reward_falling" not in {finding.check for finding in trl(rows, every=1).findings}
 
 
-def test_right_answers_given_up_for_form_are_found_in_three_rows(trl):
+@pytest.mark.parametrize("name", ["accuracy", "acc", "acc_reward"])
+def test_right_answers_given_up_for_form_are_found_in_three_rows(trl, name):
     rows = [
-        {"reward": 0.7 + 0.1 * i, "rewards/accuracy": a, "rewards/format": 0.5 + 0.2 * i}
+        {"reward": 0.7 + 0.1 * i, f"rewards/{name}": a, "rewards/format": 0.5 + 0.2 * i}
         for i, a in enumerate((0.2, 0.12, 0.05))
     ]
     assert lead(trl(rows)) == ("reward_hacking", "rightness_falls")
+
+
+def test_a_part_whose_name_only_begins_like_accuracy_pays_for_something_else(trl):
+    rows = [
+        {"reward": 0.7 + 0.1 * i, "rewards/accent": a, "rewards/format": 0.5 + 0.2 * i}
+        for i, a in enumerate((0.2, 0.12, 0.05))
+    ]
+    assert "reward_hacking" not in {finding.check for finding in trl(rows).findings}
 
 
 def test_a_penalty_larger_than_every_reward_is_the_root_of_answers_of_one_token(verl):
