@@ -63,9 +63,9 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
             if names:
                 more = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""
                 _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{more}", 2)
-    known = [finding.check for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
-    if known:
-        _line(console, f"worth knowing: {', '.join(known[:MOST_OTHERS])}", 2)
+    known = [finding for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
+    for finding in known[:MOST_OTHERS]:
+        _line(console, f"worth knowing: {finding.check} ({_words(finding.cause)}): {finding.message}", 2)
     _line(console, "everything else: --full", 2, "dim")
     console.print()
 

@@ -79,6 +79,13 @@ def test_the_short_answer_fits_on_a_screen_and_says_what_to_change(doctor, tmp_p
     assert "update.learning_rate=" in change and change.endswith("(it is 0.001)")
 
 
+def test_the_short_answer_says_what_is_worth_knowing_of_a_healthy_run(doctor, tmp_path):
+    rows = [{**row, "completion/truncated": 0.05 + 0.002 * i} for i, row in enumerate(logs.healthy())]
+    code, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
+    assert code == 0
+    assert "worth knowing: truncated (grew): 77% of the completions are cut off" in " ".join(out.split())
+
+
 def test_a_log_of_a_few_rows_is_too_little_to_judge_and_says_what_to_log(doctor, tmp_path):
     rows = [{"step": i, "reward/mean": 0.1 * i, "reward/std": 0.2, "kl_ref_k3": 0.01} for i in range(5)]
     code, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
