@@ -83,12 +83,12 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     """Return summary.json as lines for a terminal; a mean that is not finite is a word there, such as "Infinity"."""
     lines = []
     for name, found in (("sampled", summary), ("greedy", summary.get("greedy") or {})):
-        if found.get("interval"):
+        if found.get("difference") is not None:
             before, after, difference = (float(found[key]) for key in ("before", "after", "difference"))
-            low, high = map(float, found["interval"])
+            bounds = " [{:.3f}, {:.3f}]".format(*map(float, found["interval"])) if found["interval"] else ""
             lines.append(
                 f"held-out {summary['metric'] or 'reward'}, {name}: {before:.3f} -> {after:.3f}, "
-                f"{difference:+.3f} [{low:.3f}, {high:.3f}], n = {found['n']}"
+                f"{difference:+.3f}{bounds}, n = {found['n']}"
             )
     if best := summary.get("best"):
         score = f"held-out {best['score']:.3f} (chosen by it, so biased upward)"

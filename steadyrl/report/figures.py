@@ -74,7 +74,9 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
         found["relative"] = found["difference"] / found["before"]
     if len(shared) > 1:  # an interval needs the spread of several problems
         judged = judge([[value] for value in first], [[value] for value in second])
-        found["interval"], found["verdict"] = [judged.change.low, judged.change.high], judged.word
+        if judged.smallest is not None:  # else all answers of both have one value, and no spread
+            found["interval"] = [judged.change.low, judged.change.high]
+        found["verdict"] = judged.word
     return found
 
 

@@ -131,6 +131,14 @@ def test_one_problem_has_no_interval_and_decides_nothing(run):
     assert (summary["interval"], summary["verdict"]) == (None, "undecided")
 
 
+def test_answers_that_all_have_one_value_have_no_interval(run):
+    """An interval from 0 to 0 would say for certain that nothing changed, where nothing can be told."""
+    summary = evaluate(run, before=scored(*[1.03] * 4), after=scored(*[1.03] * 4))
+    assert (summary["difference"], summary["interval"], summary["verdict"]) == (0.0, None, "undecided")
+    (line,) = [line for line in summary_lines(summary) if line.startswith("held-out")]
+    assert line == "held-out retrieval, sampled: 1.030 -> 1.030, +0.000, n = 4"
+
+
 def test_a_mean_of_zero_before_has_no_relative_change(run):
     summary = evaluate(run, before=scored(0.0, 0.0), after=scored(0.5, 0.5))
     assert (summary["difference"], summary["relative"]) == (0.5, None)
@@ -160,7 +168,7 @@ def test_means_that_no_float_holds_are_printed(run):
     summary = evaluate(run, before=huge, after=huge, baselines={"long": huge["sampled"], "short": {"p0": answer(2.0)}})
     write_json(run.path / "summary.json", summary)
     assert summary_lines(json.loads((run.path / "summary.json").read_text()))[:3] == [
-        "held-out retrieval, sampled: inf -> inf, +0.000 [0.000, 0.000], n = 2",
+        "held-out retrieval, sampled: inf -> inf, +0.000, n = 2",
         "  without a model, short: 2.000",
         "  without a model, long: inf",
     ]
