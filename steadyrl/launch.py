@@ -241,7 +241,7 @@ def _require_free(before: Config, overrides: Sequence[str]) -> None:
 
 def _require_unfinished(directory: RunDir, settings: Config) -> None:
     done, more = directory.checkpoints(), "run.epochs=N" if settings.run.epochs else "run.steps=N"
-    if done and done[-1] >= settings.run.steps and directory.status == "finished":
+    if done and done[-1] == settings.run.steps and directory.status == "finished":
         raise RunError(
             f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
             "`steadyrl report` to write its report again"

@@ -53,13 +53,16 @@ class Logged:
         self.extra[column] = list(values)
 
     def log_metric(self, name: str, value: float) -> None:
-        """Keep a number of the call; it becomes the metric reward/<name>."""
+        """Keep a number of the call; it becomes the metric reward/<name> by its first completion.
+
+        Copies of it at the others would pass for a measurement of each, and reports would compare them in pairs.
+        """
         self.metrics[name] = float(value)
 
     def added_to(self, score: Score, row: int) -> Score:
         """Return a score with what was logged for its completion."""
         note = ", ".join(f"{column}: {values[row]}" for column, values in self.extra.items())
-        return replace(score, parts={**score.parts, **self.metrics}, note=note)
+        return replace(score, parts=score.parts if row else {**score.parts, **self.metrics}, note=note)
 
 
 def is_for_trl(function: Callable[..., Any]) -> bool:

@@ -84,7 +84,7 @@ def compare(
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
     task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
     questions = _questions(task, config, options)
-    metric = options.metric or task.metric or TOTAL
+    metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
     files = [
         None if folder is None else _kept(folder / f"answers-{side}.jsonl", subject, questions, config)
         for side, subject in zip("ab", subjects, strict=True)

@@ -15,6 +15,7 @@ from steadyrl.rundir import parse_json
 
 _LONGEST_LINE = 1 << 26  # bytes
 _MOST_UNPACKED = 1 << 30  # bytes of a gzipped file: a few kilobytes of one can unpack to more than any memory holds
+_TABLES = {".csv", ".tsv"}
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -67,8 +68,10 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             value = parse_json(line, parse_constant=_refuse_constant)
         except ValueError as error:
+            table = path.suffix in _TABLES
+            cause = "CSV is not read, JSON lines and parquet are" if table else "was the file cut off?"
             raise DataError(
-                f"{path}, line {number}: not valid JSON ({error}); expected one object per line (was the file cut off?)"
+                f"{path}, line {number}: not valid JSON ({error}); expected one object per line ({cause})"
             ) from error
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {number}: got {kind_of(value)}; expected a JSON object, as in {{...}}")

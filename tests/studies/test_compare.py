@@ -155,8 +155,9 @@ def test_a_task_of_several_turns_is_compared_in_the_same_worlds(settings):
     assert len(set(worlds.SEEDS)) == 6  # an environment per problem, whoever tries it
 
 
-def test_the_breakdown_by_difficulty_adds_up(settings, trained):
-    found = compare(("base", str(trained().path)), settings(), Options(metric="first_letter"))
+@pytest.mark.parametrize("name", ["first_letter", "reward/first_letter"])  # as rewards are called, or metrics.jsonl
+def test_the_breakdown_by_difficulty_adds_up(settings, trained, name):
+    found = compare(("base", str(trained().path)), settings(), Options(metric=name))
     assert [row["level"] for row in found["difficulty"]] == ["0", "1", "2"]
     assert [row["n"] for row in found["difficulty"]] == [9, 9, 8]
     total = sum(row["n"] * row["difference"] for row in found["difficulty"]) / 26

@@ -53,6 +53,13 @@ def test_objects_are_read_one_by_one(tmp_path):
         next(rows)
 
 
+@pytest.mark.parametrize(("name", "said"), [("x.csv", "CSV is not read, JSON lines and"), ("x.jsonl", "was the file")])
+def test_a_table_in_the_place_of_json_lines_is_called_one(tmp_path, name, said):
+    (tmp_path / name).write_text("prompt,answer\na,b\n")
+    with pytest.raises(DataError, match=rf"line 1: not valid JSON \(.*\); expected one object per line \({said}"):
+        next(read_objects(tmp_path / name))
+
+
 def test_a_missing_file_is_named(tmp_path):
     path = tmp_path / "absent.jsonl"
     assert refusal(path) == f"there is no file {path}; check the path"
