@@ -78,6 +78,7 @@ class RawLog:
             one file at a time.
         gains: By way of decoding, [n]: the reward of each held-out problem after training less that before it, where
             both were measured.
+        chart_of: The name of the run, in a file that holds charts of some of its metrics.
     """
 
     path: str
@@ -87,6 +88,7 @@ class RawLog:
     notes: tuple[str, ...] = ()
     completions: Iterable[Written] = ()
     gains: Mapping[str, np.ndarray] = field(default_factory=dict)
+    chart_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Two runs are never made one, and one run is never made two:
 
 - Every log of a folder and of those below is read, those of the surest kind first (``sniff.Kind``). A log that shows
-  the same run as one before (``same.same_run``) is named in a note; every other is a run of its own.
+  the same run as one before (``same.same_run``) is named in a note; every other is a run of its own. Charts of one run
+  that lie beside each other, of different metrics, are one log: they name their run.
 - What a run directory keeps in folders of its own, and the checkpoints of a Trainer, are no logs.
 - Beside a log, rows with completions, and below it all rows, count only if they are of several steps and mostly one of
   each: a run leaves samples and states there.
@@ -127,6 +128,7 @@ class _Search:
     unreadable: dict[str, str] = field(default_factory=dict)
     beside: dict[int, list[str]] = field(default_factory=dict)  # left out, by the log of whose run they are
     strange: dict[str, str] = field(default_factory=dict)  # why it is no log of a run, by path
+    charts: dict[tuple[Path, str], int] = field(default_factory=dict)  # a log, by its folder and the run that it names
     with_log: set[Path] = field(default_factory=set)  # folders
     files_left: int = MAX_FILES
     cut: bool = False
@@ -211,12 +213,27 @@ class _Search:
             return False
         before = range(max(len(self.logs) - COMPARED, 0), len(self.logs))
         for log in logs:
+            if self._joined(log, source.path):
+                continue
             twin = next((place for place in before if same_run(self.logs[place], log)), None)
             if twin is None:
+                if log.chart_of:
+                    self.charts.setdefault((source.path.parent, log.chart_of), len(self.logs))
                 self.logs.append(log)
             else:
                 self._leave_out(twin, path)
         return not source.shared
+
+    def _joined(self, log: RawLog, path: Path) -> bool:
+        """Add a chart to the log of other charts of its run, if there is one in its folder that lacks its metrics."""
+        place = self.charts.get((path.parent, log.chart_of))
+        if place is None or not log.columns.keys().isdisjoint(self.logs[place].columns):
+            return False
+        first = self.logs[place]
+        columns = dict(sorted({**first.columns, **log.columns}.items()))
+        notes = (*first.notes, *log.notes, f"charts of the run '{log.chart_of}' are joined, also that of '{path}'")
+        self.logs[place] = replace(first, columns=columns, notes=tuple(dict.fromkeys(notes)))
+        return True
 
     def _leave_out(self, place: int, path: str) -> None:
         self.beside.setdefault(max(place, 0), []).append(path)

@@ -9,6 +9,7 @@ import csv
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from steadyrl.doctor.readers.lines import head, lines, text_of
@@ -70,8 +71,9 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
             broken += bool(cells)
     if broken:
         notes.append(f"rows left out, for they have not {len(names)} cells: {broken}")
-    several = len(runs) > 1
-    return [rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()]
+    several, charts = len(runs) > 1, any(name.endswith(EXTREMES) for name in names)
+    logs = {run: rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()}
+    return [replace(log, chart_of=run) if charts else log for run, log in logs.items()]
 
 
 def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:

@@ -253,3 +253,35 @@ def test_what_wandb_says_of_itself_is_no_printed_log(tmp_path):
     assert paths(found(tmp_path)) == [str(run)]
     printed(tmp_path / "other" / "debug.log")  # by itself a log may be called so
     assert str(tmp_path / "other" / "debug.log") in paths(found(tmp_path))
+
+
+def chart(metrics):
+    """A chart as W&B exports it: values of (run, metric), by step."""
+    header = ",".join(
+        ['"Step"', *(f'"{run} - {name}{end}"' for run, name in metrics for end in ("", "__MIN", "__MAX"))]
+    )
+    rows = [",".join(map(str, [step, *(value * step for value in metrics.values() for _ in "123")])) for step in (1, 2)]
+    return "\n".join([header, *rows])
+
+
+def test_charts_of_one_run_are_one_log(tmp_path):
+    """W&B exports a file for each chart."""
+    charts = {
+        "a.csv": {("one", "train/reward"): 1.0, ("two", "train/reward"): 2.0},
+        "b.csv": {("one", "train/kl"): 3.0, ("two", "train/kl"): 4.0},
+        "c.csv": {("one", "train/reward"): 5.0},  # the same metric once more: it is another run of that name
+        "below/d.csv": {("one", "train/entropy"): 6.0},
+    }
+    (tmp_path / "below").mkdir()
+    for name, values in charts.items():
+        (tmp_path / name).write_text(chart(values), encoding="utf-8")
+    logs = found(tmp_path).logs
+    held = [{name: column.values[0] for name, column in log.columns.items()} for log in logs]
+    assert held == [
+        {"train/kl": 3.0, "train/reward": 1.0},
+        {"train/kl": 4.0, "train/reward": 2.0},
+        {"train/reward": 5.0},
+        {"train/entropy": 6.0},
+    ]
+    assert f"charts of the run 'one' are joined, also that of '{tmp_path / 'b.csv'}'" in logs[0].notes
+    assert not any("joined" in note for log in logs[2:] for note in log.notes)
