@@ -145,6 +145,8 @@ def add_lora(model: Any, section: ModelSection) -> Any:
     targets: str | list[str] = section.lora_targets
     if targets != "all-linear":
         targets = [name.strip() for name in section.lora_targets.split(",")]
+    elif (text := text_part(model)) is not None:  # peft would take the numbers of other parts' layers for names of ours
+        targets = _linear_names(dict(text.named_modules()), table)
     config = peft.LoraConfig(
         r=section.lora_rank, lora_alpha=section.lora_alpha, lora_dropout=0.0, target_modules=targets,
         exclude_modules=_no_targets(model, modules), task_type="CAUSAL_LM", bias="none",
@@ -157,7 +159,8 @@ def add_lora(model: Any, section: ModelSection) -> Any:
             warnings.filterwarnings("ignore", "Model has .tie_word_embeddings=True.", UserWarning)  # refused below
             adapted = peft.get_peft_model(model, config).eval()
     except ValueError as error:
-        raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {error}") from error
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {said}") from error
     names = adapted.base_model.targeted_module_names
     if unknown := _passed_over(adapted.peft_config["default"], targets, names):
         raise ConfigError(
