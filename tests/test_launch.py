@@ -155,8 +155,12 @@ def test_a_run_that_trains_longer_ended_with_no_evaluation_until_it_ends_again(s
     found = run(settings)
     after = found.evaluations()["after"]
     killed = Watch(step=lambda line: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        run(overrides=["run.steps=6"], resume=found, watch=killed)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(overrides=["run.steps=6"], resume=found, watch=killed)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert "after" not in found.evaluations() and found.evaluations()["000004"] == after
     run(resume=found)
     assert {"after", "000004"} <= set(found.evaluations())
