@@ -17,7 +17,7 @@ transformers = needs.package("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from steadyrl.backends.huggingface.folder import context_length  # noqa: E402
-from steadyrl.backends.torch.model import load_model, split_head  # noqa: E402
+from steadyrl.backends.torch.model import class_of, load_model, split_head  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -211,6 +211,30 @@ def test_a_model_that_changes_its_logits_otherwise_is_refused():
     model.forward = lambda **more: SimpleNamespace(logits=forward(**more).logits ** 2)
     with pytest.raises(ModelError, match="'gemma2' changes its logits after the output layer, and not by a constant"):
         split_head(model)
+
+
+def test_a_model_whose_tokens_see_later_ones_is_refused():
+    """Sampled token by token it would draw from another distribution than the one that it is scored by."""
+    settings = transformers.BertConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        initializer_range=0.4,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="the model type 'bert' lets tokens see later ones, as encoders do"):
+        split_head(transformers.BertLMHeadModel(settings).eval())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("LlamaConfig", "AutoModelForCausalLM"),
+        ("Gemma3Config", "AutoModelForCausalLM"),
+        ("Mistral3Config", "AutoModelForImageTextToText"),
+        ("MllamaConfig", "AutoModelForImageTextToText"),  # its text part alone, once saved, transformers does not know
+        ("ViTConfig", "AutoModelForCausalLM"),  # which refuses it
+    ],
+)
+def test_a_model_of_images_is_loaded_whole_where_its_text_part_is_none_by_itself(settings, expected):
+    assert class_of(getattr(transformers, settings)()) is getattr(transformers, expected)
 
 
 def test_a_tokenizer_without_end_token_is_refused(copied):
