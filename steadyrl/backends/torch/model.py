@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,8 @@ def add_lora(model: Any, section: ModelSection) -> Any:
         said = " ".join(str(error).split())[:300]
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {said}") from error
     names = adapted.base_model.targeted_module_names
-    if unknown := _passed_over(adapted.peft_config["default"], targets, names):
+    named = [] if section.lora_targets == "all-linear" else targets
+    if unknown := _passed_over(adapted.peft_config["default"], named, names):
         raise ConfigError(
             f"model.lora_targets = '{section.lora_targets}': the model has no module '{unknown[0]}'; expected "
             f"'all-linear', or some of {', '.join(_linear_names(modules, table))}"
@@ -205,10 +207,8 @@ def _multiplies(module: nn.Module) -> bool:
     return isinstance(y, torch.Tensor) and torch.allclose(y, nn.functional.linear(x, module.weight, module.bias))
 
 
-def _passed_over(config: Any, targets: str | list[str], adapted: list[str]) -> list[str]:
+def _passed_over(config: Any, targets: Sequence[str], adapted: list[str]) -> list[str]:
     """Return the targets that peft found no module for, which it does not tell where it found others."""
-    if isinstance(targets, str):
-        return []
     if getattr(config, "target_parameters", None):  # peft has moved the names of fused experts there
         targets = [target for target in targets if target in config.target_modules]
     return [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in adapted)]

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from steadyrl import config
-from steadyrl.errors import ModelError
+from steadyrl.errors import ConfigError, ModelError
 from tests import needs
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
+from steadyrl.backends.torch import model as torch_model  # noqa: E402
 from steadyrl.backends.torch.export import export_policy  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
@@ -70,6 +71,16 @@ def test_of_a_model_of_images_too_what_reads_text_is_trained(families, written, 
     trained = set(backend.trainable()) - {"value_head.linear.weight", "value_head.linear.bias"}
     assert len(trained) >= 4 and all(".language_model." in name for name in trained)
     assert backend.describe()["trained"] < backend.describe()["parameters"]
+
+
+def test_what_is_no_product_is_left_out_of_all_linear_layers_and_refused_by_name(families, written, monkeypatch):
+    folder = written("gemma3")
+    monkeypatch.setattr(torch_model, "_multiplies", lambda module: getattr(module, "out_features", 0) != 48)
+    trained = families.open_model(folder, "model.lora_rank=2").trainable()
+    assert any("down_proj" in name for name in trained)
+    assert not any("gate_proj" in name or "up_proj" in name for name in trained)
+    with pytest.raises(ConfigError, match="the model has no module 'gate_proj'"):
+        families.open_model(folder, "model.lora_rank=2", "model.lora_targets=gate_proj,q_proj")
 
 
 @pytest.mark.parametrize("adapter", [(), ("model.lora_rank=2",)])
