@@ -34,15 +34,15 @@ def plan_of(model: Any) -> Plan | None:
 def _reach(config: Any) -> int | None:
     """Return the tokens of a row beyond which positions count otherwise, or None where they never do."""
     ropes = getattr(config, "rope_parameters", None) or {}
-    reach = None
+    reaches: list[int] = []
     for rope in (ropes, *ropes.values()):  # one of all layers, or one of each kind of layer
         if not isinstance(rope, dict):
             continue
         if rope.get("rope_type") == "dynamic":  # beyond it the rotation depends on the longest row of a batch
-            reach = config.max_position_embeddings
+            reaches.append(config.max_position_embeddings)
         elif rope.get("rope_type") == "longrope" or rope.get("llama_4_scaling_beta"):
-            reach = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
-    return reach
+            reaches.append(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
+    return min(reaches, default=None)
 
 
 def _llama_like(model: Any) -> Plan:

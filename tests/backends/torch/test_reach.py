@@ -38,7 +38,9 @@ KINDS = {
         **SHAPE, original_max_position_embeddings=12, rope_parameters=dict(LONG)
     ),
     "those of one kind of layer": transformers.Gemma3TextConfig(
-        **SHAPE, layer_types=[WINDOW, WHOLE], rope_parameters={WINDOW: dict(PLAIN), WHOLE: dict(LONG)}
+        **SHAPE,
+        layer_types=[WINDOW, WHOLE],
+        rope_parameters={WHOLE: dict(LONG), WINDOW: LONG | {"original_max_position_embeddings": 40}},
     ),
     "queries scaled by position": transformers.Ministral3Config(
         **SHAPE, rope_parameters=PLAIN | {"llama_4_scaling_beta": 0.5, "original_max_position_embeddings": 12}
