@@ -49,7 +49,7 @@ FLOORS = (
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 TENSOR_PACKAGES = {"torch", "transformers", "peft", "safetensors", "tokenizers", "mlx", "ray"}
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 60
 HEAVY = ("torch", "mlx", "transformers", "peft", "matplotlib", "scipy.stats")
 
 MODULES = {
