@@ -18,6 +18,8 @@ Each message says what was got, what was expected, and what to do next.
 
 from __future__ import annotations
 
+import sys
+
 
 class SteadyError(Exception):
     """Anything that a user can fix."""
@@ -65,3 +67,19 @@ class DivergedError(SteadyError, ArithmeticError):
 
 class EpisodeError(SteadyError, RuntimeError):
     """The environment of an episode broke; its rollout is unscored, and the others go on."""
+
+
+def require_posix(what: str) -> None:
+    """Refuse what needs Linux or macOS: locks, limits and processes as POSIX has them.
+
+    Args:
+        what: What was asked for, as the beginning of a sentence: "training".
+
+    Raises:
+        SteadyError: This is Windows.
+    """
+    if sys.platform == "win32":
+        raise SteadyError(
+            f"{what} needs Linux or macOS, and this is Windows, where steadyrl only reads logs and runs (doctor, "
+            "report, metrics, web); use WSL, a container or another machine"
+        )

@@ -28,7 +28,7 @@ from steadyrl.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.errors import DataError, DivergedError
+from steadyrl.errors import DataError, DivergedError, require_posix
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
 from steadyrl.rewards.shares import reward_shares
@@ -101,6 +101,7 @@ def open_session(config: Config) -> Session:
     Raises:
         SteadyError: Something in the config cannot be had.
     """
+    require_posix("computing with a model")
     task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
     algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
     curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)

@@ -6,10 +6,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from steadyrl.backends.fsdp.torchrun import ENDS
 from steadyrl.cli.terminal import note
-
-# What asks a run to end: Ctrl-C, a scheduler's or an init system's request, a closed terminal.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
@@ -40,7 +38,7 @@ class Interrupts:
 def interruptible() -> Iterator[Interrupts]:
     """Answer the signals that ask a run to end, as long as the context lasts."""
     interrupts = Interrupts()
-    before = {number: signal.signal(number, interrupts.handle) for number in _SIGNALS}
+    before = {number: signal.signal(number, interrupts.handle) for number in ENDS}
     try:
         yield interrupts
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from steadyrl.errors import ConfigError
+from steadyrl.errors import ConfigError, require_posix
 from steadyrl.launchers.command import Launcher, choose
 from steadyrl.studies.file import Launch
 
@@ -27,6 +27,7 @@ def chosen(name: str, args: Sequence[str], at_once: int, file: Launch | None = N
         ConfigError: There is no such launcher, or a setting is wrong.
         MissingExtraError: It needs a package that is not installed.
     """
+    require_posix("training")
     kept = file or Launch()
     wanted = name or kept.name or ("processes" if at_once > 1 else "")
     if not wanted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import sys
 from collections.abc import Mapping
@@ -47,6 +46,8 @@ def memory_now() -> Memory:
     device = peak_device_memory()
     if device is not None:
         return Memory(*device, "CUDA device")
+    import resource  # not on Windows
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
     return Memory(peak, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "machine")
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from steadyrl.errors import ConfigError
+from steadyrl.errors import ConfigError, require_posix
 from steadyrl.rundir import write_text
 from steadyrl.sandbox import jails
 from steadyrl.sandbox.jails import JailName, Limits
@@ -86,6 +86,7 @@ def open_sandbox(settings: SandboxSettings) -> Sandbox:
     Raises:
         ConfigError: None does, and weak ones are not allowed.
     """
+    require_posix("running code that a model wrote")
     limits = Limits(wall_s=settings.wall_s, memory_mib=settings.memory_mib, cpu_s=max(1, round(settings.wall_s)))
     wanted: tuple[JailName, ...] = ("bubblewrap", "landlock") if settings.jail == "auto" else (settings.jail,)
     reasons = []

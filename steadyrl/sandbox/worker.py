@@ -16,7 +16,6 @@ import gc
 import json
 import os
 import random
-import resource
 import select
 import signal
 import socket
@@ -27,6 +26,9 @@ from typing import Any, NoReturn
 
 from steadyrl.sandbox import candidate, landlock, seccomp
 from steadyrl.sandbox.libc import libc
+
+if sys.platform != "win32":
+    import resource  # here, since what is imported before a fork costs the fork nothing
 
 # What candidates import most; loading them here, once, makes importing them there free.
 WARM = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 NAME = "fsdp"  # of the backend whose ranks work together
 Handler = Callable[[int, FrameType | None], Any] | int | None
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what asks a process to end
+# What asks a process to end: Ctrl-C, a scheduler's or an init system's request, a closed terminal.
+ENDS = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Noted:
 
     def listen(self) -> None:
         """Note signals from now on, also those that somebody else has begun to answer since."""
-        for number in _ENDS:
+        for number in ENDS:
             if (before := signal.getsignal(number)) != self._note:
                 self.answer[number] = before
                 signal.signal(number, self._note)
