@@ -24,6 +24,7 @@ _ROW_FIELDS = (
     "sampling_logprobs",
     "rewards",
     "groups",
+    "trains",
     "advantages",
     "returns",
     "weights",
@@ -51,9 +52,8 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
         start, end = len(rollout.prompt_ids), int(lengths[row])
         tokens[row, :start] = rollout.prompt_ids
         tokens[row, start:end] = rollout.completion_ids
-        if rollout.trains:
-            mask[row, start:end] = rollout.completion_mask
-            logprobs[row, start:end] = np.where(rollout.completion_mask, rollout.sampling_logprobs, 0.0)
+        mask[row, start:end] = rollout.completion_mask
+        logprobs[row, start:end] = np.where(rollout.completion_mask, rollout.sampling_logprobs, 0.0)
     rewards = [r.reward for _, r in rows]
     assert None not in rewards, "unscored rollouts must be dropped before batching (Algorithm.select)"
     return Batch(
@@ -63,6 +63,7 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
         sampling_logprobs=logprobs,
         rewards=np.array(rewards, np.float64),
         groups=np.array([g for g, _ in rows], np.int32),
+        trains=None if all(r.trains for _, r in rows) else np.array([r.trains for _, r in rows]),
         kept=_kept([r for _, r in rows], shape),
     )
 
@@ -87,6 +88,32 @@ def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
         **{name: part(getattr(batch, name)) for name in _ROW_FIELDS},
         old=old,
         kept=batch.kept and _take_kept(batch.kept, rows, width),
+        measured={name: part(array) for name, array in batch.measured.items()},
+    )
+
+
+def only_trained(batch: Batch) -> Batch:
+    """Return a batch for updates: no token of a row that does not train is under its mask.
+
+    Until then everything is measured on all rows, for how long an answer is, what it earned and how far it lies from
+    the reference do not depend on whether it trains. The rows stay, so that a mean over rollouts divides by all of
+    them.
+    """
+    if batch.trains is None:
+        return batch
+    rows = batch.trains[:, None]  # [B, 1]
+
+    def part(array: Array) -> Array:
+        return array if array is None or array.ndim == 1 else np.where(rows, array, array.dtype.type(0))
+
+    kept = batch.kept
+    if kept is not None:
+        kept = KeptIds(kept.ids[np.repeat(batch.trains, kept.lengths.sum(axis=1))], part(kept.lengths))
+    return replace(
+        batch,
+        **{name: part(getattr(batch, name)) for name in _ROW_FIELDS if name != "tokens"},
+        old=batch.old and TokenScores(**{name: part(getattr(batch.old, name)) for name in _SCORE_FIELDS}),
+        kept=kept,
         measured={name: part(array) for name, array in batch.measured.items()},
     )
 

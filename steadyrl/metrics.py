@@ -361,7 +361,7 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
         found["advantage/mean"] = float(raw[mask].mean())
         found["advantage/std"] = float(raw[mask].std())
     if batch.advantages is not None:
-        found["advantage/used"] = float(np.mean((np.where(mask, batch.advantages, 0.0) != 0).any(axis=1)))
+        found["advantage/used"] = float(np.mean((np.where(batch.trained_mask, batch.advantages, 0.0) != 0).any(axis=1)))
     return found
 
 

@@ -20,7 +20,7 @@ from steadyrl import checkpoint, metrics, plugins
 from steadyrl import evaluate as evaluation
 from steadyrl.autopilot.knobs import adjust
 from steadyrl.autopilot.pilot import Autopilot, pilot_metrics
-from steadyrl.batch import limit_rewards, make_batch, take_rows
+from steadyrl.batch import limit_rewards, make_batch, only_trained, take_rows
 from steadyrl.checkpoint import State
 from steadyrl.config import Config, dump, in_steps
 from steadyrl.counting.count import tell
@@ -310,7 +310,7 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
     """
     settings = session.config.update
     algorithm = replace(session.algorithm, needs=session.algorithm.needs_for(settings.epochs * settings.minibatches))
-    records: list[dict[str, float]] = []
+    batch, records = only_trained(batch), list[dict[str, float]]()
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
         parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored

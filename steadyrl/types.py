@@ -236,11 +236,12 @@ class Batch:
     Attributes:
         tokens: [B, T] int32.
         lengths: [B] int32, tokens before padding.
-        completion_mask: [B, T] bool.
+        completion_mask: [B, T] bool, of every rollout, whether it trains or not.
         sampling_logprobs: [B, T] float32, 0 outside the mask.
         rewards: [B] float64, one per rollout.
         groups: [B] int32, index of the group that a row came from.
         kept: Kept ids of truncated sampling, or None.
+        trains: [B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do.
         old: What ``Backend.score`` measured before the update, or None.
         advantages, returns: [B, T] float64, filled by an algorithm's ``prepare``.
         weights: [B, T] float64, what each token adds to the loss of its rollout, 0 outside the mask; the loss is then a
@@ -255,11 +256,17 @@ class Batch:
     rewards: np.ndarray
     groups: np.ndarray
     kept: KeptIds | None = None
+    trains: np.ndarray | None = None
     old: TokenScores | None = None
     advantages: np.ndarray | None = None
     returns: np.ndarray | None = None
     weights: np.ndarray | None = None
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def trained_mask(self) -> np.ndarray:
+        """Return [B, T] bool: the policy's tokens that enter the loss."""
+        return self.completion_mask if self.trains is None else self.completion_mask & self.trains[:, None]
 
 
 Severity = Literal["critical", "warning", "info"]

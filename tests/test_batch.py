@@ -11,6 +11,7 @@ from steadyrl.batch import (
     make_batch,
     mean_of_tokens,
     micro_batches,
+    only_trained,
     sum_of_tokens,
     take_rows,
 )
@@ -253,3 +254,26 @@ def test_a_loss_is_divided_by_tokens_or_where_they_have_weights_by_rollouts():
     part = take_rows(weighed, np.array([2, 0]))
     assert loss_count(part) == 2.0
     np.testing.assert_allclose(part.weights.sum(axis=1), [1.0, 1.0])
+
+
+def masked_batch():
+    first, second = rollout([1], [2, 3], [-0.5, -0.25]), replace(rollout([4], [5], [-1.0]), trains=False)
+    kept = (np.array([2, 7], np.int32), np.array([3], np.int32)), (np.array([5, 6, 8], np.int32),)
+    rows = tuple(replace(r, kept_ids=ids) for r, ids in zip((first, second), kept, strict=True))
+    batch = make_batch([Group(Problem("a", ""), rows[::-1])], PAD)
+    return replace(batch, old=TokenScores(logprobs=np.where(batch.completion_mask, -2.0, 0.0)))
+
+
+def test_what_does_not_train_keeps_its_length_and_its_log_probs_until_the_updates():
+    batch = masked_batch()
+    assert batch.completion_mask.sum(axis=1).tolist() == [1, 2]
+    assert batch.sampling_logprobs[0, 1] == -1.0
+    assert batch.trained_mask.sum(axis=1).tolist() == [0, 2]
+
+
+def test_an_update_sees_nothing_of_rows_that_do_not_train():
+    batch = only_trained(masked_batch())
+    assert batch.completion_mask.sum(axis=1).tolist() == [0, 2]
+    np.testing.assert_array_equal([batch.sampling_logprobs[0], batch.old.logprobs[0]], 0.0)
+    assert batch.kept.ids.tolist() == [2, 7, 3]
+    assert batch.kept.lengths.sum(axis=1).tolist() == [0, 3]

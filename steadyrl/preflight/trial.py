@@ -178,14 +178,15 @@ def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
 def _prepare(session: Session, groups: list[Group]) -> Batch | None:
     """Do what a step of the loop does between rewards and updates; None where there is no token to train on.
 
-    Rollouts without a token count for the baseline, and are then left out, so that any part of the rows can train.
+    Rollouts without a token, and those that do not train, count for the baseline and are then left out, so that any
+    part of the rows can train.
     """
     batch = make_batch(groups, session.backend.tokenizer.pad_id)
-    written = np.flatnonzero(batch.completion_mask.any(axis=1))
-    if not written.size:
+    trained = np.flatnonzero(batch.trained_mask.any(axis=1))
+    if not trained.size:
         return None
     batch = replace(batch, old=session.backend.score(batch, session.sampling, session.algorithm.needs))
-    return take_rows(session.algorithm.prepare(batch, session.algorithm.state), written)
+    return take_rows(session.algorithm.prepare(batch, session.algorithm.state), trained)
 
 
 def _choose(session: Session) -> tuple[list[Problem], int]:
