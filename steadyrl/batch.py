@@ -139,6 +139,21 @@ def loss_count(batch: Batch) -> float:
     return float(batch.completion_mask.sum() if batch.weights is None else len(batch.lengths))
 
 
+def loss_stats(batch: Batch, totals: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return what a loss measured on a minibatch as (sum, count) pairs.
+
+    The parts of a loss (``loss/...``) are divided as the loss is, so that they add up to it. Everything else is a mean
+    over tokens, whatever mean the loss is.
+
+    Args:
+        batch: The whole minibatch.
+        totals: Sums over its micro-batches, and "loss/total", which is divided already.
+    """
+    of_loss, tokens = loss_count(batch), float(batch.completion_mask.sum())
+    counts = {name: of_loss if name.startswith("loss/") else tokens for name in totals} | {"loss/total": 1.0}
+    return {name: (total, counts[name]) for name, total in totals.items()}
+
+
 def mean_of_tokens(mask: np.ndarray, limit: int) -> np.ndarray:
     """Weigh tokens so that each rollout counts by the mean over its tokens: 1 / length each.
 

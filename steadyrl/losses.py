@@ -224,7 +224,7 @@ def likelihood_loss(
 def policy_sums(
     xp: Array, policy: Array, clipped: Array, logprobs: Array, arrays: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Sum over the mask what every policy loss measures, by metric name.
+    """Sum what every policy loss measures, by metric name: the loss with its own weights, the rest over the mask.
 
     Args:
         xp: Array namespace.
@@ -235,7 +235,7 @@ def policy_sums(
     """
     mask = arrays["mask"]
     return {
-        "loss/policy": (policy * mask).sum(),
+        "loss/policy": (policy * arrays.get("weights", mask)).sum(),
         "clip_fraction": (clipped * mask).sum(),
         **kl_old_sums(xp, logprobs, arrays),
     }

@@ -2,7 +2,8 @@
 
 Units and estimators are in the names: ``kl_ref_k1`` is in nats per token, ``kl_ref_k1_seq`` in nats per sequence.
 No metric is called just ``kl``. Means are over completion tokens, or over scored rollouts if the name contains
-``_seq`` or starts with ``reward/``.
+``_seq`` or starts with ``reward/``. Only ``loss/`` follows the mean of the loss itself (GRPO's ``mean``), so that the
+parts, times their coefficients, add up to ``loss/total``. Clip fractions and KLs of an update are means over tokens.
 """
 
 from __future__ import annotations
@@ -170,10 +171,21 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("clip_fraction", "share", "", "Tokens whose policy ratio was clipped, mean over the step's updates."),
     Metric("clip_fraction_value", "share", "", "Tokens whose value change was clipped, mean over the step's updates."),
     Metric("loss/total", "", "", "The whole loss that is differentiated, mean over the step's updates."),
-    Metric("loss/policy", "", "", "The clipped policy loss, mean over the step's updates."),
-    Metric("loss/kl", "nats/token", "", "KL to the reference as it enters the loss, before its coefficient."),
+    Metric(
+        "loss/policy",
+        "",
+        "",
+        "The policy's part of loss/total, averaged as the loss is, over tokens or over rollouts; mean over the step's "
+        "updates.",
+    ),
+    Metric(
+        "loss/kl",
+        "nats/token",
+        "",
+        "KL to the reference as it enters the loss and averaged as the loss is, before its coefficient.",
+    ),
     Metric("loss/nll", "nats/token", "", "Negative log-likelihood of the imitated texts, weighted as in the loss."),
-    Metric("loss/value", "", "down", "The clipped value loss: half the squared error."),
+    Metric("loss/value", "", "down", "The clipped value loss, half the squared error, before value_coef."),
     Metric("value/mean", "reward", "", "Mean prediction of the value head before the update."),
     Metric(
         "value/explained_variance", "", "up", "1 - Var(return - value) / Var(return). Null if the returns do not vary."

@@ -14,7 +14,8 @@ from steadyrl.types import Array, Batch, Completion, Group, Message, Problem, Ro
 
 # (xp, new scores, the batch's arrays by name, ``batch.loss_count`` of the whole minibatch) -> (scalar loss, sums).
 # The names are those that ``batch.loss_arrays`` gives. The loss is already divided by the count, so that the
-# losses of micro-batches add up; the sums are over tokens and the driver divides them.
+# losses of micro-batches add up; the driver divides the sums. Those named loss/... are parts of the loss, summed with
+# its own weights (``batch.weights``, or the mask) and divided by its count; all others are over tokens.
 LossFn = Callable[[Any, TokenScores, Mapping[str, Array], float], tuple[Array, dict[str, Array]]]
 Numbers = Mapping[str, float]
 

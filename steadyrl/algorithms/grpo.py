@@ -140,6 +140,7 @@ def _loss(
     xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
 ) -> tuple[Array, dict[str, Array]]:
     mask = arrays["mask"]
+    weights = arrays.get("weights", mask)
     log_ratio = RATIOS[settings.ratio](xp, new.logprobs, arrays["old_logprobs"], mask)
     policy, clipped = SURROGATES[settings.surrogate](
         xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high
@@ -149,5 +150,5 @@ def _loss(
     if settings.kl_coef:
         penalty = KL_FORMS[settings.kl_form](xp, new.logprobs, arrays)
         per_token = per_token + settings.kl_coef * penalty
-        sums["loss/kl"] = (penalty * mask).sum()
-    return losses.reduce(xp, per_token, arrays.get("weights", mask), count), sums
+        sums["loss/kl"] = (penalty * weights).sum()
+    return losses.reduce(xp, per_token, weights, count), sums

@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from steadyrl.backends import tape
-from steadyrl.batch import loss_arrays, loss_count
+from steadyrl.batch import loss_arrays, loss_count, loss_stats
 from steadyrl.config import Config
 from steadyrl.errors import CheckpointError
 from steadyrl.protocols import Algorithm, LossFn
@@ -197,7 +197,6 @@ class ToyBackend:
         new_logprobs = tape.Tensor(_spread(logp[np.arange(len(chosen)), chosen], mask))
         new_entropy = tape.Tensor(_spread(entropy, mask))
         new_values = tape.Tensor(_spread(self.parameters["values"][previous], mask))
-        count = float(mask.sum())
         new = TokenScores(logprobs=new_logprobs, entropy=new_entropy, values=new_values)
         total, sums = loss(tape, new, loss_arrays(batch), loss_count(batch))
         total.backward()
@@ -212,8 +211,9 @@ class ToyBackend:
         gradients = {name: np.zeros_like(x) for name, x in self.parameters.items()}
         np.add.at(gradients["logits"], previous, by_choice)
         np.add.at(gradients["values"], previous, new_values.grad[mask])
-        totals = {name: (float(np.sum(x.data if isinstance(x, tape.Tensor) else x)), count) for name, x in sums.items()}
-        return gradients, totals | {"loss/total": (float(total.data), 1.0)}
+        measured = {"loss/total": total, **sums}
+        totals = {name: float(np.sum(x.data if isinstance(x, tape.Tensor) else x)) for name, x in measured.items()}
+        return gradients, loss_stats(batch, totals)
 
     def save(self, folder: Path) -> None:
         """See Backend."""

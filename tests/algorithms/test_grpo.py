@@ -229,3 +229,18 @@ def test_a_step_in_which_nothing_differs_goes_on(toy, tmp_path):
     session = toy("algorithm.name=grpo", "algorithm.args.groups=signal", "run.steps=2", reward="toy_rewards:nothing")
     assert train(session, run) == "finished"
     assert [record["groups/no_signal"] for record in run.metrics()] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("mean", ["token", "sequence", "constant"])
+def test_the_parts_of_the_loss_add_up_to_what_is_differentiated(toy, tmp_path, mean):
+    session = toy(
+        "algorithm.name=grpo", f"algorithm.args.mean={mean}", "algorithm.args.kl_coef=0.3",
+        "algorithm.args.length_limit=60", "sampling.max_new_tokens=60", "run.steps=2", "update.learning_rate=0.1",
+        "update.minibatches=2",
+    )  # fmt: skip
+    run = RunDir(tmp_path / mean)
+    train(session, run)
+    for row in run.metrics():
+        # Both sides are sums of the same float64 terms, at most 64 rollouts of 60 tokens.
+        assert row["loss/total"] == pytest.approx(row["loss/policy"] + 0.3 * row["loss/kl"], rel=1e-9, abs=1e-11)
+    assert row["loss/kl"] > 0

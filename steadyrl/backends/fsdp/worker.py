@@ -24,7 +24,7 @@ from steadyrl.backends.torch.masters import cosine_of, products_with_momentum
 from steadyrl.backends.torch.model import split_head
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.recheck import Measured, checked
-from steadyrl.batch import loss_count, take_rows
+from steadyrl.batch import loss_count, loss_stats, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import ModelError
 from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, LossFn, Stats
@@ -118,10 +118,7 @@ class Worker:
                 "many, or with backend.args.gradient_checkpointing=true"
             ) from error
         everyone = self._ranks.everywhere(own)
-        count = float(batch.completion_mask.sum())
-        stats = {
-            name: (sum(totals[name] for totals in everyone), 1.0 if name == "loss/total" else count) for name in own
-        }
+        stats = loss_stats(batch, {name: sum(totals[name] for totals in everyone) for name in own})
         norm = self._clip(max_grad_norm)
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             for group in self.whole.optimizer.param_groups:

@@ -26,7 +26,7 @@ from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks,
 from steadyrl.backends.mlx.network import Network, has_values, values
 from steadyrl.backends.mlx.sampler import sample
 from steadyrl.backends.stops import StopStrings
-from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
+from steadyrl.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.protocols import Algorithm, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
@@ -200,14 +200,13 @@ class MlxBackend:
         self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
     ) -> tuple[dict[str, mx.array], Stats]:
         """Return the gradient of each parameter, and what the loss measured."""
-        count = float(batch.completion_mask.sum())
         try:
             gradients, totals = self._fitting(
                 lambda size: self._accumulate(micro_batches(batch, size), batch, loss, sampling, needs)
             )
         finally:
             self._net.use(self._net.params)  # what was differentiated must not stay in the model
-        return gradients, {name: (found, 1.0 if name == "loss/total" else count) for name, found in totals.items()}
+        return gradients, loss_stats(batch, totals)
 
     def _accumulate(
         self, parts: list[np.ndarray], batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]

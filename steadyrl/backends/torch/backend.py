@@ -35,7 +35,7 @@ from steadyrl.backends.torch.recheck import Measured, Trust, checked
 from steadyrl.backends.torch.recording import able
 from steadyrl.backends.torch.reference import Reference
 from steadyrl.backends.torch.value_head import ValueHead
-from steadyrl.batch import loss_arrays, loss_count, micro_batches, take_rows
+from steadyrl.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
@@ -288,9 +288,8 @@ class TorchBackend:
 
     def _gradients_of(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Stats:
         """Leave the gradients of a batch in the masters, and return what the loss measured."""
-        count = float(batch.completion_mask.sum())
-        totals = self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, loss_count(batch)))
-        return {name: (total, 1.0 if name == "loss/total" else count) for name, total in totals.items()}
+        count = loss_count(batch)
+        return loss_stats(batch, self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, count)))
 
     def _accumulate(
         self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str], count: float
