@@ -57,7 +57,7 @@ def main() -> None:
         generated, updated = timed["generate"].take(), timed["step"].take() + ahead.take()
         if step < WARM_UP:
             continue
-        tokens = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
+        tokens = sum(rollout.length for group in groups for rollout in group.rollouts)
         parts = {"step": whole, "generate": generated, "score": whole - generated - updated, "update": updated}
         report(system, work, torch.get_num_threads(), tokens, parts)
 

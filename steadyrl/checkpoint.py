@@ -27,7 +27,7 @@ from steadyrl.types import Drawn
 
 _STATE = "state.json"
 _PART = ".part"
-_REQUIRED = ("step", "updates", "problems_drawn", "tokens", "algorithm")  # a resume without one of them would be wrong
+_REQUIRED = ("step", "updates", "problems_drawn", "algorithm")  # a resume without one of them would be wrong
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -133,7 +133,6 @@ class State:
         step: Steps that are finished.
         updates: Optimizer steps so far: the policy's version.
         problems_drawn: Problems drawn so far: the place in the order of problems.
-        tokens: Completion tokens sampled so far.
         algorithm: The algorithm's numbers.
         curriculum: What the curriculum remembers, see ``curriculum.Memory.plain``.
         autopilot: What the autopilot has set and remembers.
@@ -146,7 +145,6 @@ class State:
     step: int = 0
     updates: int = 0
     problems_drawn: int = 0
-    tokens: int = 0
     algorithm: dict[str, float] = field(default_factory=dict)
     curriculum: Annotated[dict[str, Any], AfterValidator(checked)] = field(default_factory=dict)
     autopilot: PilotState = field(default_factory=PilotState)
@@ -162,6 +160,12 @@ class State:
 def _form() -> TypeAdapter[State]:
     """Return what reads a state; pydantic takes longer to make it than to read hundreds of states with it."""
     return TypeAdapter(State)
+
+
+def _state_of(text: str) -> State:
+    if '"tokens"' in text:  # earlier versions stored a count of tokens, which nothing needs
+        text = json.dumps({name: value for name, value in json.loads(text).items() if name != "tokens"})
+    return _form().validate_json(text)
 
 
 def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
@@ -271,7 +275,7 @@ def read_state(run: RunDir, step: int) -> State:
     folder = run.checkpoint_folder(step)
     try:
         text = (folder / _STATE).read_text(encoding="utf-8")
-        state = _form().validate_json(text)
+        state = _state_of(text)
         missing = [name for name in _REQUIRED if name not in json.loads(text)]
     except ValidationError as error:
         problems = error.errors()
@@ -284,7 +288,7 @@ def read_state(run: RunDir, step: int) -> State:
             ) from error
         place = ".".join(str(part) for part in problems[0]["loc"])
         raise _damaged(run, step, f"{place}: {problems[0]['msg']}" if place else problems[0]["msg"]) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(run, step, str(error)) from error
     if missing:
         raise _damaged(run, step, f"it lacks {', '.join(missing)}")
@@ -300,7 +304,7 @@ def _superfluous(run: RunDir, keep: int) -> list[int]:
     for step in steps[-keep:]:
         try:
             text = (run.checkpoint_folder(step) / _STATE).read_text(encoding="utf-8")
-            best = _form().validate_json(text).best
+            best = _state_of(text).best
         except (FileNotFoundError, ValueError):  # it is damaged: nothing can go on from it, and a resume says so
             continue
         stay |= {best.step} if best else set()

@@ -12,10 +12,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from steadyrl.errors import ConfigError
 from steadyrl.types import Batch, Group
 
 
@@ -224,7 +225,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "The autopilot's numbers: scale and rate_multiplier are factors of the learning rate, narrowing is one of the "
         "band of kl_step_k3, agreement the mean grad_cosine that lowers it; held is 1 while the rate may not rise.",
     ),
-    Metric("completion/length", "tokens", "", "Mean length of a completion, the end token included."),
+    Metric(
+        "completion/length",
+        "tokens",
+        "",
+        "Mean length of a completion, the end token included; of several turns, the tokens of the policy.",
+    ),
     Metric("completion/truncated", "share", "down", "Completions that ended because they reached the token limit."),
     Metric("completion/empty", "share", "down", "Completions without any visible text."),
     Metric(
@@ -234,10 +240,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "Word 3-grams that already occurred in the same completion, mean over completions.",
     ),
     Metric("observation/cut", "share", "", "Observations that were shortened to rollout.observation_tokens."),
-    Metric("tokens/sampled", "tokens", "", "Number of completion tokens sampled in the step."),
-    Metric(
-        "tokens/per_second", "tokens/s", "up", "Completion tokens of the step, divided by the time of the whole step."
-    ),
+    Metric("tokens/sampled", "tokens", "", "Tokens that the policy wrote in the step, without an environment's."),
+    Metric("tokens/per_second", "tokens/s", "up", "tokens/sampled, divided by the time of the whole step."),
     Metric("time/rollout", "s", "down", "Time to sample the completions."),
     Metric("time/reward", "s", "down", "Time to compute the rewards."),
     Metric("time/score", "s", "down", "Time to compute log-probs, values and reference before the update."),
@@ -277,26 +281,55 @@ def describe(name: str) -> Metric | None:
     return exact.get(name) or exact.get(f"{name.partition('/')[0]}/*")
 
 
-def summarise(groups: Sequence[Group], batch: Batch, updates: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the metrics of a step.
+class StepMetrics:
+    """The metrics of a step, filled stage by stage; each name belongs to the stage that sets it first."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._stages: dict[str, str] = {}
+
+    def add(self, stage: str, values: Mapping[str, Any]) -> None:
+        """Add what a stage measured.
+
+        Args:
+            stage: What measured it, in words that a user knows.
+            values: By name.
+
+        Raises:
+            ConfigError: Another stage has set one of the names, so that one of the two numbers would be lost.
+        """
+        for name in values:
+            if name in self._stages:
+                raise ConfigError(
+                    f"the metric '{name}' is measured by {self._stages[name]} and again by {stage}; rename what your "
+                    "own algorithm, reward, curriculum or backend returns under that name"
+                )
+            self._stages[name] = stage
+        self.values.update(values)
+
+
+def summarise(groups: Sequence[Group], batch: Batch, fresh: bool) -> dict[str, float | None]:
+    """Return the metrics of a step's rollouts.
 
     Args:
         groups: All rollouts of the step, including the unscored ones.
         batch: The batch that trained, with ``old`` scores, advantages and returns.
-        updates: Means over the step's updates (losses, gradient norm, ...).
+        fresh: Whether the policy before the step drew the rollouts.
     """
     measured = batch_metrics(batch)
-    if len(batch.lengths) < sum(rollout.reward is not None for group in groups for rollout in group.rollouts):
-        # Rollouts selected by reward are a biased sample: their mean -log p does not estimate the entropy.
+    scored = sum(rollout.reward is not None for group in groups for rollout in group.rollouts)
+    if not fresh or len(batch.lengths) < scored:
+        # Rollouts of an older policy, or selected by reward, are a biased sample: their mean -log p does not estimate
+        # the entropy.
         measured.pop("entropy_sampled", None)
-    return {**reward_metrics(groups), **difficulty(groups), **measured, **updates}
+    return {**reward_metrics(groups), **difficulty(groups), **measured}
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     """Return reward/* and completion/* and groups/*."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = np.array([r.reward for r in rollouts if r.reward is not None])
-    lengths = [int(r.completion_mask.sum()) for r in rollouts]
+    lengths = [r.length for r in rollouts]
     found: dict[str, float | None] = {
         "reward/mean": float(rewards.mean()) if rewards.size else None,
         "reward/std": float(rewards.std()) if rewards.size else None,

@@ -172,9 +172,12 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
         except DivergedError as error:
             state = pilot.recover(state, error)
             continue
-        record: dict[str, Any] = {"step": state.step - 1, "attempt": attempt, "time": time.time(), **found}
+        line = metrics.StepMetrics()
+        line.add("the run", {"step": state.step - 1, "attempt": attempt, "time": time.time()})
+        line.add("the step", found)
+        record = line.values
         with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints, record):
-            record |= _evaluate_now(session, run, state, watch)
+            line.add("the evaluation", _evaluate_now(session, run, state, watch))
         if look or record["step"] % config.run.rollouts_every == 0:
             write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
         if look:
@@ -221,7 +224,8 @@ def one_step(
             raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
         require_tokens(training, session.environment)
         batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
-        needs = algorithm.needs_for(config.update.epochs * config.update.minibatches, drawn.version == state.updates)
+        fresh = drawn.version == state.updates
+        needs = algorithm.needs_for(config.update.epochs * config.update.minibatches, fresh)
         batch = replace(batch, old=backend.score(batch, session.sampling, needs))
         batch = algorithm.prepare(batch, state.algorithm)
         clock.lap("score")
@@ -235,17 +239,22 @@ def one_step(
         clock.lap("update")
         if look:
             look.after(training, groups)
-    found = {**metrics.summarise(groups, batch, updates), **importance_metrics(batch), "learning_rate": rate}
-    found |= {f"algorithm/{name}": value for name, value in state.algorithm.items()} | clock.times()
-    found |= {**moved, **drawn.numbers, **term_metrics(session.terms), **reward_shares(groups, session.terms)}
-    sampled = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
-    found["tokens/per_second"] = sampled / clock.total() if clock.total() else None  # a clock may stand still
+    found, seconds = metrics.StepMetrics(), clock.total()
+    found.add("the rollouts", metrics.summarise(groups, batch, fresh))
+    found.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
+    found.add("the choice of problems", drawn.numbers)
+    found.add("the correction", importance_metrics(batch))
+    found.add("the updates", updates)
+    found.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
+    found.add("the autopilot", moved)
+    found.add("the clock", clock.times())
+    speed = found.values["tokens/sampled"] / seconds if seconds else None  # a clock may stand still
+    seen = state.problems_drawn / len(session.problems)
+    found.add("the loop", {"learning_rate": rate, "data_epoch": seen, "tokens/per_second": speed})
     state.step += 1
     state.updates += int(updates["updates"])
-    found["data_epoch"] = state.problems_drawn / len(session.problems)
-    state.tokens += sampled
-    state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.items() if v is not None})
-    return groups, found
+    state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.values.items() if v is not None})
+    return groups, found.values
 
 
 def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[Group], Memory, dict[str, float]]:

@@ -160,6 +160,11 @@ class Rollout:
     observations_cut: int = 0
     trains: bool = True
 
+    @property
+    def length(self) -> int:
+        """Return how many tokens the policy wrote; what an environment answered does not count."""
+        return int(self.completion_mask.sum())
+
 
 @dataclass(frozen=True)
 class Group:
@@ -188,7 +193,7 @@ class Drawn:
 
     version: int
     groups: tuple[Group, ...]
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

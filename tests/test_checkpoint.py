@@ -90,7 +90,7 @@ def test_an_empty_state_is_refused_and_the_checkpoint_before_it_named(toy, tmp_p
     (run.checkpoint_folder(4) / "state.json").write_text("{}")
     message = refusal(run, session)
     assert str(run.checkpoint_folder(4)) in message
-    assert "it lacks step, updates, problems_drawn, tokens, algorithm" in message
+    assert "it lacks step, updates, problems_drawn, algorithm" in message
     assert "delete that folder, and a resume begins at the earlier checkpoint of step 2" in message
     shutil.rmtree(run.checkpoint_folder(4))
     assert checkpoint.load(run, session.backend).step == 2
@@ -158,6 +158,14 @@ def test_an_earlier_checkpoint_of_a_run_without_the_autopilot_is_read(toy, tmp_p
     assert checkpoint.load(run, session.backend).autopilot == PilotState()
 
 
+def test_a_checkpoint_of_a_version_that_counted_tokens_is_read(toy, tmp_path):
+    run, session = run_with_states(toy, tmp_path)
+    edit(run, 4, lambda data: data.update(tokens=96))
+    assert checkpoint.load(run, session.backend).step == 4
+    checkpoint.save(run, session.backend, State(step=6), 1)
+    assert run.checkpoints() == [6]
+
+
 @pytest.fixture
 def written_again(toy, tmp_path):
     """Return a function that makes a run with one checkpoint and an act that writes its step again, with other weights.
@@ -170,17 +178,17 @@ def written_again(toy, tmp_path):
     def make():
         run = RunDir(tmp_path / f"run{next(numbers)}")
         session.backend.parameters["logits"][:] = 1.0
-        checkpoint.save(run, session.backend, State(step=3, tokens=1), 1)
+        checkpoint.save(run, session.backend, State(step=3, updates=1), 1)
         session.backend.parameters["logits"][:] = 2.0
 
         def check():
             state = checkpoint.load(run, session.backend)
             assert state is not None, f"no checkpoint is left in {run.path}"
             assert state.step == 3
-            np.testing.assert_array_equal(session.backend.parameters["logits"], float(state.tokens))
-            return state.tokens
+            np.testing.assert_array_equal(session.backend.parameters["logits"], float(state.updates))
+            return state.updates
 
-        return run, lambda: checkpoint.save(run, session.backend, State(step=3, tokens=2), 1), check
+        return run, lambda: checkpoint.save(run, session.backend, State(step=3, updates=2), 1), check
 
     return make
 

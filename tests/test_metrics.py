@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 from steadyrl.batch import make_batch
+from steadyrl.checkpoint import State
+from steadyrl.errors import ConfigError
 from steadyrl.metrics import (
     CATALOGUE,
+    StepMetrics,
     batch_metrics,
     describe,
     explained_variance,
@@ -15,7 +18,7 @@ from steadyrl.metrics import (
     summarise,
 )
 from steadyrl.rundir import RunDir
-from steadyrl.train import train
+from steadyrl.train import one_step, train
 from steadyrl.types import Group, Problem, Rollout, TokenScores
 
 
@@ -178,19 +181,48 @@ def test_explained_variance_of_equal_returns_is_unknown():
     assert explained_variance(np.array([1.0, 2.0]), np.array([3.0, 3.0])) is None
 
 
-def test_a_summary_holds_rewards_of_all_rollouts_and_the_updates():
-    found = summarise(GROUPS, measured_batch(), {"grad_norm": 2.5})
+def test_a_summary_holds_rewards_of_all_rollouts_and_what_the_batch_measured():
+    found = summarise(GROUPS, measured_batch(), fresh=True)
     assert found["reward/unscored"] == pytest.approx(1 / 6)
     assert found["entropy"] == pytest.approx(1.0)
-    assert found["grad_norm"] == 2.5
 
 
 def test_the_surprise_of_rows_that_rewards_chose_is_not_logged():
     """Such rows are no fair sample of the policy, so that the gap to its entropy says nothing of the sampler."""
     rollouts = [rollout for group in GROUPS for rollout in group.rollouts if rollout.reward is not None]
     both = [replace(GROUPS[0], rollouts=tuple(rollouts[:2]))]
-    assert "entropy_sampled" in summarise(both, measured_batch(), {})
-    assert "entropy_sampled" not in summarise(GROUPS, measured_batch(), {})
+    assert "entropy_sampled" in summarise(both, measured_batch(), fresh=True)
+    assert "entropy_sampled" not in summarise(GROUPS, measured_batch(), fresh=True)
+    assert "entropy_sampled" not in summarise(both, measured_batch(), fresh=False)
+
+
+def test_a_metric_that_two_stages_set_is_refused_with_the_names_of_both():
+    found = StepMetrics()
+    found.add("the rollouts", {"entropy": 1.0, "kl_ref_k1": None})
+    with pytest.raises(ConfigError, match=r"'kl_ref_k1' is measured by the rollouts and again by the updates; rename"):
+        found.add("the updates", {"grad_norm": 2.0, "kl_ref_k1": 0.5})
+    assert found.values == {"entropy": 1.0, "kl_ref_k1": None}
+
+
+def test_a_run_refuses_a_loss_that_takes_the_name_of_another_metric(toy):
+    session = toy()
+
+    def loss(*arguments):
+        total, sums = session.algorithm.loss(*arguments)
+        return total, {**sums, "entropy": 0.0 * total}
+
+    own = replace(session, algorithm=replace(session.algorithm, loss=loss))
+    with pytest.raises(ConfigError, match="'entropy' is measured by the rollouts and again by the updates"):
+        one_step(own, State(algorithm=dict(session.algorithm.state)))
+
+
+def test_the_speed_counts_what_the_policy_wrote_and_not_what_the_environment_answered(toy):
+    session = toy("task.name=talk_task:TalkTask", "task.args={}", "rewards={said_a=1.0}", "sampling.max_new_tokens=3")
+    groups, found = one_step(session, State(algorithm=dict(session.algorithm.state)))
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    written = sum(len(rollout.completion_ids[rollout.sampling_logprobs < 0]) for rollout in rollouts)
+    assert found["tokens/sampled"] == written < sum(len(rollout.completion_ids) for rollout in rollouts)
+    assert found["tokens/per_second"] == pytest.approx(written / found["time/step"])
 
 
 def test_names_of_the_catalogue_are_unique():

@@ -82,10 +82,10 @@ def completions(trial: Trial) -> Finding:
     ends = {id(r): _ends(r, ends_with) for r in rollouts}
     # An episode that ran out of turns has stop_reason "length", though each of its turns may have ended as it should.
     truncated = _share(r.stop_reason == "length" and not ends[id(r)] for r in rollouts)
-    empty = _share(not r.text for r in rollouts)
+    empty = _share(not r.text.strip() for r in rollouts)
     ended = _share(ends.values())
     beyond = _share(_goes_on(r, ends_with) for r in rollouts)
-    tokens = float(np.mean([len(r.completion_ids) for r in rollouts]))
+    tokens = float(np.mean([r.length for r in rollouts]))
     message = (
         f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by an "
         f"end token, {empty:.0%} empty"

@@ -95,9 +95,6 @@ def _take_in(state: State, place: State, found: tuple[list[Group], Memory, dict[
 def _due(state: State, ahead: int) -> Drawn:
     """Return the rollouts of this step, with how stale they are."""
     drawn = state.in_flight[0]
-    numbers: dict[str, float | None] = {**drawn.numbers}
-    if ahead:
-        numbers["staleness"] = float(state.updates - drawn.version)
-    if drawn.version != state.updates:  # the mean -log p of an older policy's tokens does not estimate the entropy
-        numbers["entropy_sampled"] = None
-    return replace(drawn, numbers=numbers)
+    if not ahead:
+        return drawn
+    return replace(drawn, numbers={**drawn.numbers, "staleness": float(state.updates - drawn.version)})

@@ -23,7 +23,7 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "note": rollout.note,
             "stop_reason": rollout.stop_reason,
             "policy_version": rollout.policy_version,
-            "tokens": int(rollout.completion_mask.sum()),
+            "tokens": rollout.length,
             **({"messages": list(group.problem.messages)} if group.problem.messages else {}),
             **(_episode(rollout) if rollout.turns else {}),
         }

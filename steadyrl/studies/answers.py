@@ -115,4 +115,4 @@ def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start
 def _record(rollout: Rollout) -> dict[str, Any]:
     record = answer_record(rollout, "")
     del record["metric"]  # which one is asked for may change; the parts are all here
-    return {**record, "tokens": int(rollout.completion_mask.sum())}
+    return {**record, "tokens": rollout.length}

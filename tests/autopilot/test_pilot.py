@@ -201,7 +201,7 @@ def test_a_rollback_restores_weights_optimizer_and_state_and_skips_the_problems_
         arrays = {name: saved[name] for name in saved}
     drawn = state.problems_drawn
     earlier = pilot.steer(state, {"step": 11}, [SICK])
-    assert (earlier.step, earlier.updates, earlier.tokens) == (4, expected["updates"], expected["tokens"])
+    assert (earlier.step, earlier.updates) == (4, expected["updates"])
     assert (earlier.algorithm, earlier.problems_drawn) == (expected["algorithm"], drawn)
     assert earlier.autopilot.rate_multiplier == 0.5 and earlier.autopilot.rollbacks == 1
     backend = pilot.backend

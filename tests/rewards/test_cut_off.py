@@ -58,7 +58,9 @@ def test_the_penalty_of_long_answers_counts_the_tokens_of_those_that_do_not_trai
 
 
 def test_the_baseline_of_rloo_holds_the_reward_of_an_answer_that_does_not_train():
-    rows = tuple(replace(r, reward=float(len(r.text)), trains=len(r.text) < 4) for r in group("aaaa", "aa", "a").rollouts)
+    rows = tuple(
+        replace(r, reward=float(len(r.text)), trains=len(r.text) < 4) for r in group("aaaa", "aa", "a").rollouts
+    )
     batch = make_batch([Group(Problem("p", ""), rows)], pad_id=0)
     batch = replace(batch, old=TokenScores(logprobs=batch.sampling_logprobs))
     advantages = rloo.build(rloo.Settings(kl_coef=0.0)).prepare(batch, {}).advantages

@@ -69,7 +69,7 @@ def test_stale_rollouts_are_corrected_from_the_step_on_that_measures_them(toy, t
     assert all(line["sampler_gap"] > 1e-3 and "correction/weight" in line for line in lines[1:])
     assert all(0 < line["importance/ess_seq"] < 1 for line in lines[1:])
     # The mean -log p of tokens that another policy drew does not estimate the entropy.
-    assert [line["entropy_sampled"] is None for line in lines] == [False] + [True] * 5
+    assert ["entropy_sampled" in line for line in lines] == [True] + [False] * 5
 
 
 def test_a_stopped_and_resumed_run_equals_an_unbroken_one(toy, whole_and_broken):

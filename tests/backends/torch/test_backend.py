@@ -418,13 +418,13 @@ def check_continuation(folder, tmp_path, *overrides):
 
 def test_a_full_disk_is_one_clear_line_and_leaves_the_checkpoint_before(tiny_models, tmp_path):
     backend, run = opened(tiny_models["llama"]), RunDir(tmp_path)
-    checkpoint.save(run, backend, State(step=2, tokens=1), 1)
+    checkpoint.save(run, backend, State(step=2, updates=1), 1)
     with (
         files_end_after(1000),
         pytest.raises(AccessError, match=r"cannot write the checkpoint .*; free some space"),
     ):
-        checkpoint.save(run, backend, State(step=2, tokens=2), 1)
-    assert checkpoint.load(run, backend).tokens == 1
+        checkpoint.save(run, backend, State(step=2, updates=2), 1)
+    assert checkpoint.load(run, backend).updates == 1
 
 
 def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_system(tiny_models, tmp_path):
