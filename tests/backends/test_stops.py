@@ -10,6 +10,7 @@ from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import text_of
 from steadyrl.types import Problem, Sampling
 from tests import needs
+from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -43,7 +44,7 @@ def test_a_completion_is_the_unstopped_one_up_to_the_token_that_completes_the_st
     assert 0 < sum(stop in text for text in texts) < 16
     for before, after, text in zip(free, stopped, texts, strict=True):
         np.testing.assert_array_equal(after.ids, before.ids[: len(after.ids)])
-        np.testing.assert_allclose(after.logprobs, before.logprobs[: len(after.ids)], atol=1e-5)
+        np.testing.assert_allclose(after.logprobs, before.logprobs[: len(after.ids)], atol=NATS)
         if stop not in text:
             assert len(after.ids) == len(before.ids) and after.stop_reason == before.stop_reason
             continue

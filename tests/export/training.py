@@ -6,6 +6,7 @@ from steadyrl import checkpoint, config
 from steadyrl.train import open_session
 from steadyrl.types import Sampling
 from tests import needs
+from tests.rounding import NATS
 
 BASE = {
     "run": {"steps": 3, "checkpoint_every": 1, "keep_checkpoints": 3, "preflight": "off"},
@@ -29,7 +30,7 @@ def answers(run, step):
     return prompts, session.backend.generate(prompts, Sampling(max_new_tokens=6), [1, 2, 3])
 
 
-def assert_equal_logprobs(model, run, step, atol=2e-5):
+def assert_equal_logprobs(model, run, step, atol=NATS):
     """The log-probs that steadyrl sampled with are those of the loaded model."""
     torch = needs.package("torch")
     for prompt, drawn in zip(*answers(run, step), strict=True):

@@ -7,6 +7,7 @@ from steadyrl import config, plugins
 from steadyrl.algorithms import grpo
 from steadyrl.errors import CheckpointError, ModelError
 from tests import needs
+from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -47,7 +48,7 @@ def test_an_export_loads_in_transformers_with_equal_logprobs(tiny_models, tmp_pa
     folder.mkdir()
     record = plugins.load("exporter", "mlx")(settings, tmp_path / "saved", folder, merge)
     reader = peft.AutoPeftModelForCausalLM if rank and not merge else transformers.AutoModelForCausalLM
-    np.testing.assert_allclose(logprobs(reader.from_pretrained(folder).eval()), expected, atol=5e-5)
+    np.testing.assert_allclose(logprobs(reader.from_pretrained(folder).eval()), expected, atol=NATS)
     assert record["kind"] == ("adapter" if rank and not merge else "weights")
     assert transformers.GenerationConfig.from_pretrained(folder).eos_token_id == [1]
     untrained = transformers.AutoModelForCausalLM.from_pretrained(tiny_models["llama"]).eval()
@@ -64,7 +65,7 @@ def test_an_adapter_that_peft_wrote_is_read(tiny_models, tmp_path):
     model.save_pretrained(tmp_path / "saved" / "policy")
     (tmp_path / "saved" / "policy" / "probe.json").unlink()
     backend.load(tmp_path / "saved")
-    np.testing.assert_allclose(backend._net.measure(TOKENS), logprobs(model), atol=5e-5)
+    np.testing.assert_allclose(backend._net.measure(TOKENS), logprobs(model), atol=NATS)
 
 
 def test_a_damaged_checkpoint_is_not_exported(tiny_models, tmp_path):

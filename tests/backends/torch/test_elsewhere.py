@@ -18,6 +18,7 @@ from steadyrl.backends.torch import sampler  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.torch.graph import StepState  # noqa: E402
 from tests.backends.torch.elsewhere import Elsewhere, MixedDevicesError, move, pretended  # noqa: E402
+from tests.rounding import NATS  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -80,7 +81,7 @@ def test_sampling_scoring_and_updates_stay_on_the_device(pair, overrides):
         assert all(isinstance(p, Elsewhere) for p in there.trainable().values())
         assert all(isinstance(x, Elsewhere) for s in there.optimizer.state.values() for x in s.values())
     np.testing.assert_array_equal(batches[1].tokens, batches[0].tokens)
-    np.testing.assert_allclose(batches[1].old.logprobs, batches[0].old.logprobs, atol=5e-5)
+    np.testing.assert_allclose(batches[1].old.logprobs, batches[0].old.logprobs, atol=NATS)
     np.testing.assert_array_equal(batches[1].kept.ids, batches[0].kept.ids)
     assert stats[1]["grad_norm"] == pytest.approx(stats[0]["grad_norm"], rel=1e-4)
     for one, other in zip(here.trainable().values(), there.trainable().values(), strict=True):
@@ -98,7 +99,7 @@ def test_a_reference_that_is_kept_on_the_cpu_is_on_the_device_while_it_scores_on
         move(there)
         assert "reference" not in there.describe()["memory"]
         batch = scored_batch(there, NARROW)
-    np.testing.assert_allclose(batch.old.ref_logprobs, expected, atol=5e-5)
+    np.testing.assert_allclose(batch.old.ref_logprobs, expected, atol=NATS)
     assert len(seen) == 1
     assert all(isinstance(p, Elsewhere) for p in seen[0].values())
     assert not any(isinstance(p, Elsewhere) for p in model.parameters())
@@ -123,7 +124,7 @@ def test_the_host_waits_for_the_device_every_few_tokens_only(pair, sampling, sto
     assert [c.ids.tolist() for c in found] == [c.ids.tolist() for c in expected]
     assert [c.stop_reason for c in found] == [c.stop_reason for c in expected]
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=5e-5)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
         assert len(one.kept_ids or ()) == len(other.kept_ids or ())
         for ids, same in zip(one.kept_ids or (), other.kept_ids or (), strict=True):
             np.testing.assert_array_equal(ids, same)

@@ -10,6 +10,7 @@ import pytest
 from steadyrl import config
 from steadyrl.errors import ConfigError, ModelError
 from tests import needs
+from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -98,7 +99,7 @@ def test_what_others_prepare_images_by_goes_with_the_policy(families, written, t
     batch = families.batch_of(backend)
     row, mask = 1, batch.completion_mask
     found = families.plain_logprobs(tmp_path / "exported", batch, row)
-    np.testing.assert_allclose(batch.old.logprobs[row][mask[row]], found, atol=5e-5)
+    np.testing.assert_allclose(batch.old.logprobs[row][mask[row]], found, atol=NATS)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -115,7 +116,7 @@ def test_an_adapter_of_another_family_goes_on_as_if_it_had_not_stopped(families,
     folder, adapter = written(name), "model.lora_rank=2"
     unbroken = families.open_model(folder, adapter)
     batch = families.batch_of(unbroken)
-    np.testing.assert_allclose(batch.old.logprobs, batch.sampling_logprobs, atol=1e-4)
+    np.testing.assert_allclose(batch.old.logprobs, batch.sampling_logprobs, atol=NATS)
     families.step(unbroken, batch)
     unbroken.save(tmp_path)
     resumed = families.open_model(folder, adapter, "run.seed=1")

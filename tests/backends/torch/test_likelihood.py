@@ -1,6 +1,7 @@
 import pytest
 
 from tests import needs
+from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -37,14 +38,14 @@ def test_the_ratio_is_that_of_the_text_with_and_without_its_request(tiny_models,
         mean_logprob(tiny_models[name], request, text) - mean_logprob(tiny_models[name], "", text)
         for request, text in PAIRS
     ]
-    assert found == pytest.approx(expected, abs=1e-4)
+    assert found == pytest.approx(expected, abs=2 * NATS)
 
 
 def test_with_a_second_model_the_ratio_is_between_the_two(tiny_models):
     first, second = tiny_models["llama"], tiny_models["qwen3"]
     found = LikelihoodRatio(str(first), str(second))(PAIRS)
     expected = [mean_logprob(first, *pair) - mean_logprob(second, *pair) for pair in PAIRS]
-    assert found == pytest.approx(expected, abs=1e-4)
+    assert found == pytest.approx(expected, abs=2 * NATS)
 
 
 def test_a_model_compared_with_itself_is_indifferent(tiny_models):

@@ -23,6 +23,7 @@ from steadyrl.backends.torch.graph import StepState  # noqa: E402
 from steadyrl.backends.torch.prefixes import Prefixes  # noqa: E402
 from tests.backends.torch.test_backend import Answering, opened  # noqa: E402
 from tests.backends.torch.test_decoder import MODELS, VOCABULARY, alone, padded, random_model  # noqa: E402
+from tests.rounding import NATS  # noqa: E402
 
 WINDOWLESS = [name for name in MODELS if plan_of(random_model(name)).windowless]
 
@@ -54,7 +55,7 @@ def test_a_row_that_goes_on_from_what_was_read_equals_a_plain_forward_of_the_who
     state = StepState(cache, 40) if captured else None
     for t in range(5):
         for i, text in enumerate(texts):
-            assert (logits[i].log_softmax(-1) - alone(model, text)[-1]).abs().max().item() <= 5e-5, f"row {i}, {t}"
+            assert (logits[i].log_softmax(-1) - alone(model, text)[-1]).abs().max().item() <= NATS, f"row {i}, {t}"
         tokens = (torch.arange(4) * 7 + t) % VOCABULARY
         texts = [[*text, int(token)] for text, token in zip(texts, tokens, strict=True)]
         logits = state.step(decoder, tokens, cache) if captured else decoder.step(tokens, cache)
@@ -75,7 +76,7 @@ def test_a_row_of_a_prompt_that_others_continue_too_is_the_prompt_and_its_own_to
         found = cache.row(row, len(text))
         assert len(found) == len(text) and found.keys.shape[2] == len(text)
         logits, _ = decoder.prefill(torch.tensor([[40]]), torch.tensor([[True]]), [found])
-        assert (logits[0].log_softmax(-1) - alone(model, [*text, 40])[-1]).abs().max().item() <= 5e-5
+        assert (logits[0].log_softmax(-1) - alone(model, [*text, 40])[-1]).abs().max().item() <= NATS
 
 
 def cache_of(*lengths):
@@ -159,7 +160,7 @@ def test_turns_are_what_they_would_be_if_all_was_read_again(
         assert any(len({len(c.ids) for c in turn}) > 1 for turn in found), "some rows leave before others"
         for one, other in zip(chain(*expected), chain(*found), strict=True):
             assert one.ids.tolist() == other.ids.tolist() and one.stop_reason == other.stop_reason
-            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=5e-5)
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
         read.clear()
         backend.generate([np.frombuffer(ids, np.int32) for ids in before[-1]], sampling, range(12))
         assert sum(read) == sum(before[-1].values()), "outside nothing is known"

@@ -8,6 +8,7 @@ import pytest
 
 from steadyrl.types import Batch, Sampling
 from tests import needs
+from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -85,7 +86,7 @@ def test_rows_within_its_reach_go_by_the_plan_and_others_by_transformers(model, 
 
     for one, other in zip(drawn, sampler.sample(parts, None, [prompt] * 2, sampling, range(2), (), 0), strict=True):
         np.testing.assert_array_equal(one.ids, other.ids)
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
     hidden = parts.body(torch.from_numpy(batch.tokens[:, :-1].astype(np.int64))).last_hidden_state
     mask = torch.from_numpy(batch.completion_mask[:, 1:])
     torch.testing.assert_close(found, hidden[mask], atol=1e-4, rtol=1e-4)

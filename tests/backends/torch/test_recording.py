@@ -22,6 +22,7 @@ from steadyrl.backends.torch.sampler import sample  # noqa: E402
 from steadyrl.backends.torch.trunk import hidden_states  # noqa: E402
 from tests.backends.torch.test_decoder import MODELS, batch_of, random_model  # noqa: E402
 from tests.backends.torch.test_single_update import GRPO, ONE, SAMPLING, SEVERAL, drawn, opened, trained  # noqa: E402
+from tests.rounding import NATS  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 CPU = torch.device("cpu")
@@ -81,7 +82,7 @@ def test_log_probs_entropies_and_gradients_of_a_recording_are_those_of_a_pass(na
     logits = known.logits(plan.head, hidden.detach())
     assert 0 < known.gap < GAP / 10
     found, wanted = measured(hidden, logits), measured(hidden_states(plan, packed), None)
-    torch.testing.assert_close(found[:2], wanted[:2], atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(found[:2], wanted[:2], atol=NATS, rtol=0)
     for one, other in zip(found[2], wanted[2], strict=True):
         assert (one is None) == (other is None)
         if one is not None:
@@ -157,8 +158,8 @@ def test_the_only_update_of_a_step_is_the_same_with_a_recording(tiny_models, nam
     of_reference = len(multiplied)
     wanted = trained(without, batch, ONE)
     assert len(multiplied) == 2 * of_reference + 1  # the policy's logits of rechecked rows are known
-    np.testing.assert_allclose(found[0].old.logprobs, wanted[0].old.logprobs, atol=1e-5)
-    np.testing.assert_allclose(found[0].old.entropy, wanted[0].old.entropy, atol=1e-4)
+    np.testing.assert_allclose(found[0].old.logprobs, wanted[0].old.logprobs, atol=NATS)
+    np.testing.assert_allclose(found[0].old.entropy, wanted[0].old.entropy, atol=NATS)
     assert found[1]["grad_norm"][0] == pytest.approx(wanted[1]["grad_norm"][0], rel=1e-4)
     assert with_it._generation.recording is None and not seen
 
@@ -216,4 +217,4 @@ def test_rows_are_read_again_where_memory_ran_out_in_a_recording(tiny_models, mo
     monkeypatch.setattr(Recorded, "multiply", failing)
     scores = backend.score(batch, SAMPLING, ONE)
     assert failed
-    np.testing.assert_allclose(scores.logprobs, plain.score(batch, SAMPLING, SEVERAL).logprobs, atol=1e-5)
+    np.testing.assert_allclose(scores.logprobs, plain.score(batch, SAMPLING, SEVERAL).logprobs, atol=NATS)

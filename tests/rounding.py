@@ -1,0 +1,26 @@
+"""How far two float32 computations of one number may lie apart, from the arithmetic and not from a machine.
+
+Processors sum in different orders, so equal computations differ by rounding. The errors of single operations are nearly
+independent; the error of a result therefore grows with the root of the number of operations that lead to it.
+"""
+
+import math
+
+UNIT = 2.0**-24  # the largest relative error of one float32 operation
+# A token of a tiny model passes two layers and a head: in each some ten sums of 20 to 50 terms, and one of 300.
+OPERATIONS = 1024
+DEVIATIONS = 4.0  # a test compares thousands of numbers; the largest error of so many is that far out
+
+
+def rounding(size, operations=OPERATIONS):
+    """Return the largest difference to expect between two computations.
+
+    Args:
+        size: The largest absolute value that is summed.
+        operations: How many operations follow one another on the way to a result.
+    """
+    return DEVIATIONS * UNIT * size * math.sqrt(2 * operations)
+
+
+# Of log-probs and entropies of tiny models, whose logits reach 16: 1.7e-4. A wrong position changes 0.01 or more.
+NATS = rounding(16.0)
