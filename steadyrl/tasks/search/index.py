@@ -134,8 +134,8 @@ class SearchIndex:
 
         Args:
             node: The query.
-            time_limit_s: The engine is stopped after about this many seconds. The clock is checked between rows and
-                pages of the index.
+            time_limit_s: The engine is stopped after about this many seconds of processor time, so that a busy machine
+                changes no result. The clock is checked between rows and pages of the index.
 
         Returns:
             [matches] int32, ascending, read-only: equal queries share one array.
@@ -262,9 +262,9 @@ def _matches(connection: sqlite3.Connection, expression: str, time_limit_s: floa
 
 
 def _rows(connection: sqlite3.Connection, query: str, values: tuple[Any, ...], time_limit_s: float) -> list[Any]:
-    deadline = time.monotonic() + time_limit_s
+    deadline = time.thread_time() + time_limit_s
     try:
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, _CLOCK_INTERVAL)
+        connection.set_progress_handler(lambda: time.thread_time() > deadline, _CLOCK_INTERVAL)
         return connection.execute(query, values).fetchall()
     except sqlite3.Error as error:
         raise EngineFailure(f"the search engine gave no answer within {time_limit_s} s or failed: {error}") from error
