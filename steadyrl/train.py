@@ -125,8 +125,8 @@ def open_session(config: Config) -> Session:
         algorithm=algorithm,
         curriculum=curriculum,
         backend=backend,
-        problems=train_set.problems,
-        heldout=heldout_set.problems,
+        problems=tuple(train_set.problems),
+        heldout=tuple(heldout_set.problems),
         sampling=sampling,
         long_prompts={"train": train_set.counts(), "heldout": heldout_set.counts()},
     )

@@ -4,13 +4,15 @@ Conventions that hold everywhere:
 - ``logprobs[b, t]`` is log p(tokens[b, t] given tokens[b, :t]), in nats; column 0 is 0.
 - ``completion_mask`` is True where the policy chose the token. There is no other polarity.
 - Unknown is ``None`` and is counted; it is never zero.
+- Nobody changes a problem or a rollout, see ``ReadOnly``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import ItemsView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -20,9 +22,103 @@ StopReason = Literal["stop", "length"]
 Message = Mapping[str, str]  # of a conversation: its "role" (system, user, assistant, ...) and its "content"
 
 
+# Rewards, judges, environments and curricula may be user code, and all meet the same problems and rollouts. What one of
+# them changed in place would be read by all others, and trained on, until the run is resumed.
+_UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+class ReadOnly(dict[str, Any]):
+    """A dict of plain data that refuses to be changed; each read of a list, dict or set gives a copy.
+
+    A copy is taken when it is asked for, so that large columns that nobody reads cost nothing. Objects of a task's own
+    classes are shared.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> Any:
+        """Return the value, which its reader may change."""
+        return own_copy(super().__getitem__(key))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """See ``__getitem__``."""
+        return own_copy(super().get(key, default))
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]  # a view of the copies
+        """See ``__getitem__``."""
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]  # a view of the copies
+        """See ``__getitem__``."""
+        return ValuesView(self)
+
+    def __iter__(self) -> Any:
+        """Return the keys. With an iterator of its own, ``dict(...)`` and ``{**...}`` read by ``__getitem__`` too."""
+        return super().__iter__()
+
+    def copy(self) -> dict[str, Any]:
+        """Return a dict that may be changed."""
+        return dict(self)
+
+    def __or__(self, other: Any) -> Any:
+        """Return a dict that may be changed, with another's entries over these."""
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        """Return a dict that may be changed, with these entries over another's."""
+        return other | dict(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to make it again: pickle would set item after item."""
+        return type(self), (dict(self),)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            "the data of problems and rollouts cannot be changed, since all rewards and later steps read them; change "
+            "a copy, such as dict(problem.columns)"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = clear = setdefault = _refuse
+
+
+def own_copy(value: Any) -> Any:
+    """Return plain data that can be changed without changing ``value``: containers are new at every depth.
+
+    An array is a view that cannot be written. Texts and numbers, which nobody can change, and objects of other classes
+    are the same.
+    """
+    kind = type(value)
+    if kind in _UNCHANGING or kind is ReadOnly:
+        return value
+    # The types are looked at here, since a call for every item would take most of the time.
+    if kind is list:
+        if _UNCHANGING.issuperset(map(type, value)):
+            return value.copy()
+        return [item if type(item) in _UNCHANGING else own_copy(item) for item in value]
+    if kind is dict:
+        return {key: item if type(item) in _UNCHANGING else own_copy(item) for key, item in value.items()}
+    if kind is tuple:
+        return tuple(own_copy(item) for item in value)
+    if isinstance(value, np.ndarray):
+        return unwritable(value)
+    return copy.deepcopy(value) if isinstance(value, list | dict | set | bytearray) else value
+
+
+def unwritable(array: np.ndarray) -> np.ndarray:
+    """Return a view of an array that cannot be written; the same array where it cannot be already."""
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 @dataclass(frozen=True)
 class Problem:
     """One item to solve: what is put in, and what a reward needs to judge the answer.
+
+    Nobody can change it: see ``ReadOnly`` for columns and messages.
 
     Attributes:
         id: Unique within its task; stable over runs, so that evaluations pair by it.
@@ -36,10 +132,18 @@ class Problem:
     columns: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", _read_only(self.columns))
+        object.__setattr__(self, "messages", tuple(map(_read_only, self.messages)))
+
     @property
     def asked(self) -> str | tuple[Message, ...]:
         """Return what a tokenizer encodes: the messages, or the text where there are none."""
         return self.messages or self.prompt
+
+
+def _read_only(values: Mapping[str, Any]) -> ReadOnly:
+    return values if isinstance(values, ReadOnly) else ReadOnly(values)
 
 
 def plain_text(messages: Sequence[Message]) -> str:
@@ -116,7 +220,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One finished attempt at a problem, scored or not.
+    """One finished attempt at a problem, scored or not. Its arrays cannot be written, its mappings not changed.
 
     Attributes:
         problem_id: The problem it answers.
@@ -159,6 +263,14 @@ class Rollout:
     observations: int = 0
     observations_cut: int = 0
     trains: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_ids", "completion_ids", "completion_mask", "sampling_logprobs"):
+            object.__setattr__(self, name, unwritable(getattr(self, name)))
+        for name in ("parts", "outcome"):
+            object.__setattr__(self, name, _read_only(getattr(self, name)))
+        if self.kept_ids and self.kept_ids[0].flags.writeable:  # of many thousand small arrays all are alike
+            object.__setattr__(self, "kept_ids", tuple(map(unwritable, self.kept_ids)))
 
     @property
     def length(self) -> int:

@@ -129,7 +129,7 @@ def _arguments(pairs: Pairs, logged: Logged, max_steps: int) -> dict[str, Any]:
     columns = sorted({key for problem, _ in pairs for key in problem.columns})
     return {
         **{key: [problem.columns.get(key) for problem, _ in pairs] for key in columns},
-        "prompts": [list(problem.messages) or problem.prompt for problem, _ in pairs],
+        "prompts": [[dict(message) for message in problem.messages] or problem.prompt for problem, _ in pairs],
         "completions": [
             [{"role": "assistant", "content": rollout.text}] if problem.messages else rollout.text
             for problem, rollout in pairs

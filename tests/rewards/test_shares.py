@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from steadyrl.rewards.combine import Term, score_groups
@@ -6,7 +7,8 @@ from steadyrl.types import Group, Problem, Rollout, Score
 
 
 def groups(*texts):
-    empty = {"prompt_ids": None, "completion_ids": None, "completion_mask": None, "sampling_logprobs": None}
+    names = ("prompt_ids", "completion_ids", "completion_mask", "sampling_logprobs")
+    empty = dict.fromkeys(names, np.zeros(0))
     return [Group(Problem("p", ""), tuple(Rollout("p", text=t, stop_reason="stop", **empty) for t in texts))]
 
 

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from steadyrl.rewards.combine import make_terms
@@ -12,7 +13,8 @@ WEIGHTS = {"success": 1.0, "efficiency": 0.1, "progress": 0.2, "invalid": 0.2}
 
 
 def rollout(**outcome):
-    empty = {"prompt_ids": None, "completion_ids": None, "completion_mask": None, "sampling_logprobs": None}
+    names = ("prompt_ids", "completion_ids", "completion_mask", "sampling_logprobs")
+    empty = dict.fromkeys(names, np.zeros(0))
     return Rollout(problem_id="p", text="", stop_reason="stop", outcome=outcome, **empty)
 
 
