@@ -80,8 +80,8 @@ def model_folder(name: str) -> Path:
     if not (source / "config.json").is_file():
         sys.exit(f"'{source}' holds no model; make it with: make {name}")
     if folder.is_dir():
-        made_at = (folder / "config.json").stat().st_mtime
-        if (folder / "own").is_dir() and all(file.stat().st_mtime <= made_at for file in source.iterdir()):
+        made_at, sources = (folder / "config.json").stat().st_mtime, [Path(__file__), *source.iterdir()]
+        if (folder / "own").is_dir() and all(file.stat().st_mtime <= made_at for file in sources):
             return folder
         shutil.rmtree(folder)
     MODELS.mkdir(exist_ok=True)
@@ -114,8 +114,9 @@ def _write_random(folder: Path, shape: dict[str, int]) -> None:
     config = AutoConfig.from_pretrained(folder, **shape)
     tokenizer = _read(folder / "tokenizer.json")
     words = tokenizer["model"]["vocab"]
-    known = max(*words.values(), *(token["id"] for token in tokenizer["added_tokens"]))
-    words |= {f"<{id}>": id for id in range(known + 1, config.vocab_size)}  # every id is a word
+    # Special tokens that the vocabulary lacks would be moved behind the words that follow.
+    words |= {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    words |= {f"<{id}>": id for id in range(max(words.values()) + 1, config.vocab_size)}  # every id is a word
     _write(folder / "tokenizer.json", tokenizer)
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
