@@ -97,6 +97,7 @@ def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
         "settings": settings_rows(evidence.settings),
         "facts": _facts(evidence),
         "repeat": _repeat(evidence.info),
+        "repeatable": _repeatable(evidence.info.get("policy") or {}),
     }
 
 
@@ -275,3 +276,16 @@ def _repeat(info: Mapping[str, Any]) -> str:
     if info.get("commit"):
         lines.insert(0, f"git checkout {info['commit']}")
     return "\n".join([*lines, "steadyrl report <the new run directory>"])
+
+
+def _repeatable(policy: Mapping[str, Any]) -> str:
+    """Say whether another run of the same seed gives the same metrics."""
+    elsewhere = "On another machine rounding differs, and so do single completions. Compare means over several seeds."
+    if policy.get("deterministic") is False:
+        return (
+            f"On {policy.get('device')} the run was not deterministic: another run of the same seed, or of a "
+            "checkpoint, is rounded differently, and so its completions differ after some steps. "
+            f"backend.args.deterministic = true makes runs equal on one machine. {elsewhere}"
+        )
+    give = "give" if policy.get("deterministic") else "should give"
+    return f"The same code, packages, machine and seed {give} the same metrics, also after a resume. {elsewhere}"

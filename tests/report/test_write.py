@@ -186,6 +186,23 @@ def test_settings_that_differ_and_how_to_repeat_the_run_are_listed(hostile):
     assert "- seed: 7\n" in page
 
 
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        ({"device": "cpu", "deterministic": True}, "seed give the same metrics, also after a resume."),
+        ({"device": "cuda:0", "deterministic": True}, "seed give the same metrics, also after a resume."),
+        ({"device": "cuda:0", "deterministic": False}, "On cuda:0 the run was not deterministic: another run of"),
+        ({}, "seed should give the same metrics, also after a resume."),
+    ],
+)
+def test_both_pages_say_whether_the_same_seed_gives_the_same_metrics(tmp_path, policy, sentence):
+    run = make_run(tmp_path / "run")
+    write_json(run.info_file, {**run.info(), "policy": policy})
+    write_report(run.path)
+    assert sentence in text_of(run, "report.md")
+    assert sentence in Page(text_of(run, "report.html")).text
+
+
 @pytest.mark.parametrize(("section", "name"), [("backend", "weights"), ("sampler", "timeout_s")])
 def test_settings_that_a_part_has_of_its_own_are_not_listed_as_different(tmp_path, section, name):
     """Nobody had set backend.args.weights, and it stood there with the default "not set"."""

@@ -71,7 +71,8 @@ class Worker:
         """See Backend."""
         ranks, whole = self._ranks.place.ranks, self._described["memory"]
         memory = {name: size / ranks for name, size in whole.items()}
-        return {**self._described, "device": str(self.whole.device), "ranks": ranks, "memory": memory}
+        device, exact = self.whole.device, self.whole.device.type == "cpu"
+        return {**self._described, "device": str(device), "deterministic": exact, "ranks": ranks, "memory": memory}
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend; a row's seed is its own, whichever rank samples it."""

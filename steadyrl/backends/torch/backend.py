@@ -23,6 +23,7 @@ from steadyrl.backends.limits import require_room
 from steadyrl.backends.torch import footprint, memory, state
 from steadyrl.backends.torch.ahead import Ahead, read_ahead
 from steadyrl.backends.torch.decoder import checked_plan
+from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.generation import Generation
@@ -52,6 +53,8 @@ class TorchBackend:
             torch.set_num_threads(config.backend.threads)
         self.device = chosen_device(config.backend.device)
         memory.keep_freed(self.device)
+        if own.deterministic:
+            prepare(self.device)
         # First, for a server that is not there is quicker found out than a model is loaded.
         self._engine = (
             None
@@ -114,6 +117,7 @@ class TorchBackend:
             "trained": trained,
             "memory": footprint.stays(sum(map(count, base)), packed, trained, way),
             "device": str(self.device),
+            "deterministic": self.device.type == "cpu" or self._own.deterministic,
             "threads": torch.get_num_threads(),
         }
 
@@ -124,7 +128,8 @@ class TorchBackend:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
         recorded = self._micro_batch_tokens if len(prompts) == self._recorded_rows else 0
-        return self._generation(prompts, sampling, seeds, self._read.autocast, recorded)
+        with self._deterministic():
+            return self._generation(prompts, sampling, seeds, self._read.autocast, recorded)
 
     def prefix_cache(self) -> AbstractContextManager[None]:
         """See PrefixCaching."""
@@ -144,11 +149,13 @@ class TorchBackend:
         if self._engine is not None:
             self._engine.rest()
         self._ahead, recording, self._generation.recording = None, self._generation.recording, None
-        if OLD_IS_CURRENT in needs:
-            self._ahead = self._fitting(
-                lambda: read_ahead(self._read, batch, self._micro_batch_tokens, recording, self._head)
-            )
-        return checked(batch, self.trust(needs), needs, lambda rows: self.measure_rows(batch, rows, sampling, needs))
+        with self._deterministic():
+            if OLD_IS_CURRENT in needs:
+                self._ahead = self._fitting(
+                    lambda: read_ahead(self._read, batch, self._micro_batch_tokens, recording, self._head)
+                )
+            trust = self.trust(needs)
+            return checked(batch, trust, needs, lambda rows: self.measure_rows(batch, rows, sampling, needs))
 
     def trust(self, needs: frozenset[str]) -> Trust:
         """Return how far the sampler's log-probs may be taken for the trainer's; see ``checked``."""
@@ -260,21 +267,23 @@ class TorchBackend:
         max_grad_norm: float,
     ) -> Stats:
         """See Backend."""
-        stats = self._gradients_of(batch, loss, sampling, needs)
-        norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), max_grad_norm).item()
-        if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-            stats |= cosine_of(products_with_momentum(self._masters.named.values(), self.optimizer))
-            self.optimizer.step()
-            self._masters.write()
-            self._changed()
+        with self._deterministic():
+            stats = self._gradients_of(batch, loss, sampling, needs)
+            norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), max_grad_norm).item()
+            if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
+                for group in self.optimizer.param_groups:
+                    group["lr"] = learning_rate
+                stats |= cosine_of(products_with_momentum(self._masters.named.values(), self.optimizer))
+                self.optimizer.step()
+                self._masters.write()
+                self._changed()
         self._masters.forget_gradients()  # sampling needs the room
         return stats | {"grad_norm": (norm, 1.0)}
 
     def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
         """See Differentiable."""
-        stats = self._gradients_of(batch, loss, sampling, needs)
+        with self._deterministic():
+            stats = self._gradients_of(batch, loss, sampling, needs)
         return self._masters.flat_gradient(), stats
 
     def weights(self) -> np.ndarray:
@@ -377,6 +386,9 @@ class TorchBackend:
     def _inner(self) -> Any:
         """Return the transformers model, without an adapter's wrapper."""
         return self.model.get_base_model() if self._lora else self.model
+
+    def _deterministic(self) -> AbstractContextManager[None]:
+        return deterministic(self._own.deterministic, self.device)
 
     def _changed(self) -> None:
         self._ahead = self._generation.recording = None

@@ -16,6 +16,7 @@ import torch
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.decoder import Decoder
+from steadyrl.backends.torch.deterministic import running_sums
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
@@ -267,7 +268,7 @@ def _beyond(logits: torch.Tensor, top_p: float) -> torch.Tensor:
             return cut
     ordered, order = logits.sort(dim=-1, descending=True)
     p = ordered.softmax(-1)
-    cut = p.cumsum(-1) - p >= top_p
+    cut = running_sums(p) - p >= top_p
     return cut.scatter(1, order, cut)
 
 
@@ -301,13 +302,13 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     sums = weights[:, :whole].view(len(weights), -1, BLOCK).sum(-1) if whole else weights[:, :0]
     if whole < vocabulary:
         sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], dim=1)
-    ends = sums.to(wide).cumsum(-1)  # [N, blocks]
+    ends = running_sums(sums.to(wide))  # [N, blocks]
     aim = uniform.to(wide)[:, None] * ends[:, -1:]
     block = torch.searchsorted(ends, aim, right=True).clamp(max=sums.shape[1] - 1)  # [N, 1]
     start = ends.gather(1, block) - sums.to(wide).gather(1, block)
     places = block * BLOCK + torch.arange(BLOCK, device=logits.device)  # [N, BLOCK]
     inside = weights.gather(1, places.clamp(max=vocabulary - 1)).masked_fill(places >= vocabulary, 0.0)
-    passed = (inside.to(wide).cumsum(-1) + start <= aim).sum(-1)
+    passed = (running_sums(inside.to(wide)) + start <= aim).sum(-1)
     # Sums of blocks and sums inside one are rounded differently: never step onto what has no probability.
     numbers = torch.arange(BLOCK, device=logits.device)
     possible = torch.where(inside > 0, numbers, -1)

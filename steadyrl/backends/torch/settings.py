@@ -29,3 +29,8 @@ class TorchSettings(GradientSettings):
         description="'nf4' keeps the base model's matrices under an adapter in 4 bits (QLoRA). It needs the extra "
         "'quantized' and model.lora_rank.",
     )
+    deterministic: bool = Field(
+        False,
+        description="Compute the same numbers in every run of one seed on a CUDA device, and after a resume. It takes "
+        "slower kernels. On a CPU every run is deterministic.",
+    )

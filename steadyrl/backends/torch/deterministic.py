@@ -1,0 +1,78 @@
+"""The same numbers from one run to the next on a GPU: what PyTorch must be told, and sums that it has no such way for.
+
+Gathers, scatters and attention add gradients by atomics on a GPU unless PyTorch is told not to, in whatever order they
+come. On a CPU a step is deterministic as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn import functional as F
+
+from steadyrl.errors import ConfigError
+
+# cuBLAS splits long sums by the room that it has; with one of these sizes always alike.
+WORKSPACE, WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+WIDTH = 128  # numbers that are summed in one product
+
+
+def prepare(device: torch.device) -> None:
+    """Choose the room of cuBLAS, which holds for this process from its first product on.
+
+    Raises:
+        ConfigError: PyTorch promises nothing of the device.
+    """
+    if device.type not in {"cpu", "cuda"}:
+        raise ConfigError(
+            f"backend.args.deterministic = true works on CUDA devices and on the CPU; got the device '{device.type}'; "
+            "set it to false"
+        )
+    if os.environ.get(WORKSPACE) not in WORKSPACES:
+        os.environ[WORKSPACE] = WORKSPACES[0]
+
+
+@contextmanager
+def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
+    """Let all that a GPU computes inside come out the same from one run to the next, or fail.
+
+    With its flag PyTorch takes deterministic kernels for gathers, scatters and the backward pass of attention (cuDNN's
+    is left out), and refuses an operation that has none. Memory is not filled first, for nothing reads what it has not
+    written.
+
+    Args:
+        wanted: If False, nothing changes.
+        device: That is computed on.
+    """
+    if not wanted or device.type != "cuda":
+        yield
+        return
+    flag, filled = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    warns, tuned = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(flag, warn_only=warns)
+        torch.utils.deterministic.fill_uninitialized_memory, torch.backends.cudnn.benchmark = filled, tuned
+
+
+def running_sums(x: torch.Tensor) -> torch.Tensor:
+    """Return the sums [N, V] of all numbers up to each; where PyTorch's own are not deterministic, by products."""
+    if x.device.type == "cpu" or not torch.are_deterministic_algorithms_enabled():
+        return x.cumsum(-1)
+    return sums_by_products(x)
+
+
+def sums_by_products(x: torch.Tensor) -> torch.Tensor:
+    """Return the sums [N, V] of all numbers up to each: within blocks by a product, then of the blocks before."""
+    blocks = F.pad(x, (0, -x.shape[-1] % WIDTH)).view(len(x), -1, WIDTH)  # [N, B, WIDTH]
+    inside = blocks @ torch.ones(WIDTH, WIDTH, dtype=x.dtype, device=x.device).triu()
+    if blocks.shape[1] > 1:
+        before = F.pad(sums_by_products(inside[:, :, -1])[:, :-1], (1, 0))  # [N, B]
+        inside = inside + before[:, :, None]
+    return inside.flatten(1)[:, : x.shape[-1]].contiguous()
