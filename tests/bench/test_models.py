@@ -1,4 +1,4 @@
-"""The model folders of the benchmark: every size opens, in ours and in transformers, with end tokens that are no words."""
+"""The model folders of the benchmark: every size opens, here and in transformers, with end tokens that are no words."""
 
 import importlib
 import os

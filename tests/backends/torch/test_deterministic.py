@@ -1,4 +1,4 @@
-"""Equal numbers from run to run on a GPU, as far as a CPU can show: what a step computes has a deterministic way there."""
+"""Equal numbers from run to run on a GPU, as far as a CPU can show: all of a step has a deterministic way there."""
 
 import os
 import re
@@ -82,7 +82,7 @@ def opened(tiny_models, monkeypatch):
 
 
 def recorded(backend):
-    """Sample, score and update once on a pretended device; return what was computed, the batch and the update's stats."""
+    """Sample, score and update once on a pretended device; return what was computed, the batch and the stats."""
     with pretended() as Uncaptured.waits:
         move(backend)
         with Recorder() as recorder:
