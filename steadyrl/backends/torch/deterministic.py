@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -50,15 +51,16 @@ def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
     if not wanted or device.type != "cuda":
         yield
         return
-    flag, filled = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    warns, tuned = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
+    memory: Any = torch.utils.deterministic  # which sets its attribute by a class of its own
+    flag, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled, tuned = memory.fill_uninitialized_memory, torch.backends.cudnn.benchmark
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
+    memory.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(flag, warn_only=warns)
-        torch.utils.deterministic.fill_uninitialized_memory, torch.backends.cudnn.benchmark = filled, tuned
+        memory.fill_uninitialized_memory, torch.backends.cudnn.benchmark = filled, tuned
 
 
 def running_sums(x: torch.Tensor) -> torch.Tensor:
