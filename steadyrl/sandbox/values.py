@@ -42,10 +42,8 @@ class Opaque:
 class Kept:
     """Stands for what an earlier step gave, which stays in the process that has it."""
 
-    number: int
-
     def __init__(self, number: int):
-        self.__dict__["number"] = number  # subclasses have other uses for setting an attribute
+        object.__setattr__(self, "number", number)  # subclasses have other uses for attributes
 
 
 def line(value: Any) -> bytes:
@@ -91,7 +89,7 @@ def encode(value: Any, room: int = MAX_DEPTH) -> Any:
     if isinstance(value, complex):
         return ["complex", _of_float(value.real), _of_float(value.imag)]
     if isinstance(value, Kept):
-        return ["kept", value.number]
+        return ["kept", object.__getattribute__(value, "number")]
     if isinstance(value, type) and _TYPES.get(value.__name__) is value:
         return ["type", value.__name__]
     return ["opaque", type(value).__name__]

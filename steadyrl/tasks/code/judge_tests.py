@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
+import marshal
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from steadyrl.sandbox import values
 from steadyrl.sandbox.outcome import Outcome, Raised, Returned
 from steadyrl.sandbox.pool import Sandbox
-from steadyrl.tasks.code.problems import CodeProblem
+from steadyrl.tasks.code.problems import CodeProblem, program
 
 # A call whose arguments follow from an earlier result is only known after that result: one more pass each time.
 _PASSES = 6
@@ -72,48 +73,97 @@ def _difference(name: str, arguments: tuple[Any, ...], result: Returned | Raised
     return f"{call} is {values.shown(result.wire)}, expected {values.shown(values.encode(expected))}"
 
 
+@dataclass(frozen=True)
+class _Replay:
+    """What the tests of a script come to.
+
+    Attributes:
+        shares: Of every assert statement, the share of its rounds that hold; 0 where it was not reached.
+        reached_end: Whether the tests came to their end.
+        outcome: How the program's last run ended.
+        note: Why nothing can be said of the asserts, or "".
+        refused: See Verdict.
+        in_doubt: Whether arguments that a call has changed beside returning a value matter.
+    """
+
+    shares: tuple[float, ...]
+    reached_end: bool
+    outcome: Outcome
+    note: str = ""
+    refused: str = ""
+    in_doubt: bool = False
+
+
 def _by_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
-    """Alternate between the tests, which say what to do, and the program, until the steps stay the same."""
+    """Count what holds both with the arguments as the program leaves them, and as they should be left.
+
+    A program that empties its argument could pass ``assert f(xs) == sorted(xs)`` by returning nothing. The problem's
+    own solution says how a call should leave its arguments. Without one, a call leaves them alone if its value is used.
+    """
+    found = _replayed(sandbox, code, problem)
+    shares, reached_end = found.shares, found.reached_end
+    if found.in_doubt and any(shares):
+        solution = problem.canonical_solution
+        other = _replayed(sandbox, code, problem, program(solution, problem) if solution is not None else "")
+        shares = tuple(map(min, shares, other.shares))
+        reached_end = reached_end and other.reached_end
+    failing = sum(share < 1 for share in shares)
+    note = found.note or found.outcome.note or (f"{failing} of {len(shares)} asserts do not hold" if failing else "")
+    if failing > sum(share < 1 for share in found.shares):
+        note += ", or only as long as the program changes the arguments that it is given"
+    if not reached_end:
+        note = note or "the tests do not come to their end"
+    # The sum is rounded once, so that it is whole only where every share is 1.
+    return Verdict(math.fsum(shares), len(shares) + (not reached_end), found.outcome, note, found.refused[:_SHOWN])
+
+
+def _replayed(sandbox: Sandbox, code: str, problem: CodeProblem, leaving: str | None = None) -> _Replay:
+    """Alternate between the tests, which say what to do, and the program, until the steps stay the same.
+
+    Args:
+        sandbox: Where both run.
+        code: The program.
+        problem: Whose tests.
+        leaving: The program that says how the arguments are left; "" if calls whose value is looked at leave them
+            alone, None if it is the program itself.
+    """
     script = [problem.script, problem.given, problem.entry_point, list(problem.classes)]
     steps, results = "[]", "[]"
     outcome: Outcome | None = None
+    unknown = (0.0,) * sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
     for _ in range(_PASSES):
-        tests = sandbox.run(_replay_source(), "replay", [[*script, steps, results]])
+        tests = sandbox.run(jailed("replay.py"), "replay", [[*script, steps, results, leaving == ""]])
         answer = tests.results[0] if tests.results else None
         if not isinstance(answer, Returned):
             said = answer.text if answer else tests.note
-            return Verdict(0, _asserts(problem), outcome or tests, f"the tests did not come to an end: {said}")
+            return _Replay(unknown, True, outcome or tests, f"the tests did not come to an end: {said}")
         before = steps
-        steps, count, counts, reached_end, refused = answer.value
+        steps, count, counts, reached_end, refused, in_doubt = answer.value
         if outcome is not None and steps == before:
-            return replace(_by_counts(counts, reached_end, outcome), refused=refused[:_SHOWN])
+            shares = tuple(held / rounds if rounds else 0.0 for held, rounds in counts)
+            return _Replay(shares, reached_end, outcome, "", refused, in_doubt)
         outcome = sandbox.run_steps(code, problem.entry_point, steps, count)
-        results = json.dumps([_told(result) for result in outcome.results])
+        left = sandbox.run_steps(leaving, problem.entry_point, steps, count) if leaving else outcome
+        results = json.dumps(
+            [_told(*pair) for pair in zip_longest(outcome.results, left.results[: len(outcome.results)])]
+        )
     assert outcome is not None, "there is at least one pass"
-    return Verdict(0, _asserts(problem), outcome, "the calls of the tests depend on too many earlier results")
+    return _Replay(unknown, True, outcome, "the calls of the tests depend on too many earlier results")
 
 
-def _by_counts(counts: Sequence[Sequence[int]], reached_end: bool, outcome: Outcome) -> Verdict:
-    """Count every assert statement once, by the share of its rounds that hold; an end not reached is one more."""
-    # The sum is rounded once, so that it is whole only where every share is 1.
-    passed = math.fsum(held / made for held, made in counts if made)
-    failing = sum(held < made or not made for held, made in counts)
-    note = outcome.note or (f"{failing} of {len(counts)} asserts do not hold" if failing else "")
-    if not reached_end:
-        note = note or "the tests do not come to their end"
-    return Verdict(passed, len(counts) + (not reached_end), outcome, note)
-
-
-def _asserts(problem: CodeProblem) -> int:
-    return sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
-
-
-def _told(result: Returned | Raised) -> list[Any]:
+def _told(result: Returned | Raised, left: Returned | Raised | None) -> list[Any]:
     if isinstance(result, Raised):
         return ["raised", result.type_name, result.text]
-    return ["value", result.wire, result.changed or ["list"]]
+    return ["value", result.wire, left.changed if isinstance(left, Returned) and left.changed else ["list"]]
 
 
-@lru_cache(maxsize=1)
-def _replay_source() -> str:
-    return Path(__file__).with_name("replay.py").read_text(encoding="utf-8")
+@lru_cache(maxsize=2)
+def jailed(name: str) -> str:
+    """Return a program of this folder as a jail is sent it.
+
+    It is compiled once, here: compiling it anew took a jail longer than running the tests of most problems. The jail's
+    interpreter is this one.
+    """
+    path = Path(__file__).with_name(name)
+    code = compile(path.read_text(encoding="utf-8"), name, "exec", dont_inherit=True)
+    return f"import marshal\nexec(marshal.loads({marshal.dumps(code)!r}))\n"

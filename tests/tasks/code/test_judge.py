@@ -382,3 +382,81 @@ def test_files_without_problems_are_named(tmp_path):
         load_problems(write(tmp_path / "p.jsonl", {"question": "?"}))
     with pytest.raises(DataError, match="there is no file"):
         load_problems(tmp_path / "none.jsonl.gz")
+
+
+SORTS = "def f(xs):\n    return sorted(xs)"
+COUNTS = (  # leaves each value once, and returns how many there are
+    "def f(xs):\n    seen = sorted(set(xs))\n    xs[:] = seen + xs[len(seen):]\n    return len(seen)"
+)
+
+
+@pytest.mark.parametrize("solution", [None, SORTS, "def f(xs):\n    xs.sort()\n    return xs"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "for xs in ([5, 4, 9], [2, 1]):\n    assert f(xs) == sorted(xs)\n",
+        "xs = [5, 4, 9]\nresult = f(xs)\nassert result == sorted(xs)\n",
+        "xs = [5, 4, 9]\nys = xs\nassert f(xs) == sorted(ys)\n",
+        "def check(candidate):\n    xs = [5, 4]\n    assert len(candidate(xs)) == len(xs)\ncheck(candidate)\n",
+        "xs = [5, 4]\nout = f(xs)\nassert all(x in out for x in xs)\n",
+    ],
+)
+def test_an_answer_cannot_choose_what_it_is_compared_with_by_changing_its_argument(sandbox, script, solution):
+    asked = problem(script=script, canonical_solution=solution)
+    for code in (SORTS, "def f(xs):\n    xs.sort()\n    return xs"):
+        assert judge(sandbox, code, asked).passed == 1
+    found = judge(sandbox, "def f(xs):\n    xs.clear()\n    return xs", asked)
+    assert found.passed == 0
+    assert "changes the arguments" in found.note
+    assert judge(sandbox, "def f(xs):\n    return []", asked).passed == 0
+
+
+@pytest.mark.parametrize("solution", [None, "def f(xs):\n    xs.sort()"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "xs = [3, 1, 2]\nf(xs)\nassert xs == [1, 2, 3]\n",
+        "def check(candidate):\n    xs = [3, 1, 2]\n    candidate(xs)\n    assert xs == [1, 2, 3]\ncheck(candidate)\n",
+    ],
+)
+def test_a_function_that_works_in_place_passes_whatever_it_returns_beside(sandbox, script, solution):
+    asked = problem(script=script, canonical_solution=solution)
+    for code in ("def f(xs):\n    xs.sort()", "def f(xs):\n    xs.sort()\n    return xs"):
+        assert judge(sandbox, code, asked).passed == 1
+    assert judge(sandbox, "def f(xs):\n    return sorted(xs)", asked).passed == 0
+
+
+def test_a_function_that_changes_its_argument_and_returns_a_value_is_judged_by_what_the_solution_leaves(sandbox):
+    script = "xs = [1, 1, 2]\nn = f(xs)\nassert xs[:n] == [1, 2]\nassert n == len(set(xs))\n"
+    asked = problem(script=script, canonical_solution=COUNTS)
+    assert judge(sandbox, COUNTS, asked).passed == 2
+    assert judge(sandbox, "def f(xs):\n    xs.clear()\n    return 0", asked).passed == 0
+
+
+def test_an_answer_that_changes_what_it_must_leave_alone_fails(sandbox):
+    asked = problem(script="xs = [2, 1]\nassert f(xs) == [1, 2]\nassert xs == [2, 1]\n", canonical_solution=SORTS)
+    assert judge(sandbox, SORTS, asked).passed == 2
+    assert judge(sandbox, "def f(xs):\n    xs.sort()\n    return xs", asked).passed == 1
+
+
+NAMES = (
+    "number kind steps taken take plain call changed refused in_place update _ours _refuse _steps value wire type_name "
+    "get set __dict__ __name__ __self__ x"
+).split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_object_may_have_any_attribute(sandbox, name):
+    """Names that our own stand-ins use are no exception."""
+    code = f"class Box:\n    pass\ndef f(n):\n    box = Box()\n    box.{name} = {{'x': n}}\n    return box\n"
+    script = (
+        f"box = f(41)\nassert box.{name} == {{'x': 41}}\nbox.{name} = {{'x': 42}}\nassert box.{name} == {{'x': 42}}"
+    )
+    asked = problem(script=script)
+    assert judge(sandbox, code, asked).passed == 2
+    assert judge(sandbox, code.replace("'x': n", "'x': 0"), asked).passed == 1
+
+
+def test_the_attributes_of_an_object_can_be_looked_at_as_a_dict(sandbox):
+    code = "class Box:\n    def __init__(self, n):\n        self.number = n\ndef f(n):\n    return Box(n)\n"
+    assert judge(sandbox, code, problem(script="assert vars(f(3)) == {'number': 3}")).passed == 1
