@@ -32,12 +32,15 @@ NOT_STOPPED: dict[JailName, tuple[str, ...]] = {
         "a flaw of the kernel",
         "using up to the limits of processor time and memory, once per worker",
         "measuring time, and through it the load of the machine",
+        "learning from the numbers of processes and pipes that an earlier answer made some",
     ),
     "landlock": (
         "a flaw of the kernel",
         "using up to the limits of processor time and memory, once per worker",
         "measuring time, and through it the load of the machine",
+        "learning from the numbers of processes and pipes that an earlier answer made some",
         "asking whether a file exists, how large it is and whose (not reading it)",
+        "learning from access times that an earlier answer read a file of the library, or followed a link",
     ),
     "weak": (
         "reading every file that you can read, tests and keys among them",

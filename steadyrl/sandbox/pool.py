@@ -87,9 +87,13 @@ class Worker:
         Raises:
             JailError: The worker is gone; this one cannot be used again.
         """
-        with _pipe() as (job_read, job_write), _pipe() as (result_read, result_write):
+        with (
+            _pipe() as (job_read, job_write),
+            _pipe() as (result_read, result_write),
+            open(os.devnull, "r+b", buffering=0) as null,
+        ):
             try:
-                socket.send_fds(self._control, [START], [job_read.fileno(), result_write.fileno()])
+                socket.send_fds(self._control, [START], [one.fileno() for one in (job_read, result_write, null)])
             except OSError as error:
                 raise JailError(f"the worker is gone ({error})") from error
             job_read.close()
@@ -125,12 +129,14 @@ class Worker:
                     raise JailError("the worker died")
                 status += part
         lines += _available(read)[: limit + 1 - len(lines)]
-        how, began, ended, micros = STATUS.unpack(status)
+        *times, ended, how, began = STATUS.unpack(status)
+        wall_s = (times[2] - times[0]) + (times[3] - times[1]) / 1e9
         if not began:
             raise JailError("a candidate could not be started in its jail, or not in time")
         if len(lines) > limit:
-            return Outcome("output", (), f"more than {self._limits.output_kib} KiB of values", micros / 1e6)
-        return read_outcome(bytes(lines), steps, how == TIME_UP, ended, micros / 1e6)
+            note = f"more than {self._limits.output_kib} KiB of values"
+            return Outcome("output", (), note, wall_s, compiled=True)
+        return read_outcome(bytes(lines), steps, how == TIME_UP, ended, wall_s)
 
 
 class Sandbox:

@@ -66,8 +66,6 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "getgid": (104, 176),
     "getegid": (108, 177),
     "getrandom": (318, 278),
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
     "clock_nanosleep": (230, 115),
     "nanosleep": (35, 101),
     "gettimeofday": (96, 169),
@@ -91,6 +89,8 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
 }
 _CLONE, _CLONE3, _KILL, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (62, 129), (234, 131), (302, 261)
 _IOCTL, _FCNTL = (16, 29), (72, 25)
+_CLOCKS = (228, 113), (229, 114)  # clock_gettime, clock_getres
+_OF_A_PROCESS = 0x80000000  # from here on the number of a clock means a process, of anybody, by its id
 _CLONE_THREAD = 0x00010000
 # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC. Not F_SETOWN: a pipe's owner is sent signals.
 _FCNTLS = (0, 1, 2, 3, 4, 1030)
@@ -151,6 +151,8 @@ def build() -> bytes:
     own = struct.unpack("=I", _ANY_PID)[0]
     for number in (_KILL[column], _TGKILL[column]):
         parts += _when(number, [_op(_LOAD, _ARGS), _op(_EQUAL, own, 0, 1), allow, refuse])
+    for number in (clock[column] for clock in _CLOCKS):
+        parts += _when(number, [_op(_LOAD, _ARGS), _op(_AT_LEAST, _OF_A_PROCESS, 1, 0), allow, refuse])
     nothing_new = [_op(_LOAD, _ARGS + 16), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _ARGS + 20), _op(_EQUAL, 0, 0, 1), allow]
     parts += _when(_PRLIMIT[column], [_op(_LOAD, _ARGS), _op(_EQUAL, 0, 0, 5), *nothing_new, refuse])
     plain = [part for request in _FCNTLS for part in (_op(_EQUAL, request, 0, 1), allow)]

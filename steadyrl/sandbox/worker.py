@@ -1,10 +1,11 @@
 """A warm, clean interpreter that forks once for every candidate; runs inside the jail.
 
-The worker receives two pipes over the socket on descriptor 0: one that holds a job, and one for its results. It forks
-and waits for the fork to end, for the time to be up, or for the other end of the socket to be gone. Then it kills what
-is left and says how the fork ended. Only the fork reads the job: memory that a process has freed keeps its bytes, and
-every later fork would get a copy of what the worker had once read. The job holds code and arguments, never an expected
-value. Nothing but the standard library.
+The worker receives three descriptors over the socket on descriptor 0: a pipe that holds a job, a pipe for its results,
+and the null device, opened anew for every job, since all who share an open file share its flags. It forks and waits for
+the fork to end, for the time to be up, or for the other end of the socket to be gone. Then it kills what is left and
+says how the fork ended. Memory that a process has freed keeps its bytes, and every later fork gets a copy. So only the
+fork reads the job, and what the fork may choose about its end is written into one piece of memory that is cleared. The
+job holds code and arguments, never an expected value. Nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -37,12 +38,26 @@ WARM = (
     "statistics string struct sys textwrap threading time traceback types typing unicodedata uuid zlib"
 ).split()
 READY, START = b"R", b"S"
-STATUS = struct.Struct("=c?iQ")  # how it ended, whether it began, the status of waitpid, microseconds
+# When it began and ended, each in seconds and nanoseconds; the status of waitpid; how it ended; whether it began.
+STATUS = struct.Struct("=4qic?2x")
 ENDED, TIME_UP = b"E", b"T"
 BEGIN_S = 20.0  # from the fork to a program's first statement: only our own code runs then, in a millisecond
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _CAPABILITY_VERSION = 0x20080522
 _RESULTS, _LIFE, _JOB, _FIRST_OTHER, _DESCRIPTORS = 3, 4, 5, 6, 1 << 16
+_RECEIVED = 3  # descriptors of a job
+
+
+class _Report(ctypes.Structure):
+    """The memory of ``STATUS``. No object of Python is ever made of what stands in it."""
+
+    _fields_ = [
+        ("began_at", ctypes.c_int64 * 2),
+        ("ended_at", ctypes.c_int64 * 2),
+        ("status", ctypes.c_int32),
+        ("how", ctypes.c_char),
+        ("began", ctypes.c_bool),
+    ]
 
 
 def main() -> None:
@@ -54,19 +69,20 @@ def main() -> None:
         with contextlib.suppress(ImportError):  # a distribution may leave parts of the library out
             __import__(name)
     rules["filter"] = seccomp.build() if rules["seccomp"] else None  # once, for every fork
-    null = os.open(os.devnull, os.O_RDWR)
+    report = _Report()
     _lock(rules)
     gc.collect()
     gc.freeze()  # forks then do not write to the pages of what is here now
     control.sendall(READY)
     while True:
-        start, pipes, _, _ = socket.recv_fds(control, len(START), 2)
+        start, received, _, _ = socket.recv_fds(control, len(START), _RECEIVED)
         if not start:
             return
-        status = _run(pipes[0], pipes[1], control, null, rules)
-        for pipe in pipes:
-            os.close(pipe)
-        control.sendall(status)
+        _run(received, control, rules, report)
+        for descriptor in received:
+            os.close(descriptor)
+        control.sendall(report)
+        ctypes.memset(ctypes.byref(report), 0, ctypes.sizeof(report))
 
 
 def _lock(rules: dict[str, Any]) -> None:
@@ -83,26 +99,27 @@ def _lock(rules: dict[str, Any]) -> None:
         raise OSError(ctypes.get_errno(), "capabilities could not be dropped")
 
 
-def _run(job: int, results: int, control: socket.socket, null: int, rules: dict[str, Any]) -> bytes:
-    """Fork, wait, kill what is left; return the status."""
+def _run(received: list[int], control: socket.socket, rules: dict[str, Any], report: _Report) -> None:
+    """Fork, wait, kill what is left, and write how it ended."""
     # Its end says that the candidate is gone. A socket, since a pipe could be opened anew by its name in /proc, and
     # a candidate that took back the byte which says that it began would be taken for a failure of the machine.
     life, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        _become_candidate(job, results, theirs.fileno(), null, rules)
+        _become_candidate(received, theirs.fileno(), rules)
     theirs.close()
     with life:
         # A machine that stands still for longer than a program may take must not lose the worker.
         ready = _wait(life, select.POLLIN, control, BEGIN_S)
-        started = time.monotonic()
-        began = life in ready and life.recv(len(READY)) == READY
-        if began:  # whatever else the candidate writes there wakes nobody
+        libc().clock_gettime(time.CLOCK_MONOTONIC, report.began_at)
+        report.began = life in ready and life.recv(len(READY)) == READY
+        if report.began:  # whatever else the candidate writes there wakes nobody
             ready = _wait(life, 0, control, rules["wall_s"])
-    status = _bury(pid, alone=rules["alone"])
+    report.how = ENDED if ready else TIME_UP
+    _bury(pid, rules["alone"], report)
+    libc().clock_gettime(time.CLOCK_MONOTONIC, report.ended_at)
     if control in ready:
         sys.exit(0)
-    return STATUS.pack(ENDED if ready else TIME_UP, began, status, int((time.monotonic() - started) * 1e6))
 
 
 def _wait(life: socket.socket, events: int, control: socket.socket, seconds: float) -> list[socket.socket]:
@@ -114,32 +131,30 @@ def _wait(life: socket.socket, events: int, control: socket.socket, seconds: flo
     return [one for one in (life, control) if one.fileno() in found]
 
 
-def _bury(pid: int, alone: bool) -> int:
-    """Kill a candidate and all that it started; return how it had ended.
+def _bury(pid: int, alone: bool, report: _Report) -> None:
+    """Kill a candidate and all that it started; write how it had ended.
 
     Args:
         pid: Not waited for yet, so that the number cannot belong to another process.
         alone: There is nobody else in this process's pid namespace.
+        report: Where its status goes.
     """
+    # The calls of the C library, for Python would make objects of what they say; those that fail have nothing to do.
     if not alone:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-    os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
+        libc().killpg(pid, signal.SIGKILL)
+    libc().kill(pid, signal.SIGKILL)
+    libc().waitpid(pid, ctypes.byref(report, _Report.status.offset), 0)
     while True:
         if alone:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # everyone but this process and the namespace's first
-        try:
-            if os.waitpid(-1, 0 if alone else os.WNOHANG) == (0, 0):
-                return status
-        except ChildProcessError:
-            return status
+            libc().kill(-1, signal.SIGKILL)  # everyone but this process and the namespace's first
+        if libc().waitpid(-1, None, 0 if alone else os.WNOHANG) <= 0:
+            return
 
 
-def _become_candidate(job: int, results: int, life: int, null: int, rules: dict[str, Any]) -> NoReturn:
+def _become_candidate(received: list[int], life: int, rules: dict[str, Any]) -> NoReturn:
     """Turn this fork into a candidate; never returns."""
     try:
+        job, results, null = received
         os.setsid()
         held = [os.dup(descriptor) for descriptor in (null, null, null, results, life, job)]
         for target, descriptor in enumerate(held):

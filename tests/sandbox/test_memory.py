@@ -49,3 +49,17 @@ def test_nothing_of_the_environment_and_arguments_of_the_trainer_lies_there(jail
     monkeypatch.setitem(os.environ, "STEADYRL_TEST_SECRET", hidden)
     with Sandbox(jail, Limits(wall_s=60.0, cpu_s=30, memory_mib=512)) as pool:
         assert scanned(pool) == set()
+
+
+# The status of exit code 77 beside "E", by which the worker says that a candidate ended; in either order.
+REPORT = r'rb"E\x01\x00[M]\x00\x00|\x00[M]\x00\x00E\x01"'
+
+
+def test_how_an_answer_ended_does_not_lie_in_the_memory_of_the_next(slow_sandbox):
+    """The exit code and the time that an answer takes are of its own choice: some thirty bits for the next one."""
+    look = SCAN.replace('rb"S[E]CRE[T]-[0-9a-f]{16}"', REPORT).replace("decode()", "hex()")
+    for own in ("b'E' + bytes([1, 0, 77, 0, 0])", "bytes([0, 77, 0, 0]) + b'E' + bytes([1])"):
+        assert slow_sandbox.run(f"{look}\nOWN = {own}\n", "scan", [()]).results[0].value[0]
+    for _ in range(3):
+        assert slow_sandbox.run("import os\ndef f():\n    os._exit(77)", "f", [()]).verdict == "killed"
+    assert slow_sandbox.run(look, "scan", [()]).results[0].value[0] == []

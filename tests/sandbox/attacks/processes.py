@@ -32,6 +32,15 @@ PROCESSES = (
     ),
     deeds(
         "processes",
+        "the clock of another process",
+        "the number of a clock can mean a process, of anybody, and says how long it has computed",
+        "import time; time.clock_gettime(~os.getppid() << 3 | 2)",
+        "import time; time.clock_getres(~os.getppid() << 3 | 2)",
+        "import time; time.clock_gettime(~@TRAINER@ << 3 | 2)",
+        "import time; time.clock_gettime(~1 << 3 | 2)",
+    ),
+    deeds(
+        "processes",
         "another program in its place",
         "a program knows nothing of what was arranged in Python",
         "os.execv('/bin/sh', ['sh'])",
