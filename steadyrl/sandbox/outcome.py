@@ -59,17 +59,14 @@ class Outcome:
         results: Those of the first calls, as far as they came; never more than were asked for.
         note: A line for a reader.
         wall_s: Seconds from its first statement until everything of it was gone.
+        compiled: Whether the candidate was Python at all. It is not known to be if its text ended the compiler.
     """
 
     verdict: Verdict
     results: tuple[Returned | Raised, ...] = ()
     note: str = ""
     wall_s: float = 0.0
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the candidate was Python at all."""
-        return self.verdict != "syntax"
+    compiled: bool = False
 
 
 def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s: float) -> Outcome:
@@ -92,7 +89,7 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
                 case ["compiled"] if not compiled:
                     compiled = True
                 case ["failed", "syntax" | "exception" | "entry" as stage, str(kind), str(text)]:
-                    return Outcome(_failed(stage, kind), tuple(results), _note(f"{kind}: {text}"), wall_s)
+                    return Outcome(_failed(stage, kind), tuple(results), _note(f"{kind}: {text}"), wall_s, compiled)
                 case ["raised", str(kind), str(text)] if len(results) < calls:
                     results.append(Raised(_note(kind), _note(text)))
                 case ["value", wire] if len(results) < calls:
@@ -107,9 +104,10 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
         except (ValueError, RecursionError) as error:
             if timed_out:
                 break  # the last line of a candidate that was stopped may be cut
-            return Outcome("malformed", tuple(results), _note(f"the values cannot be read ({error})"), wall_s)
+            note = _note(f"the values cannot be read ({error})")
+            return Outcome("malformed", tuple(results), note, wall_s, compiled)
     verdict, note = _end(len(results) == calls, results, timed_out, status)
-    return Outcome(verdict, tuple(results), note, wall_s)
+    return Outcome(verdict, tuple(results), note, wall_s, compiled)
 
 
 def _note(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from steadyrl.sandbox import jails
-from steadyrl.sandbox.outcome import Raised, Returned
+from steadyrl.sandbox.outcome import Raised, Returned, read_outcome
 from steadyrl.sandbox.pool import JailError, Limits, Sandbox
 
 ADD = "def add(a, b):\n    return a + b\n"
@@ -55,6 +55,12 @@ def test_verdicts_tell_how_a_program_failed(sandbox, code, verdict):
     assert outcome.note
 
 
+@pytest.mark.parametrize("timed_out", [True, False])
+def test_a_text_that_ends_the_compiler_is_not_known_to_be_python(timed_out):
+    assert not read_outcome(b"", calls=1, timed_out=timed_out, status=signal.SIGSEGV, wall_s=1.0).compiled
+    assert read_outcome(b'["compiled"]\n', calls=1, timed_out=timed_out, status=signal.SIGSEGV, wall_s=1.0).compiled
+
+
 def test_useful_parts_of_the_standard_library_can_be_used(sandbox):
     names = (
         "asyncio bisect collections datetime decimal fractions functools heapq itertools json "
@@ -82,6 +88,39 @@ def test_a_program_meets_nothing_of_the_one_before(sandbox):
         "def f(): return [hasattr(builtins, 'left'), hasattr(math, 'left'), 'left' in sys.modules]\n"
     )
     assert sandbox.run(look, "f", [()]).results[0].value == [False, False, False]
+
+
+STATE = """
+import fcntl, locale, os, resource, signal, sys, threading, time
+def state():
+    limits = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+    return [
+        [[fcntl.fcntl(n, fcntl.F_GETFL), fcntl.fcntl(n, fcntl.F_GETFD)] for n in range(5)],
+        [[os.lseek(n, 0, os.SEEK_CUR), os.fstat(n).st_atime_ns, os.fstat(n).st_mtime_ns] for n in range(3)],
+        os.getcwd(), dict(os.environ), time.tzname, locale.setlocale(locale.LC_ALL), threading.active_count(),
+        [resource.getrlimit(limit) for limit in limits], list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        [str(signal.getsignal(n)) for n in signal.valid_signals()], signal.getitimer(signal.ITIMER_REAL),
+        len(os.sched_getaffinity(0)), sys.getrecursionlimit(), os.path.exists("/tmp/x"), os.path.exists("/dev/shm/x"),
+    ]
+"""
+CHANGES = (
+    *(f"fcntl.fcntl({n}, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)" for n in range(5)),
+    *(f"fcntl.fcntl({n}, fcntl.F_SETFD, fcntl.FD_CLOEXEC)" for n in range(5)),
+    *(f"os.lseek({n}, 5, os.SEEK_SET), os.write({n}, b'x'), os.read({n}, 1)" for n in range(3)),
+    *(f"os.utime({n}, (0, 0))" for n in range(3)),
+    "os.chdir('/usr')", "os.umask(0)", "os.environ.update(TZ='Asia/Tokyo'); time.tzset()", "os.nice(5)",
+    "locale.setlocale(locale.LC_ALL, 'C')", "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])", "signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
+    "signal.setitimer(signal.ITIMER_REAL, 500)", "os.sched_setaffinity(0, [0])", "sys.setrecursionlimit(99)",
+    "open('/tmp/x', 'w')", "open('/dev/shm/x', 'w')", "threading.Thread(target=time.sleep, args=(60,)).start()",
+)  # fmt: skip
+
+
+def test_nothing_that_an_answer_sets_is_seen_by_the_next(sandbox):
+    before = sandbox.run(STATE, "state", [()]).results[0].value
+    tries = "".join(f"try:\n    {change}\nexcept (OSError, ValueError):\n    pass\n" for change in CHANGES)
+    assert sandbox.run(f"{STATE}\n{tries}", "state", [()]).results[0].value != before
+    assert sandbox.run(STATE, "state", [()]).results[0].value == before
 
 
 def test_the_environment_holds_a_few_harmless_names_only(sandbox, monkeypatch):

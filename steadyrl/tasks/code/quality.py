@@ -1,6 +1,6 @@
 """Runs inside a jail: what a reader of Python would object to in a program, found in its syntax tree.
 
-Its source is sent into the jail and called there with the candidate's text as data: parsing hostile text can cost any
+It is compiled, sent into the jail and called there with the candidate's text as data: parsing hostile text can cost any
 amount of memory and time, and has crashed interpreters. Nothing but the standard library.
 """
 

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -25,8 +24,8 @@ from steadyrl.sandbox.outcome import Returned
 from steadyrl.sandbox.pool import JailError
 from steadyrl.sections import PathText, Section
 from steadyrl.tasks.code.generated import generated_problems
-from steadyrl.tasks.code.judge_tests import Verdict, judge
-from steadyrl.tasks.code.lint import find_ruff, lint
+from steadyrl.tasks.code.judge_tests import Verdict, jailed, judge
+from steadyrl.tasks.code.lint import LONGEST, find_ruff, lint
 from steadyrl.tasks.code.problems import CodeProblem, program
 from steadyrl.tasks.code.published import load_problems
 from steadyrl.tasks.jsonl import held_out_ids
@@ -200,13 +199,19 @@ class CodeTask:
         return Score(value, parts, note=verdict.note)
 
     def _compiles(self, problem: Problem, rollout: Rollout) -> Score:
+        """Return 1 for a program that is Python; an answer of blank lines and comments adds nothing to its starter."""
         verdict = self._verdict(problem, rollout.text)
-        return Score(None, unscored=verdict) if isinstance(verdict, str) else Score(float(verdict.outcome.compiled))
+        if isinstance(verdict, str):
+            return Score(None, unscored=verdict)
+        known = self._by_id[problem.id]
+        added = program(rollout.text, known).removeprefix(known.starter_code).splitlines()
+        says_something = any(line.strip() and line.strip()[0] != "#" for line in added)
+        return Score(float(verdict.outcome.compiled and says_something))
 
     def _quality(self, problem: Problem, rollout: Rollout) -> Score:
         """Return 1 less a fifth per objection, not below 0, for a program that passes all tests; else 0."""
 
-        def measure(code: str, known: CodeProblem) -> Score:
+        def measure(code: str, size: int, known: CodeProblem) -> Score:
             found = self._objections(code)
             return Score(max(0.0, 1.0 - _FINDING_COST * len(found)), note="; ".join(found))
 
@@ -215,14 +220,17 @@ class CodeTask:
     def _brevity(self, problem: Problem, rollout: Rollout) -> Score:
         """Return the canonical solution's size over the program's, at most 1, if it passes all tests; else 0."""
 
-        def measure(code: str, known: CodeProblem) -> Score:
+        def measure(code: str, size: int, known: CodeProblem) -> Score:
             canonical = known.canonical_solution
-            usual = self._inspect(program(canonical, known))[1] if canonical is not None else _USUAL_SIZE
-            return Score(min(1.0, usual / max(1, self._inspect(code)[1])))
+            usual = self._inspect(program(canonical, known))[1] if canonical is not None else 0
+            return Score(min(1.0, (usual or _USUAL_SIZE) / size))
 
         return self._of_passing(problem, rollout, measure)
 
-    def _of_passing(self, problem: Problem, rollout: Rollout, measure: Callable[[str, CodeProblem], Score]) -> Score:
+    def _of_passing(
+        self, problem: Problem, rollout: Rollout, measure: Callable[[str, int, CodeProblem], Score]
+    ) -> Score:
+        """Return what a measure says of a program, with its size, if it passes all tests and can be read; else 0."""
         verdict = self._verdict(problem, rollout.text)
         if isinstance(verdict, str):
             return Score(None, unscored=verdict)
@@ -230,7 +238,9 @@ class CodeTask:
             return Score(0.0)
         known = self._by_id[problem.id]
         try:
-            return measure(program(rollout.text, known), known)
+            code = program(rollout.text, known)
+            objections, size = self._inspect(code)
+            return measure(code, size, known) if size else Score(0.0, note="; ".join(objections))
         except JailError as error:
             return Score(None, unscored=str(error))
 
@@ -297,10 +307,15 @@ class CodeTask:
         return verdict
 
     def _inspect(self, code: str) -> tuple[list[str], int]:
-        """Return the objections to a program and its size; parsed in the jail, for hostile text may need one."""
+        """Return the objections to a program and its size, 0 of one that cannot be read.
+
+        It is parsed in the jail, for hostile text may need one.
+        """
         if code in self._inspected:
             return self._inspected[code]
-        match self._sandbox.run(_quality_source(), "inspect", [[code]]).results:
+        if len(code) > LONGEST:  # ruff is shown no more of it
+            return [f"it has more than {LONGEST} characters, which is not read"], 0
+        match self._sandbox.run(jailed("quality.py"), "inspect", [[code]]).results:
             case (Returned(value=(found, nodes)),):
                 seen = found, nodes
             case _:
@@ -346,8 +361,3 @@ def _body_of_pass(problem: CodeProblem) -> str:
 
 def _identity(problem: CodeProblem) -> str:
     return f"def {problem.entry_point}(first=None, *_):\n    return first\n"
-
-
-@lru_cache(maxsize=1)
-def _quality_source() -> str:
-    return Path(__file__).with_name("quality.py").read_text(encoding="utf-8")

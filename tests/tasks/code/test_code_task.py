@@ -93,6 +93,33 @@ def test_each_part_of_the_reward_is_measured(own, terms):
     assert "SyntaxError" in broken.note
 
 
+UNREADABLE = {
+    "400 signs": "\ndef unused():\n    return " + "-" * 400 + "1\n",
+    "blocks in blocks": "\ndef unused():\n" + "".join(" " * n + "if 1:\n" for n in range(1, 90)) + " " * 90 + "pass\n",
+    "long": "\n" + "# x\n" * 30_000,
+    "a sum of 2000": "\ndef unused():\n    return " + "1+" * 2000 + "1\n",
+    "calls of calls": "\ndef unused():\n    return " + "f" + "()" * 900 + "\n",
+}
+
+
+@pytest.mark.parametrize("addition", UNREADABLE)
+def test_a_program_that_works_and_cannot_be_read_earns_nothing_for_its_form(own, addition):
+    terms = make_terms({"tests": 1.0, "compiles": 1.0, "quality": 1.0, "brevity": 1.0}, own)
+    problem = next(p for p in both(own) if p.id == "arithmetic/is_even")
+    code = "def is_even(number):\n    return number % 2 == 0\n"
+    plain, padded = score_texts([(problem, code), (problem, code + UNREADABLE[addition])], terms)
+    assert (plain.parts["tests"], padded.parts["tests"]) == (1.0, 1.0)
+    assert padded.reward < plain.reward - 0.5
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \n", "# return n % 2 == 0", "\n\t# a\n  # b\n", "```\n```", "```python\n# x\n```"]
+)
+def test_an_answer_that_adds_nothing_to_its_starter_is_not_paid_for_being_python(own, terms, text):
+    some = both(own)[::20]
+    assert {r.parts["compiles"] for r in score_texts([(p, text) for p in some], terms)} == {0.0}
+
+
 def test_answers_that_lost_their_first_indentation_still_continue_the_starter(own, terms):
     """Rollouts carry stripped text: the body's first line stands at the margin, the others where they were."""
     task = CodeTask(CodeSettings(problems="generated", generated_count=40))
