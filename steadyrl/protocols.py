@@ -108,7 +108,7 @@ class Tokenizer(Protocol):
         """
 
     def decode(self, ids: np.ndarray) -> str:
-        """Return the text of ids without special tokens."""
+        """Return the text of ids, without end tokens and, unless they are to be seen, without special ones."""
 
 
 class Backend(Protocol):
@@ -281,7 +281,7 @@ class Episode(Protocol):
         """Begin, and return the first observation."""
 
     def step(self, text: str) -> Turn:
-        """Take a turn of the policy, decoded and stripped; a malformed one costs, it does not raise."""
+        """Take a turn of the policy as it was decoded; a malformed one costs, it does not raise."""
 
     def expert(self) -> str | None:
         """Return what one who knows the way would say now, or None where nobody does."""

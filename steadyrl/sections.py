@@ -116,6 +116,12 @@ class ModelSection(Section):
         description="Messages before every prompt: a system message, then examples as messages of user and assistant "
         "in turns.",
     )
+    skip_special_tokens: bool = Field(
+        True,
+        description="Leave special tokens out of the text of completions, which rewards, judges, episodes and stop "
+        "strings read. Set it to false where the model's marks of calls or reasoning are special tokens. End tokens "
+        "are always left out.",
+    )
     trust_remote_code: bool = Field(
         False,
         description="Run Python code that the model folder brings along. Set it only for code that you have read.",
@@ -352,7 +358,7 @@ class RewardSettings(Section):
     answer_after: str = Field(
         "",
         description="Mark that ends the reasoning of an answer, such as '</think>'. The reward sees what stands behind "
-        "the last one. Empty shows it the whole text.",
+        "the last one and the space after it. Empty shows it the whole text.",
     )
 
 

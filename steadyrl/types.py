@@ -228,7 +228,8 @@ class Rollout:
         completion_ids: [T] int32. Of several turns: the policy's, and between them what the environment answered.
         completion_mask: [T] bool, True where the policy chose the token (False for what the environment answered).
         sampling_logprobs: [T] float32, nats; NaN under the mask where no sampler drew the token (demonstrations).
-        text: The decoded completion, without special tokens; of several turns the policy's, a line each.
+        text: The completion as it was decoded, space around it included; without special tokens, unless
+            model.skip_special_tokens is false. Of several turns the policy's, a line each.
         stop_reason: Why it ended.
         policy_version: Optimizer steps the policy had seen when it wrote this.
         kept_ids: See Completion.

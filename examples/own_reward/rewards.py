@@ -3,9 +3,8 @@
 
 def echo(problem, rollout):
     """Return the share of the answer's characters that are the letter asked for; None would mean "cannot tell"."""
-    if not rollout.text:
-        return 0.0
-    return rollout.text.count(problem.columns["letter"]) / len(rollout.text)
+    answer = rollout.text.strip()  # rewards get the text as it was decoded
+    return answer.count(problem.columns["letter"]) / len(answer) if answer else 0.0
 
 
 def brevity(completions, **kwargs) -> list[float]:

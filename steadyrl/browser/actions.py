@@ -61,9 +61,10 @@ _STOP = re.compile(r'stop "([^"\n]*)"')
 def parse(text: str) -> Action | str:
     """Return the action that a text is, or one line that says why it is none.
 
-    Spaces just inside the quotes are not part of what is typed, so that a tokenizer with spaces before its words may
-    write them.
+    Space around the text and just inside the quotes is not part of it, so that a tokenizer with spaces before its words
+    may write them.
     """
+    text = text.strip()
     if match := _CLICK.fullmatch(text):
         return Click(int(match[1]))
     if match := _WRITE.fullmatch(text):

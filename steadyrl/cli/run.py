@@ -92,7 +92,7 @@ def sample_command(
     if greedy and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
     for answer in launch.sample(run, request, samples or 3, greedy, seed):
-        print(printable(answer.text) or "(nothing)")
+        print(printable(answer.text.strip()) or "(nothing)")
         for line in answer.shows:
             print(f"    {printable(line)}")
 

@@ -15,7 +15,7 @@ def boolean_format(problem: Problem, rollout: Rollout) -> float:
 
     Range 0 to 1. Letter case is ignored, so that "rock and roll" earns the first part too.
     """
-    upper = rollout.text.upper()
+    upper = rollout.text.strip().upper()
     has_operator = " AND " in upper or " OR " in upper
     words = len(upper.split())
     return (

@@ -63,9 +63,12 @@ def environment_of(
 
 
 def text_of(tokenizer: Tokenizer, ids: np.ndarray, stop: Sequence[str]) -> str:
-    """Return what the policy wrote, without special tokens, the string that stopped it, and space around it."""
+    """Return what the policy wrote as it was decoded, up to the string that stopped it; space around it stays.
+
+    This is the one text of a completion: rewards, judges, episodes and records all get it.
+    """
     text = tokenizer.decode(ids)
-    return text[: min((place for place in map(text.find, stop) if place >= 0), default=None)].strip()
+    return text[: min((place for place in map(text.find, stop) if place >= 0), default=None)]
 
 
 def context_of(backend: Backend) -> int | None:

@@ -55,6 +55,7 @@ def test_what_is_no_action_is_said_in_one_line(text):
 
 
 def test_texts_that_nobody_could_type_are_refused():
+    assert parse(" back\n") == Back()
     assert parse('type 3 "a\x07b"') == "a text that no keyboard writes"
     assert parse(f'type 3 "{"a" * 201}"') == "a text of 201 characters; 200 at most"
 

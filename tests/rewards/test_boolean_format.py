@@ -20,6 +20,8 @@ CASES = {
     "(cat dog) AND (fox)": 0.8,  # four words
     "(cat OR dog) AND (fox OR hen)": 1.0,
     "(cat) NOT (dog)": 0.0,
+    " AND cat": 0.0,  # the space before the text is a tokenizer's
+    "cat OR ": 0.0,
     "(cat)AND(dog)": 0.0,  # the founding pattern asks for spaces
     "() AND ()": 0.3,
     "(cat)  OR\t(dog)": 0.5,  # white space of any kind in the pattern, plain spaces around the operator

@@ -29,6 +29,8 @@ def thinks(problem, rollout):
         ("two and two", "length", ""),
         ("four", "stop", "four"),
         ("<think></think>", "stop", ""),
+        ("so</think>\n<answer>\n4\n</answer>\n", "stop", "<answer>\n4\n</answer>\n"),
+        (" four\n", "stop", " four\n"),
     ],
 )
 def test_the_answer_stands_behind_the_last_mark(text, stop_reason, answer):

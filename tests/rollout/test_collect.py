@@ -68,7 +68,7 @@ def test_rollouts_are_unscored_and_carry_the_policy_s_version():
     assert {r.reward for r in rollouts} == {None}
 
 
-def test_the_text_has_neither_end_token_nor_surrounding_space():
+def test_the_text_is_what_was_decoded_without_the_end_token():
     backend = ToyBackend()
     x, space, a = backend.tokenizer.encode_prompt("x a").tolist()
     end = backend.tokenizer.end_id
@@ -78,7 +78,7 @@ def test_the_text_has_neither_end_token_nor_surrounding_space():
     (group,) = collect(backend, [Problem("p", "x")], 1, SAMPLING, (0, 0))
     (rollout,) = group.rollouts
     assert rollout.completion_ids.tolist() == [space, a, end]
-    assert rollout.text == "a"
+    assert rollout.text == " a"
     assert rollout.stop_reason == "stop"
 
 

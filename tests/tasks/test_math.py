@@ -162,4 +162,4 @@ def test_an_answer_is_right_or_not():
             self.text = text
 
     problem = Problem("p", "?", {"answer": "5/2"})
-    assert [correct(problem, Said(text)) for text in ("2.5", "it is 5/2", "2.51", "")] == [1.0, 1.0, 0.0, 0.0]
+    assert [correct(problem, Said(text)) for text in ("2.5", " 5/2 \n", "2.51", "")] == [1.0, 1.0, 0.0, 0.0]

@@ -53,6 +53,7 @@ class HFTokenizer:
         self.hf, self._vocabulary, self._beside = tokenizer, vocabulary, beside or {}
         self._chat = section.chat_template == "auto" and bool(tokenizer.chat_template)
         self._template_args = section.template_args
+        self._skip_special = section.skip_special_tokens
         self._in_parts = False
         self._before = [message.model_dump() for message in section.messages_before]
         self._written: set[tuple[str, ...]] = set()  # roles of whose messages the template leaves none out
@@ -75,6 +76,7 @@ class HFTokenizer:
         # Padding is masked everywhere; without a pad token of its own any id serves.
         pad = tokenizer.pad_token_id
         self.pad_id = int(pad) if pad is not None and pad < vocabulary else self.end_id
+        self._unreported = frozenset(self._special_ids() - {*self.end_ids, self.pad_id})
 
     def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
         """Return [P] int32 ids; with a chat template a text is one user message.
@@ -118,8 +120,19 @@ class HFTokenizer:
             (folder / name).write_bytes(content)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Return the text without special tokens."""
-        text: str = self.hf.decode(ids.tolist(), skip_special_tokens=True)
+        """See Tokenizer. The first special token that is left out is reported, for it may be one to read."""
+        shown: list[int] = ids.tolist()
+        if not self._skip_special:
+            shown = [id for id in shown if id not in self.end_ids]
+        elif not self._unreported.isdisjoint(shown):
+            marks = dict.fromkeys(self.hf.convert_ids_to_tokens(id) for id in shown if id in self._unreported)
+            log.warning(
+                "the policy wrote special tokens (%s), which its text leaves out, so that no reward, judge or episode "
+                "sees them; if they mark calls or reasoning, set model.skip_special_tokens = false",
+                ", ".join(list(marks)[:3]),
+            )
+            self._unreported = frozenset()
+        text: str = self.hf.decode(shown, skip_special_tokens=self._skip_special)
         return text
 
     def _check_vocabulary(self) -> None:
@@ -238,9 +251,10 @@ class HFTokenizer:
         except ModelError:  # a template for questions only serves tasks of one turn
             return None
         ids = self._ids(rest.lstrip())
-        special = {id for id, token in self.hf.added_tokens_decoder.items() if token.special}
-        special |= set(self.hf.all_special_ids)
-        return int(ids[0]) if mark and ids and ids[0] in special else None
+        return int(ids[0]) if mark and ids and ids[0] in self._special_ids() else None
+
+    def _special_ids(self) -> set[int]:
+        return {id for id, token in self.hf.added_tokens_decoder.items() if token.special} | {*self.hf.all_special_ids}
 
     def _templated(self, talk: Sequence[Message], add_generation_prompt: bool) -> str:
         messages: list[dict[str, Any]] = [dict(turn) for turn in talk]

@@ -58,7 +58,7 @@ class Judge:
         """
         gated = self._gate(pairs) if self._gate else [Score(1.0)] * len(pairs)
         asked = [
-            bool(rollout.text.strip()) and gate.value is not None and gate.value >= 1.0
+            bool(_answer(rollout)) and gate.value is not None and gate.value >= 1.0
             for (_, rollout), gate in zip(pairs, gated, strict=True)
         ]
         texts: dict[str, dict[str, None]] = {}
@@ -66,14 +66,14 @@ class Judge:
         for (problem, rollout), is_asked in zip(pairs, asked, strict=True):
             if is_asked:
                 problems[problem.id] = problem
-                texts.setdefault(problem.id, {})[rollout.text] = None
+                texts.setdefault(problem.id, {})[_answer(rollout)] = None
         contests = [
             Contest(name, problems[name].prompt, tuple(found), self._gold(problems[name]))
             for name, found in texts.items()
         ]
         known = dict(zip(texts, self._panel.opinions(contests), strict=True))
         return [
-            _score(known[problem.id][rollout.text]) if is_asked else _unasked(rollout, gate)
+            _score(known[problem.id][_answer(rollout)]) if is_asked else _unasked(rollout, gate)
             for (problem, rollout), gate, is_asked in zip(pairs, gated, asked, strict=True)
         ]
 
@@ -97,6 +97,11 @@ class _Endpoint:
         return [self._mode.settle(contest, found) for contest, found in zip(contests, told, strict=True)]
 
 
+def _answer(rollout: Rollout) -> str:
+    """Return what a judge reads: space around an answer makes it no other one."""
+    return rollout.text.strip()
+
+
 def _score(opinion: Opinion) -> Score:
     if opinion.value is None:
         return Score(None, unscored=f"{NAME}: {opinion.reason}")
@@ -106,6 +111,6 @@ def _score(opinion: Opinion) -> Score:
 
 
 def _unasked(rollout: Rollout, gate: Score) -> Score:
-    if rollout.text.strip() and gate.value is None:  # what the gate does not know the judge does not either
+    if _answer(rollout) and gate.value is None:  # what the gate does not know the judge does not either
         return Score(None, unscored=f"{NAME}: its gate is unknown ({gate.unscored})")
     return Score(0.0)

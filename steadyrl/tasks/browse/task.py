@@ -70,7 +70,7 @@ class BrowseTask:
 
     def show(self, answer: str) -> list[str]:
         """See Task: the lines that are no actions, and why."""
-        read = [(line, parse(line.strip())) for line in answer.split("\n")]
+        read = [(line, parse(line)) for line in answer.split("\n") if line.strip() or not answer.strip()]
         return [f"{line}: {why}" for line, why in read if isinstance(why, str)] or ["every line is an action"]
 
     def mutate(self, problem: Problem, generator: np.random.Generator) -> Problem:

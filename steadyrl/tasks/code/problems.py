@@ -21,6 +21,7 @@ from steadyrl.tasks.jsonl import filled_field, text_field
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```|\Z)", re.MULTILINE | re.DOTALL)
 # Where a continued function ends: what HumanEval's authors stop at, since a model may go on with a next function.
 _AFTER_FUNCTION = re.compile(r"\n(?=class |def |#|if |print|@|```)")
+_INDENTED = re.compile(r"\n*(?:  |\t)")  # a single space at the front is a tokenizer's
 # What reading text as Python may raise: it is none, holds what no source may, or is nested beyond reading.
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _OPTIONAL = ("starter_code", "canonical_solution", "wrong_solution")
@@ -69,12 +70,16 @@ def program(answer: str, problem: CodeProblem) -> str:
 
     Of a text with fenced blocks the first one counts that defines the function, else the last. What defines the
     function is a whole program, put behind the starter code for its imports; anything else continues the starter code,
-    up to the first line that cannot belong to the function any more.
+    up to the first line that cannot belong to the function any more. Space around the answer is no part of it, but for
+    the indentation of a body that begins on a line of its own.
     """
-    blocks = _FENCE.findall(answer)
+    whole = answer.strip()
+    blocks = _FENCE.findall(whole)
     name = problem.entry_point
     if blocks:
         answer = next((block for block in blocks if defines(block, name)), blocks[-1])
+    elif defines(whole, name) or not (problem.starter_code.endswith("\n") and _INDENTED.match(answer)):
+        answer = whole
     if defines(answer, name):
         starter = problem.starter_code
         return f"{starter}\n{answer}" if starter and is_python(starter) else answer

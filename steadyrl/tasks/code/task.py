@@ -183,7 +183,7 @@ class CodeTask:
 
     def show(self, answer: str) -> list[str]:
         """See Task: what a reader would object to in the answer."""
-        return self._objections(answer) or ["nothing to object to"]
+        return self._objections(answer.strip()) or ["nothing to object to"]
 
     def _tests(self, problem: Problem, rollout: Rollout) -> Score:
         verdict = self._verdict(problem, rollout.text)

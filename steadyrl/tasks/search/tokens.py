@@ -62,8 +62,8 @@ def well_formed_tokens(text: str) -> list[Token]:
     Raises:
         Malformed: With the first problem from the left. Problems inside terms come before those between terms.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise Malformed(f"{len(text)} characters, at most {MAX_CHARACTERS} are read", MAX_CHARACTERS + 1)
+    if (length := len(text.strip())) > MAX_CHARACTERS:
+        raise Malformed(f"{length} characters, at most {MAX_CHARACTERS} are read", MAX_CHARACTERS + 1)
     tokens = [Token("end", "", 0), *_tokens(text), Token("end", "", len(text) + 1)]
     opened: list[Token] = []
     for before, token in itertools.pairwise(tokens):

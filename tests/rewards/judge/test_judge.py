@@ -111,6 +111,14 @@ def test_equal_texts_are_asked_for_once_and_scored_alike(mode):
     assert len(server.exchanges) == 1
 
 
+def test_texts_that_differ_in_the_space_around_them_are_one_question():
+    with judge_server(servers.scalar(by_length)) as server:
+        found = score(server.url, group("same", " same\n"))
+    assert [r.reward for r in found] == [0.4, 0.4]
+    assert [r.text for r in found] == ["same", " same\n"]
+    assert len(server.exchanges) == 1
+
+
 def test_empty_texts_get_0_unasked():
     with judge_server(servers.scalar(by_length)) as server:
         found = score(server.url, group("", "  \n"))

@@ -141,7 +141,7 @@ def test_ones_own_words_become_a_goal_and_lines_that_are_no_actions_are_named(si
     asked = site.ask("buy two of everything")
     assert asked.prompt == "goal: buy two of everything"
     assert site.episode(asked, 0).open().startswith("heading products\n")
-    assert site.show("click 3\nclick there\nback") == ["click there: that is no action"]
+    assert site.show("click 3\n\nclick there\nback\n") == ["click there: that is no action"]
     assert site.show("click 3") == ["every line is an action"]
     assert site.show("") == [": that is no action"]
 

@@ -121,7 +121,7 @@ def test_an_answer_that_adds_nothing_to_its_starter_is_not_paid_for_being_python
 
 
 def test_answers_that_lost_their_first_indentation_still_continue_the_starter(own, terms):
-    """Rollouts carry stripped text: the body's first line stands at the margin, the others where they were."""
+    """A policy may leave out the first indentation: that line stands at the margin, the others where they were."""
     task = CodeTask(CodeSettings(problems="generated", generated_count=40))
     for known, makes in ((own, terms), (task, make_terms({"tests": 1.0}, task))):
         pairs = [(problem, known.gold(problem).strip()) for problem in both(known)]
@@ -137,6 +137,10 @@ def test_a_continuation_is_put_where_the_starter_ends():
     assert joined("def f(x):\n", "y = x\n    return y") == "def f(x):\n    y = x\n    return y"
     assert joined('def f(x):\n    """Add: it."""\n', "return x") == 'def f(x):\n    """Add: it."""\n    return x'
     assert joined("def f(x):\n", "  return x") == "def f(x):\n  return x"
+    assert joined("def f(x):\n", " y = x\n    return y\n") == "def f(x):\n    y = x\n    return y"
+    assert joined("def f(x):\n    return", "\n x + 1 ") == "def f(x):\n    return x + 1"
+    assert joined("def f(x):\n", " def f(x):\n  return x\n") == "def f(x):\n  return x"
+    assert joined("def f(x):\n", "\n ```python\n  return x\n```\n") == "def f(x):\n  return x\n"
 
 
 @pytest.mark.jail

@@ -161,6 +161,11 @@ def test_terms_lists_all_words_from_left_to_right():
     ]
 
 
+def test_space_around_a_query_is_no_part_of_it():
+    assert parse(f" {'x' * 1_998} \n").tree == parse("x" * 1_998).tree is not None
+    assert parse("\n a AND b ").tree == parse("a AND b").tree
+
+
 words = st.sampled_from(["a", "b", "Path", "dir*", '"absolute path"', "os.path"])
 
 
