@@ -88,9 +88,10 @@ def begin_again(run: RunDir, config: Config) -> int:
     write_json(run.resolved_file, dump(config))
     ended = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
     _change(run, **ended, attempt=attempt, process=_process())
-    after = run.evaluation_file("after")
-    if after.is_file() and (made := run.metrics()):  # in a run that trains longer it is that of one step among others
-        after.replace(run.evaluation_file(f"{made[-1]['step'] + 1:06d}"))
+    after, steps = run.evaluation_file("after"), 1 + max((record["step"] for record in run.metrics()), default=-1)
+    # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
+    if after.is_file() and 0 < steps < config.run.steps:
+        after.replace(run.evaluation_file(f"{steps:06d}"))
     return attempt
 
 

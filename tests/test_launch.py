@@ -18,7 +18,7 @@ import steadyrl
 from steadyrl import config, record
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.launch import digest, run, sample
-from steadyrl.rundir import RunDir
+from steadyrl.rundir import RunDir, write_json
 from steadyrl.train import Watch
 from steadyrl.types import Problem
 from tests import needs
@@ -164,6 +164,14 @@ def test_a_run_that_trains_longer_ended_with_no_evaluation_until_it_ends_again(s
     assert "after" not in found.evaluations() and found.evaluations()["000004"] == after
     run(resume=found)
     assert {"after", "000004"} <= set(found.evaluations())
+
+
+def test_a_run_killed_between_its_last_evaluation_and_its_end_leaves_the_files_of_an_unbroken_one(settings):
+    found = run(settings)
+    files, after = sorted(found.path.rglob("*")), found.evaluations()["after"]
+    write_json(found.info_file, {**found.info(), "status": "running", "ended": None})
+    assert run(resume=found).status == "finished"
+    assert sorted(found.path.rglob("*")) == files and found.evaluations()["after"] == after
 
 
 def test_data_that_changed_stops_a_resume_unless_it_is_accepted(settings, tmp_path):
