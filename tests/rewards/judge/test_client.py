@@ -17,6 +17,8 @@ from tests.judge_server import judge_server
 
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "user", "content": "hello"}]
+# A limit that does not hold lasts the 20 seconds of ``ask`` or longer, whatever else the machine does.
+SOON = 12.0
 
 
 def client(url, **settings):
@@ -93,7 +95,7 @@ def test_a_storm_of_429_ends_after_the_tries():
         reason, requests, seconds = refusal(server.url, retries=2)
     assert (requests, len(server.exchanges)) == (3, 3)
     assert "429" in reason
-    assert 0.75 <= seconds < 5  # half of 0.5 s and of 1 s at least
+    assert 0.75 <= seconds < SOON  # half of 0.5 s and of 1 s at least
 
 
 def test_retry_after_is_waited_for():
@@ -109,9 +111,8 @@ def test_retry_after_holds_for_all_requests_of_the_client():
         first = threading.Thread(target=shared.ask, args=(HELLO, time.monotonic() + 20))
         began = time.monotonic()
         first.start()
-        while not server.exchanges:
+        while shared._not_before == 0:
             time.sleep(0.01)
-        time.sleep(0.2)
         shared.ask(HELLO, time.monotonic() + 20)
         first.join()
         assert time.monotonic() - began >= 1.0
@@ -122,7 +123,7 @@ def test_a_wait_past_the_deadline_is_not_begun():
     with judge_server(servers.status(429, Retry_After=3600)) as server:
         reason, requests, seconds = refusal(server.url)
     assert requests == 1
-    assert seconds < 2
+    assert seconds < SOON
     assert "3600 s would come after rewards.judge.deadline_s" in reason
 
 
@@ -130,7 +131,7 @@ def test_a_wait_past_the_deadline_is_not_begun():
 def test_a_slow_drip_ends_at_the_limit_of_one_answer(fault):
     with judge_server(fault) as server:
         reason, requests, seconds = refusal(server.url, request_s=0.5, read_s=10.0, retries=0)
-    assert 0.4 <= seconds < 2
+    assert 0.4 <= seconds < SOON
     assert requests == 1
     assert "not complete after rewards.judge.request_s = 0.5 s" in reason
 
@@ -138,16 +139,16 @@ def test_a_slow_drip_ends_at_the_limit_of_one_answer(fault):
 def test_the_deadline_of_a_verdict_holds_over_all_its_tries():
     with judge_server(servers.drip) as server:
         _, _, seconds = refusal(server.url, seconds=1.5, request_s=0.6, retries=20)
-    assert seconds < 3
+    assert seconds < SOON
 
 
 def test_a_server_that_says_nothing_ends_at_the_limit_of_one_read():
     def respond(exchange):
-        time.sleep(1.5)
+        time.sleep(30)
 
     with judge_server(respond) as server:
         reason, _, seconds = refusal(server.url, read_s=0.3, retries=0)
-    assert 0.2 <= seconds < 1.4
+    assert 0.2 <= seconds < SOON
     assert "rewards.judge.read_s = 0.3 s" in reason
 
 
@@ -178,7 +179,7 @@ def test_a_client_that_is_stopped_waits_no_longer():
         began = time.monotonic()
         with pytest.raises(NoReplyError, match="the run stopped asking"):
             asking.ask(HELLO, began + 60)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < SOON
 
 
 def test_redirects_are_not_followed_so_that_no_key_goes_astray(monkeypatch):
@@ -282,7 +283,7 @@ def test_tls_is_spoken_under_the_same_deadline(certificate):
         began = time.monotonic()
         with pytest.raises(NoReplyError, match=r"judge\.request_s = 0\.5 s"):
             asking.ask(HELLO, began + 20)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SOON
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_before_the_key_is_sent(certificate, monkeypatch):
