@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests import needs
+from tests.rounding import rounding
 
 needs.package("mlx", extra="mlx")
 
@@ -19,7 +20,7 @@ def test_many_small_gradients_are_not_lost_beside_a_large_one():
     cotangent[:, 0] = 1.0
     inputs = [mx.ones((2, 3)), mx.ones((size, 3))]
     _, (to_hidden, to_weight) = mx.vjp(to_vocabulary, inputs, [mx.array(cotangent)])
-    assert np.array(to_hidden).ravel() == pytest.approx(1 + 2.0**-10, abs=1e-5)
+    assert np.array(to_hidden).ravel() == pytest.approx(1 + 2.0**-10, abs=2.0**-15)
     assert to_weight[:2, 0].tolist() == [2.0, 2.0**-25]
 
 
@@ -30,12 +31,13 @@ def test_a_head_has_the_gradients_of_its_product(size):
     cotangent = generator.normal(size=(4, size)).astype(np.float32)
     inputs = [mx.array(hidden), mx.array(weight)]
     (found,), (to_hidden, to_weight) = mx.vjp(to_vocabulary, inputs, [mx.array(cotangent)])
-    np.testing.assert_allclose(np.array(found), hidden @ weight.T, atol=1e-5)
-    np.testing.assert_allclose(np.array(to_hidden), np.einsum("nv,vh->nh", cotangent, weight), atol=1e-4)
-    np.testing.assert_allclose(np.array(to_weight), np.einsum("nv,nh->vh", cotangent, hidden), atol=1e-4)
+    near = rounding(4 * size**0.5)  # what sums of so many standard normal numbers reach
+    np.testing.assert_allclose(np.array(found), hidden @ weight.T, atol=near)
+    np.testing.assert_allclose(np.array(to_hidden), np.einsum("nv,vh->nh", cotangent, weight), atol=near)
+    np.testing.assert_allclose(np.array(to_weight), np.einsum("nv,nh->vh", cotangent, hidden), atol=near)
 
 
 def test_many_unlikely_tokens_count_in_the_total():
     logits = np.full((1, 2**16 + 1), np.log(2.0**-26), np.float32)
     logits[0, 0] = 0.0
-    assert log_total(mx.array(logits)).item() == pytest.approx(np.log1p(2.0**-10), abs=4e-6)
+    assert log_total(mx.array(logits)).item() == pytest.approx(np.log1p(2.0**-10), abs=2.0**-15)

@@ -22,7 +22,7 @@ from steadyrl.backends.torch.sampler import sample  # noqa: E402
 from steadyrl.backends.torch.trunk import hidden_states  # noqa: E402
 from tests.backends.torch.test_decoder import MODELS, batch_of, random_model  # noqa: E402
 from tests.backends.torch.test_single_update import GRPO, ONE, SAMPLING, SEVERAL, drawn, opened, trained  # noqa: E402
-from tests.rounding import NATS  # noqa: E402
+from tests.rounding import NATS, of_gradients  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ def test_log_probs_entropies_and_gradients_of_a_recording_are_those_of_a_pass(na
     for one, other in zip(found[2], wanted[2], strict=True):
         assert (one is None) == (other is None)
         if one is not None:
-            torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-3)
+            torch.testing.assert_close(one, other, atol=of_gradients(wanted[2]), rtol=0)
 
 
 @pytest.mark.parametrize(("products", "part"), [(9, 16), (33, 16), (48, 24), (1000, 64)])
