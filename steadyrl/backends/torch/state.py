@@ -187,19 +187,22 @@ def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> None:
     """Read what ``save_optimizer`` wrote; what it names no state of has none afterwards, as before the first step.
 
-    Moments are copied out of the file: mapped ones begin anywhere, and where a sum begins decides its rounding. They go
-    where there were some.
+    Numbers are copied out of the file: mapped ones begin anywhere, and where a sum begins decides its rounding. They go
+    where there were some, else to the device of their weight, as a fused step wants its count too.
     """
     before = dict(optimizer.state)
+    fused = {weight for group in optimizer.param_groups if group.get("fused") for weight in group["params"]}
     optimizer.state.clear()
     for key, value in load_tensors(path).items():
         kind, _, name = key.partition("|")
         if name not in named:
             raise CheckpointError(f"'{path}' holds the state of '{name}', which this model does not train")
-        state, there = optimizer.state[named[name]], before.get(named[name], {}).get(kind)
-        if kind == "step":  # a number in bitsandbytes
-            state[kind] = value if value.is_floating_point() else int(value)
+        weight = named[name]
+        state, there = optimizer.state[weight], before.get(weight, {}).get(kind)
+        if kind == "step" and not value.is_floating_point():  # bitsandbytes counts in Python
+            state[kind] = int(value)
             continue
+        device = "cpu" if kind == "step" and weight not in fused else weight.device
         if there is None or (there.shape, there.dtype) != (value.shape, value.dtype):
-            there = torch.empty_like(value, device=named[name].device)
+            there = torch.empty_like(value, device=device)
         state[kind] = there.copy_(value)
