@@ -83,7 +83,7 @@ class Worker:
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
-        with gathered(self._roots):
+        with self.whole.working(), gathered(self._roots):
             return checked(
                 batch, self.whole.trust(needs), needs, lambda rows: self._measure(batch, rows, sampling, needs)
             )
@@ -111,7 +111,8 @@ class Worker:
         """See Backend."""
         self.whole.optimizer.zero_grad()
         try:
-            own = self._accumulate(batch, loss, sampling, needs)
+            with self.whole.working():
+                own = self._accumulate(batch, loss, sampling, needs)
         except (torch.OutOfMemoryError, MemoryError) as error:  # the others are in the middle of it: no second try
             tokens = self._config.backend.args.micro_batch_tokens
             raise ModelError(

@@ -27,9 +27,9 @@ def agree(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> tu
     one, other = found.float().log_softmax(-1), expected.float().log_softmax(-1)
     if dtype == torch.float32:
         far = (one - other).abs().max().item()
-        return far <= NATS, f"{far:.2g} nats apart"
+        return far <= NATS, f"{far:.2g} nats apart, expected at most {NATS:g}"
     divergence = (other.exp() * (other - one)).sum(-1).max().item()
-    return divergence <= KL, f"a KL divergence of {divergence:.2g} nats"
+    return divergence <= KL, f"a KL divergence of {divergence:.2g} nats, expected at most {KL:g}"
 
 
 def require_finite(logits: torch.Tensor) -> None:

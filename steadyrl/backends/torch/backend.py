@@ -22,6 +22,7 @@ from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import require_room
 from steadyrl.backends.torch import footprint, memory, state
 from steadyrl.backends.torch.ahead import Ahead, read_ahead
+from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision
@@ -72,8 +73,6 @@ class TorchBackend:
         self._plan = checked_plan(self.model)
         self._micro_batch_tokens = own.micro_batch_tokens
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
-        if self._lower is not None:  # the head stays in float32: on a GPU as TF32, exact for what bfloat16 holds
-            torch.backends.cuda.matmul.allow_tf32 = True
         kind = self._inner().config.model_type
         self._generation = Generation(self._parts, self._plan, kind, self.tokenizer, self._lower, own.generate_rows)
         self._read = Reader(self.model, self._parts, self._plan, self._lower, own.gradient_checkpointing)
@@ -128,8 +127,15 @@ class TorchBackend:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
         recorded = self._micro_batch_tokens if len(prompts) == self._recorded_rows else 0
-        with self._deterministic():
+        with self.working():
             return self._generation(prompts, sampling, seeds, self._read.autocast, recorded)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Sample, score and train in the arithmetic of this run, whatever the process has switched on."""
+        exactness = full_float32() if self._lower is None else fast_float32()
+        with exactness, deterministic(self._own.deterministic, self.device):
+            yield
 
     def prefix_cache(self) -> AbstractContextManager[None]:
         """See PrefixCaching."""
@@ -149,7 +155,7 @@ class TorchBackend:
         if self._engine is not None:
             self._engine.rest()
         self._ahead, recording, self._generation.recording = None, self._generation.recording, None
-        with self._deterministic():
+        with self.working():
             if OLD_IS_CURRENT in needs:
                 self._ahead = self._fitting(
                     lambda: read_ahead(self._read, batch, self._micro_batch_tokens, recording, self._head)
@@ -267,7 +273,7 @@ class TorchBackend:
         max_grad_norm: float,
     ) -> Stats:
         """See Backend."""
-        with self._deterministic():
+        with self.working():
             stats = self._gradients_of(batch, loss, sampling, needs)
             norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), max_grad_norm).item()
             if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
@@ -282,7 +288,7 @@ class TorchBackend:
 
     def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
         """See Differentiable."""
-        with self._deterministic():
+        with self.working():
             stats = self._gradients_of(batch, loss, sampling, needs)
         return self._masters.flat_gradient(), stats
 
@@ -386,9 +392,6 @@ class TorchBackend:
     def _inner(self) -> Any:
         """Return the transformers model, without an adapter's wrapper."""
         return self.model.get_base_model() if self._lora else self.model
-
-    def _deterministic(self) -> AbstractContextManager[None]:
-        return deterministic(self._own.deterministic, self.device)
 
     def _changed(self) -> None:
         self._ahead = self._generation.recording = None

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.families import plan_of
 from steadyrl.backends.torch.plan import Block, Function, Plan, in_threes
@@ -295,6 +296,7 @@ def _prompt_masks(visible: torch.Tensor, width: int) -> Callable[[int | None], t
 
 
 @torch.no_grad()
+@full_float32()
 def checked_plan(model: Any) -> Plan | None:
     """Return the plan of a model if decoding by it gives transformers' own log-probs, else None.
 

@@ -9,6 +9,7 @@ import torch
 
 from steadyrl.backends.huggingface.export import write_policy
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.model import load_model
 from steadyrl.backends.torch.state import load_policy, writing
 from steadyrl.config import Config
@@ -21,6 +22,7 @@ def export_policy(config: Config, checkpoint: Path, folder: Path, merge: bool) -
         return write_policy(config, checkpoint, folder, _write_merged if merge else None)
 
 
+@full_float32()
 def _write_merged(section: ModelSection, policy: Path, folder: Path) -> HFTokenizer:
     """Add the adapter to the base model's weights, in float32 as they are multiplied in training."""
     model, tokenizer = load_model(section, torch.device("cpu"), torch.float32)

@@ -13,6 +13,7 @@ import torch
 
 from steadyrl.backends.huggingface.folder import READING_ERRORS
 from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.head import Capped
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.products import product, without_autocast
@@ -80,6 +81,7 @@ class ForwardDecoder:
 
 
 @torch.no_grad()
+@full_float32()
 def pads(parts: Parts, kind: str) -> bool:
     """Return whether prompts of different lengths may be decoded together; if not, those of one length may.
 

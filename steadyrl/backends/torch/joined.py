@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from steadyrl.backends.huggingface.portable import POLICY, PROBE
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.state import load_tensors, tensors_in, weight_files, writing
 from steadyrl.errors import ModelError
 from steadyrl.rundir import read_json
@@ -26,6 +27,7 @@ ADAPTER, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 _PARALLEL = 1e-4  # radians: below this the sphere is flat in float64
 
 
+@full_float32()
 def join_adapters(checkpoints: Sequence[Path], to: Path) -> int:
     """Write a checkpoint with the joined adapter, whose rank is the sum of the ranks, and return that rank.
 

@@ -11,6 +11,7 @@ import torch
 
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.head import chosen_logprobs
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.counting.count import tell
@@ -82,6 +83,7 @@ class _Reader:
         return _Row(place, np.concatenate([prompt, written]), len(prompt))
 
     @torch.no_grad()
+    @full_float32()
     def _read(self, rows: Sequence[_Row], width: int) -> list[float]:
         ids = np.zeros((len(rows), width), np.int64)
         mask = np.zeros((len(rows), width), bool)

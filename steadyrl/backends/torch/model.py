@@ -17,6 +17,7 @@ from steadyrl.backends.huggingface.folder import READING_ERRORS, beside, open_fo
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.head import Capped
 from steadyrl.backends.torch.quantized import in_four_bits, keep_layout
 from steadyrl.errors import ConfigError, ModelError
@@ -194,6 +195,7 @@ def _no_targets(model: Any, modules: dict[str, nn.Module]) -> str | None:
     return "|".join(found) or None
 
 
+@full_float32()
 def _multiplies(module: nn.Module) -> bool:
     """Return False for what transformers has made of a linear layer if it is none any more."""
     if not isinstance(module, nn.Linear) or not type(module).__module__.startswith("transformers.models."):
@@ -222,6 +224,7 @@ def _linear_names(modules: dict[str, nn.Module], table: torch.Tensor) -> list[st
     )
 
 
+@full_float32()
 def split_head(model: Any) -> Parts:
     """Return the part that gives hidden states and the part that gives logits of a causal model.
 
@@ -252,27 +255,36 @@ def split_head(model: Any) -> Parts:
         raise ModelError(
             f"the model type '{kind}' cannot be read as hidden states and one linear layer: {str(error)[:200]}"
         ) from error
-    if begun.shape != whole[:, :-1].shape or not agree(begun, whole[:, :-1], inner.dtype)[0]:
+    causal, apart = False, f"logits of other shapes, {list(begun.shape)} and {list(whole.shape)}"
+    if begun.shape == whole[:, :-1].shape:
+        causal, apart = agree(begun, whole[:, :-1], inner.dtype)
+    if not causal:
         raise ModelError(
-            f"the model type '{kind}' lets tokens see later ones, as encoders do; expected a causal language model"
+            f"the model type '{kind}' lets tokens see later ones, as encoders do: log-probs with and without a later "
+            f"token are {apart}; expected a causal language model"
         )
     scale = 1.0
     if cap := getattr(config, "final_logit_softcapping", None):
         head = Capped(head, cap)
         found = head.bend(found)
-    elif whole.shape == found.shape and not _alike(whole, found) and getattr(head, "bias", None) is None:
+    elif whole.shape == found.shape and not _alike(found, whole)[0] and getattr(head, "bias", None) is None:
         scale = float((whole * found).sum() / (found * found).sum())
-    near = whole.shape == found.shape
-    if near:  # where the model's own tanh is rounded it is as near as another way through it
-        near = agree(found, whole, inner.dtype)[0] if cap else _alike(whole, scale * found)
+    near, apart = False, f"of other shapes, {list(found.shape)} and {list(whole.shape)}"
+    if whole.shape == found.shape:  # where the model's own tanh is rounded it is as near as another way through it
+        near, apart = agree(found, whole, inner.dtype) if cap else _alike(scale * found, whole)
     if not near:
         raise ModelError(
             f"the model type '{kind}' changes its logits after the output layer, and not by a constant or a cap that "
-            "config.json names; expected hidden states, then one linear layer, as nearly all families have (see "
-            "docs/models.md)"
+            f"config.json names: the layer's logits and the model's are {apart}; expected hidden states, then one "
+            "linear layer, as nearly all families have (see docs/models.md)"
         )
     return Parts(body, head, scale)
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-4)
+def _alike(logits: torch.Tensor, whole: torch.Tensor) -> tuple[bool, str]:
+    """Return whether logits are alike, and how far they are apart, in words."""
+    share, least = 1e-3, 1e-4
+    far = (logits - whole).abs()
+    worst = (far - share * whole.abs()).argmax()
+    apart, allowed = (x.flatten()[worst].item() for x in (far, share * whole.abs() + least))
+    return apart <= allowed, f"{apart:.2g} apart, expected at most {allowed:.2g}"

@@ -10,6 +10,7 @@ import torch
 
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
+from steadyrl.backends.torch.arithmetic import full_float32
 
 
 def write(folder: Path, model: Any) -> None:
@@ -31,6 +32,7 @@ def check(folder: Path, model: Any) -> None:
 
 
 @torch.inference_mode()
+@full_float32()
 def _measure(model: Any, ids: np.ndarray) -> np.ndarray:
     tokens = torch.from_numpy(ids.astype(np.int64)).to(model.device)[None]
     logp = model(input_ids=tokens, use_cache=False).logits[0, :-1].float().log_softmax(-1)
@@ -39,5 +41,4 @@ def _measure(model: Any, ids: np.ndarray) -> np.ndarray:
 
 
 def _precision(model: Any) -> str:
-    rounded = model.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
-    return "fp32" if model.dtype == torch.float32 and not rounded else "bf16"
+    return "fp32" if model.dtype == torch.float32 else "bf16"

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from steadyrl.backends.torch.adapter import added_to
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.packed import Packed, Segments
 from steadyrl.backends.torch.plan import Block, Plan, in_threes
 from steadyrl.backends.torch.products import added, head_norm, norm, without_autocast
@@ -210,6 +211,7 @@ def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
 
 
 @torch.no_grad()
+@full_float32()
 def fits(plan: Plan | None, body: nn.Module) -> bool:
     """Return True if the plan gives the hidden states of transformers' own forward."""
     if plan is None:

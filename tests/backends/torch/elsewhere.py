@@ -1,17 +1,35 @@
-"""Tensors that say they are on a CUDA device, and compute on the CPU: what is mixed up between the two is an error.
+"""A CUDA device that is not there: tensors that say they are on it and compute on the CPU, in the arithmetic of a GPU.
+
+``pretended()`` lets ``device = "cuda"`` and "auto" find it, so that a backend is built on it as a user's is. It shows
+what a CPU hides:
+
+- what is mixed up between the two devices is an error, a fused optimizer's count of steps among it;
+- products of float32 are rounded as TF32 is where the switches of the process allow it and there are several rows:
+  which kernel multiplies depends on the shapes, so that one row comes out otherwise beside others;
+- torch.autocast casts what it casts on CUDA, by the lists in the installed PyTorch's own header;
+- what adds by atomics on a GPU adds in another order on every call, unless deterministic algorithms are asked for;
+- a captured graph replays what was captured: numbers that Python knew then stay as they were;
+- whatever makes the host wait for the device is noted, with the line of ours that did it.
 
 PyTorch's own fake tensors do not do for this: on a build without CUDA indexing one of device "cuda" and its backward
 pass fail, for both look for the device. These say where they are in Python alone, so that they have values as well.
 """
 
+import functools
+import re
+import sys
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("cuda", 0)
+PACKAGE = f"{Path(__file__).parents[3] / 'steadyrl'}/"
 _aten = torch.ops.aten
 # What makes the host wait until the device is done: a number, or a size that depends on numbers.
 WAITS = {
@@ -20,10 +38,93 @@ WAITS = {
 }  # fmt: skip
 # What real tensors of both may meet in.
 BOTH = {_aten.copy_, _aten._to_copy}
+# What takes no number of the CPU either, though it is none of a tensor with dimensions.
+FUSED = {_aten._fused_adamw_, _aten._fused_adam_, _aten._fused_sgd_}
+# Which arguments of a product of matrices are multiplied; what else there is, is added in float32.
+PRODUCTS = dict.fromkeys((_aten.mm, _aten.bmm, _aten.mv), slice(2)) | dict.fromkeys(
+    (_aten.addmm, _aten.addmm_, _aten.baddbmm, _aten.baddbmm_, _aten.addmv), slice(1, 3)
+)
+CONVOLUTIONS = {_aten.convolution: slice(2), _aten.convolution_backward: slice(3)}
+FEW_ROWS = 4  # fewer are multiplied exactly
+TF32_REST = 13  # bits of float32's mantissa that TF32 lacks
 
 
 class MixedDevicesError(AssertionError):
     """A tensor of the CPU met one of the device."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The host waited for the device.
+
+    Attributes:
+        operation: What it waited in.
+        place: Module and function of ours that called it.
+    """
+
+    operation: str
+    place: str
+
+
+@dataclass
+class Standin:
+    """A device while it is pretended.
+
+    Attributes:
+        tf32: Whether it has TF32.
+        autocast: Whether it casts as CUDA does; else nothing is cast.
+        any_order: Whether atomics add in any order.
+        waits: What made the host wait, in order.
+        replays: How many waits there were before each replay of a graph.
+        rounded: How many products were rounded as TF32 is.
+    """
+
+    tf32: bool
+    autocast: bool
+    any_order: bool
+
+    def __post_init__(self):
+        self.waits, self.replays, self.rounded, self.captured = [], [], 0, None
+        self._order = torch.Generator().manual_seed(5)
+
+    def wait(self, operation):
+        assert self.captured is None, f"{operation} waits for the device while a graph is captured"
+        self.waits.append(Wait(operation, _place()))
+
+    def compute(self, func, args, kwargs):
+        """Return what an operation gives for tensors of the CPU, in the arithmetic of the device."""
+        packet = func.overloadpacket
+        if self.tf32 and (factors := _in_tf32(packet, args)):
+            self.rounded += 1
+            args = (*args[: factors.start or 0], *map(as_tf32, args[factors]), *args[factors.stop :])
+        if self.any_order and not torch.are_deterministic_algorithms_enabled():
+            args = self._shuffled(packet, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _shuffled(self, packet, args, kwargs):
+        if packet in {_aten.index_add, _aten.index_add_}:
+            start, dim, index, source = args
+            order = self._permutation(len(index))
+            return start, dim, index[order], source.index_select(dim, order)
+        if packet in {_aten.scatter_add, _aten.scatter_add_}:
+            start, dim, index, source = args
+            order = self._permutation(index.shape[dim])
+            source = source.narrow(dim, 0, index.shape[dim])
+            return start, dim, index.index_select(dim, order), source.index_select(dim, order)
+        if packet in {_aten.index_put, _aten.index_put_, _aten._index_put_impl_} and (args[3:4] == (True,)):
+            start, indices, values, *rest = args
+            if all(i is None or i.shape == indices[0].shape for i in indices) and indices[0].dim() == 1:
+                order = self._permutation(len(indices[0]))
+                values = values[order] if values.dim() and len(values) == len(order) else values
+                return start, [i if i is None else i[order] for i in indices], values, *rest
+        if packet is _aten.embedding_dense_backward:
+            gradient, ids, *rest = args
+            order = self._permutation(ids.numel())
+            return gradient.flatten(0, -2)[order], ids.flatten()[order], *rest
+        return args
+
+    def _permutation(self, count):
+        return torch.randperm(count, generator=self._order)
 
 
 class Elsewhere(torch.Tensor):
@@ -45,11 +146,29 @@ class Elsewhere(torch.Tensor):
     def device(self):
         return DEVICE
 
+    is_cuda, is_cpu = True, False
+
+    def data_ptr(self):
+        return self.held.data_ptr()
+
+    def untyped_storage(self):
+        return self.held.untyped_storage()
+
+    def __deepcopy__(self, memo):
+        copied = Elsewhere(self.held.clone())
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
+        return memo.setdefault(id(self), copied)
+
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        _look_at(func, args, kwargs)
-        found = func(*tree_map(_real, args), **tree_map(_real, kwargs))
+        standin = _here[-1] if _here else Standin(tf32=False, autocast=False, any_order=False)
+        _look_at(standin, func, args, kwargs)
+        real_args, real_kwargs = tree_map(_real, (args, kwargs))
+        found = standin.compute(func, real_args, real_kwargs)
+        if standin.captured is not None:
+            standin.captured.append((functools.partial(standin.compute, func, real_args, real_kwargs), found))
         # A view of what was made outside of inference mode is no tensor of it either.
         outside = func.is_view and not args[0].is_inference()
         with torch.inference_mode(False) if outside else nullcontext():
@@ -57,93 +176,216 @@ class Elsewhere(torch.Tensor):
 
 
 class Pretend(TorchFunctionMode):
-    """Puts there what is asked to be on the device, and brings back what is asked for by the host.
+    """Puts there what is asked to be on the device, and brings back what is asked for by the host."""
 
-    Attributes:
-        waits: What made the host wait for the device, by name, in order.
-    """
-
-    def __init__(self):
+    def __init__(self, standin):
         super().__init__()
-        self.waits = []
+        self._standin = standin
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name in {"cpu", "tolist", "numpy"} and isinstance(args[0], Elsewhere):
+        if func is torch.device:
+            return func(*args, **kwargs)
+        name, standin = getattr(func, "__name__", ""), self._standin
+        there = bool(args) and isinstance(args[0], Elsewhere)
+        if name in {"cpu", "tolist", "numpy"} and there:
             if name == "numpy":
                 raise MixedDevicesError("numpy() of a tensor of the device")
-            self.waits.append(name)
+            standin.wait(name)
             return getattr(args[0].detach().held, name)()
-        places = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.device)]
-        if not places:
+        if name == "cuda":
+            name, func, args = "to", torch.Tensor.to, (args[0], DEVICE)
+        given, target = (args, dict(kwargs)), None
+        if name in _FACTORIES or any(isinstance(x, torch.device) for x in (*args, *kwargs.values())):
+            args, target = _without_device(args, kwargs)
+        if target is None:
+            if standin.autocast and torch.is_autocast_enabled("cuda") and "out" not in kwargs:
+                args, kwargs = _cast(_NAMES.get(name, name), args, kwargs)
             return func(*args, **kwargs)
-        if name == "to" and isinstance(args[0], Elsewhere):
-            rest = [x for x in args[1:] if not isinstance(x, torch.device)]
-            kwargs.pop("device", None)
-            if places[0].type == DEVICE.type:
-                return args[0].to(*rest, **kwargs) if rest or kwargs else args[0]
-            self.waits.append("to")
-            return args[0].held.to(*rest, **kwargs)
-        here = torch.device("cpu")
-        args = [here if isinstance(x, torch.device) else x for x in args]
-        found = func(*args, **{key: here if isinstance(x, torch.device) else x for key, x in kwargs.items()})
-        return _sent(found) if places[0].type == DEVICE.type else found
+        if name == "to" and there:
+            if target.type == DEVICE.type:
+                return func(*args, **kwargs) if len(args) > 1 or kwargs else args[0]
+            standin.wait("to")
+            return args[0].held.to(*args[1:], **kwargs)
+        if target.type != DEVICE.type:
+            return func(*given[0], **given[1])
+        if name == "to":
+            assert standin.captured is None, "a copy from the host is no part of a graph"
+            return _sent(func(*args, **kwargs) if len(args) > 1 or kwargs else args[0].clone())
+        made = functools.partial(func, *args, **kwargs, device=torch.device("cpu"))
+        found = made()
+        if standin.captured is not None:
+            assert name not in {"tensor", "as_tensor"}, "a copy from the host is no part of a graph"
+            standin.captured.append((made, found))
+        return _sent(found)
+
+
+class Graph:
+    """A captured graph: the operations on the device, with the memory that they read and write."""
+
+    def replay(self):
+        """Do them again, into the same memory."""
+        standin = _here[-1]
+        standin.replays.append(len(standin.waits))
+        for again, before in self.operations:
+            for old, new in zip(tree_leaves(before), tree_leaves(again()), strict=True):
+                if isinstance(old, torch.Tensor) and _memory(old) != _memory(new):
+                    old.copy_(new)
 
 
 @contextmanager
-def pretended():
-    """Let the device be there; yield the list of what made the host wait for it."""
-    with Pretend() as mode:
-        _waits.append(mode.waits)
+def capturing(graph):
+    """See torch.cuda.graph; what is captured is not computed there, but it makes no difference to who replays it."""
+    _here[-1].captured = []
+    try:
+        yield
+        graph.operations = _here[-1].captured
+    finally:
+        _here[-1].captured = None
+
+
+@contextmanager
+def pretended(tf32=True, autocast=True, any_order=True):
+    """Let the device be there; yield its ``Standin``."""
+    standin = Standin(tf32, autocast, any_order)
+    put = torch.nn.Module.to
+
+    def moved(module, *args, **kwargs):
+        rest, target = _without_device(args, kwargs)
+        module = put(module, *rest, **kwargs) if rest or kwargs else module
+        if target is None:
+            return module
+        return send(module) if target.type == DEVICE.type else put(module, target)
+
+    there = {
+        "is_available": lambda: True, "is_bf16_supported": lambda *_, **__: True, "device_count": lambda: 1,
+        "current_device": lambda: 0, "empty_cache": lambda: None, "synchronize": lambda *_: None,
+        "max_memory_allocated": lambda *_: 0, "Stream": lambda *_: None, "stream": lambda _: nullcontext(),
+        "CUDAGraph": Graph, "graph": capturing,
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch, Pretend(standin):
+        for name, value in there.items():
+            patch.setattr(torch.cuda, name, value)
+        patch.setattr(torch.nn.Module, "to", moved)
+        _here.append(standin)
         try:
-            yield mode.waits
+            yield standin
         finally:
-            _waits.pop()
+            _here.pop()
 
 
-def move(backend):
-    """Move a backend of the CPU to the device, with a new optimizer; a reference that is kept on the CPU stays."""
-    frozen = None if backend.reference is None else backend.reference.model
-    modules = [m for m in (backend.model, frozen, backend.value_head) if m is not None]
-    staying = set(frozen.modules()) if frozen is not None and backend._own.reference == "cpu" else ()
-    for module in (part for whole in modules for part in whole.modules()):
+def send(whole):
+    """Put the tensors of a module on the device; those that several of its parts share stay shared."""
+    sent = {}
+    for module in whole.modules():
         for name, parameter in module._parameters.items():
-            if parameter is not None and not isinstance(parameter, Elsewhere) and module not in staying:
-                _move(module, name, parameter, modules)
+            if parameter is not None and not isinstance(parameter, Elsewhere):
+                if parameter not in sent:
+                    numbers = Elsewhere(parameter.detach().clone())
+                    sent[parameter] = torch.nn.Parameter(numbers, requires_grad=parameter.requires_grad)
+                module._parameters[name] = sent[parameter]
         for name, buffer in module._buffers.items():
             module._buffers[name] = _sent(buffer)
-    backend.device = DEVICE
-    backend.begin_training(0.0)
+    return whole
 
 
-def _move(module, name, parameter, modules):
-    """Put a tensor of the device in the place of a parameter, wherever it is tied to."""
-    sent = torch.nn.Parameter(Elsewhere(parameter.detach()), requires_grad=parameter.requires_grad)
-    for part in (part for whole in modules for part in whole.modules()):
-        for other, value in part._parameters.items():
-            if value is parameter:
-                part._parameters[other] = sent
+def as_tf32(x):
+    """Return a tensor of float32 rounded to TF32's 10 bits of mantissa, half away from zero; others as they are."""
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
+        return x
+    bits = x.contiguous().view(torch.int32)
+    rounded = ((bits + (1 << TF32_REST - 1)) & -(1 << TF32_REST)).view(torch.float32)
+    return torch.where(x.isfinite(), rounded, x)
 
 
-_waits = []
+_here = []
+# Names of methods whose operation has another.
+_NAMES = {"__matmul__": "matmul", "__rmatmul__": "matmul", "__pow__": "pow", "__rpow__": "pow"}
+_FACTORIES = {
+    "zeros", "ones", "empty", "full", "arange", "tensor", "as_tensor", "zeros_like", "ones_like", "empty_like",
+    "full_like", "rand", "randn", "randint", "eye", "linspace", "new_zeros", "new_ones", "new_empty", "new_full",
+    "new_tensor", "randperm", "empty_strided", "to", "scalar_tensor",
+}  # fmt: skip
 
 
-def _look_at(func, args, kwargs):
+def _without_device(args, kwargs):
+    """Return arguments less the device among them, which is taken out of ``kwargs``, and the device or None."""
+    names = [x for x in (*args, kwargs.pop("device", None)) if isinstance(x, (torch.device, str))]
+    return tuple(x for x in args if not isinstance(x, (torch.device, str))), torch.device(names[0]) if names else None
+
+
+def _place():
+    """Return module and function of ours that is at work."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            module = frame.f_code.co_filename.removeprefix(PACKAGE).removesuffix(".py").replace("/", ".")
+            return f"{module}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+def _in_tf32(packet, args):
+    """Return which arguments of an operation are rounded, or None."""
+    if packet in PRODUCTS and args[PRODUCTS[packet]][0].shape[-2] < FEW_ROWS:
+        return None
+    if packet in CONVOLUTIONS and torch.backends.cudnn.conv.fp32_precision == "tf32":
+        return CONVOLUTIONS[packet]
+    return PRODUCTS.get(packet) if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
+
+
+@functools.cache
+def _policies():
+    """Return {operation: policy} as the installed PyTorch has them for CUDA."""
+    text = (Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h").read_text()
+    lists = {"lower": "LOWER_PRECISION_FP", "fp32": "FP32", "fp32_set": "FP32_SET_OPT_DTYPE", "promote": "PROMOTE"}
+    found = {"norm": "fp32"}
+    for policy, name in lists.items():
+        block = re.search(rf"#define AT_FORALL_{name}\(_\)(.*?)\n\n|#else", text, re.DOTALL).group(1)
+        found |= dict.fromkeys(re.findall(r"_\((\w+)", block), policy.removesuffix("_set"))
+    return found
+
+
+def _cast(name, args, kwargs):
+    """Return arguments as torch.autocast("cuda") makes them; float64 is left alone."""
+    policy = _policies().get(name)
+    if policy is None:
+        return args, kwargs
+    low = torch.get_autocast_dtype("cuda")
+    eligible = {torch.float32, torch.float16, torch.bfloat16}
+    dtypes = {x.dtype for x in _tensors((args, kwargs)) if isinstance(x, Elsewhere) and x.dtype in eligible}
+    to = low if policy == "lower" else torch.float32
+    if not dtypes or (policy == "promote" and dtypes == {low}):
+        return args, kwargs
+
+    def cast(x):
+        mine = isinstance(x, Elsewhere) and x.dtype in eligible and x.dtype != to
+        return x.to(to) if mine else x
+
+    return tree_map(cast, args), {key: tree_map(cast, value) for key, value in kwargs.items()}
+
+
+def _look_at(standin, func, args, kwargs):
     packet = func.overloadpacket
-    tensors = [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)]
-    plain = [x for x in tensors if not isinstance(x, Elsewhere) and x.dim()]
+    plain = [x for x in _tensors((args, kwargs)) if not isinstance(x, Elsewhere) and (x.dim() or packet in FUSED)]
     if plain and packet not in BOTH:
         raise MixedDevicesError(f"{func}: a tensor of the CPU, {list(plain[0].shape)}, beside one of the device")
+    if plain and standin.captured is not None:
+        raise MixedDevicesError(f"{func}: a copy from the host is no part of a graph")
     by_mask = packet in {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_} and any(
         isinstance(x, torch.Tensor) and x.dtype == torch.bool for x in args[1]
     )
-    if _waits and (by_mask or packet in WAITS):
-        _waits[-1].append(str(func))
+    to_host = packet in BOTH and args and not isinstance(args[0], Elsewhere)
+    if by_mask or to_host or packet in WAITS:
+        standin.wait(str(func))
 
 
-def _flat(tree):
-    return torch.utils._pytree.tree_leaves(tree)
+def _memory(real):
+    return real.untyped_storage().data_ptr()
+
+
+def _tensors(tree):
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 def _real(x):

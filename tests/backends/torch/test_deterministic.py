@@ -19,10 +19,9 @@ needs.package("peft")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from steadyrl.backends.torch import deterministic, sampler  # noqa: E402
+from steadyrl.backends.torch import deterministic  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
-from tests.backends.torch.elsewhere import move, pretended  # noqa: E402
-from tests.backends.torch.test_elsewhere import Uncaptured  # noqa: E402
+from tests.backends.torch.elsewhere import pretended  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 CUDA = torch.device("cuda", 0)
@@ -67,13 +66,12 @@ def test_the_list_of_operators_without_a_deterministic_way_is_the_one_that_torch
 
 @pytest.fixture
 def opened(tiny_models, monkeypatch):
-    monkeypatch.setattr(sampler, "GraphDecoder", Uncaptured)
     monkeypatch.setenv(deterministic.WORKSPACE, "")
 
-    def opened(*overrides):
+    def opened(*overrides, device="cpu"):
         settings = {
             "model": {"path": str(tiny_models["llama"])},
-            "backend": {"device": "cpu", "threads": 1},
+            "backend": {"device": device, "threads": 1, "precision": "fp32"},
             "rewards": {"length": 1.0},
         }
         return TorchBackend(config.resolve(settings, overrides), ALGORITHM)
@@ -81,10 +79,10 @@ def opened(tiny_models, monkeypatch):
     return opened
 
 
-def recorded(backend):
+def recorded(opened, *overrides):
     """Sample, score and update once on a pretended device; return what was computed, the batch and the stats."""
-    with pretended() as Uncaptured.waits:
-        move(backend)
+    with pretended():
+        backend = opened(*overrides, device="cuda")
         with Recorder() as recorder:
             batch = scored_batch(backend, NARROW, samples=2)
             stats = step(backend, batch)
@@ -93,14 +91,14 @@ def recorded(backend):
 
 @pytest.mark.parametrize("trained", ["model.lora_rank=0", "model.lora_rank=4"])
 def test_all_that_a_step_computes_on_a_gpu_has_a_deterministic_way(opened, trained):
-    recorder, batch, stats = recorded(opened("backend.args.deterministic=true", trained))
+    recorder, batch, stats = recorded(opened, "backend.args.deterministic=true", trained)
     assert recorder.refused == set()
     assert recorder.flags == {True}
     whole = {"mm", "index_copy_", "searchsorted", "sort", "index_add", "_fused_adamw_"}
     assert whole - recorder.operators == set(), "the step is not whole"
     assert not torch.are_deterministic_algorithms_enabled()
     assert os.environ[deterministic.WORKSPACE] == ":4096:8"
-    plain, same_batch, same_stats = recorded(opened(trained))
+    plain, same_batch, same_stats = recorded(opened, trained)
     assert plain.refused == {"cumsum"}, "the sampler's running sums are what the flag would refuse"
     assert plain.flags == {False}
     np.testing.assert_array_equal(batch.tokens, same_batch.tokens)
