@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,9 +19,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 
 from steadyrl.batch import plain_drawn, recall_drawn
+from steadyrl.counting.interrupts import deferred
 from steadyrl.curriculum.memory import checked
-from steadyrl.errors import AccessError, CheckpointError, EngineError
-from steadyrl.protocols import Backend
+from steadyrl.errors import AccessError, CheckpointError, RankError
+from steadyrl.protocols import Backend, Reversible
 from steadyrl.rundir import DONE, RunDir, append_line
 from steadyrl.types import Drawn
 
@@ -139,6 +140,8 @@ class State:
         best: The best held-out score so far; None before the first evaluation during training.
         evaluations_since_best: Evaluations in a row whose score was not better.
         in_flight: Rollouts that wait for their step, the next one first; curriculum and problems_drawn include them.
+        steps_uncompared: Steps in a row, up to the last, in which no problem had two scored rollouts to compare, where
+            the algorithm compares them.
         correcting: True from the step on at which update.correction = "auto" measured that sampler and trainer differ.
     """
 
@@ -152,6 +155,7 @@ class State:
     evaluations_since_best: int = 0
     in_flight: Annotated[list[Drawn], PlainValidator(_recall_all)] = field(default_factory=list)
     correcting: bool = False
+    steps_uncompared: int = 0
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -185,9 +189,11 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         _put_in_place(part)
         for step in _superfluous(run, keep):
             _remove(run.checkpoint_folder(step))
-    except OSError as error:
+    except BaseException as error:
         if not (part / DONE).is_file():  # else it is whole, and the next start puts it in its place
             shutil.rmtree(part, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
         raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
     return folder
 
@@ -196,26 +202,107 @@ def _plain(state: State) -> dict[str, Any]:
     return asdict(replace(state, in_flight=[])) | {"in_flight": [plain_drawn(drawn) for drawn in state.in_flight]}
 
 
-@contextmanager
-def kept(
-    run: RunDir, backend: Backend, state: State, keep: int, record: Mapping[str, Any] | None = None
-) -> Iterator[None]:
-    """Save a checkpoint if an outside engine (a judge, a sampler's server) ends the run, for the policy is sound.
+class Safeguard:
+    """Saves the last whole step of a run, whatever ends it: an error, an interrupt, a refusal of an algorithm.
 
-    Args:
-        run: The run directory to save into.
-        backend: The backend in the state that ``state`` describes, without any training since.
-        state: What a resume continues from.
-        keep: See ``save``.
-        record: The metrics of the last step in ``state``, if they are not written yet.
+    Everything random is derived from (seed, step, index), so a checkpoint of the state before the failing step loses
+    that step only, and a resume makes it again with the same numbers. A policy between two updates of a step is never
+    saved: its updates are taken back where the backend remembers the weights before them (``protocols.Reversible``),
+    and otherwise the newest checkpoint stays the last one.
     """
-    try:
-        yield
-    except EngineError:
-        if record is not None:
-            append_line(run.metrics_file, record)
-        save(run, backend, state, keep)
-        raise
+
+    def __init__(self, run: RunDir, backend: Backend, keep: int, note: Callable[[str], None]):
+        """Take what is needed to save.
+
+        Args:
+            run: The run directory.
+            backend: The run's backend.
+            keep: See ``save``.
+            note: Called with a line that says what was saved.
+        """
+        self._run, self._backend, self._keep, self._note = run, backend, keep, note
+        self._waiting = ExitStack()  # interrupts wait as long as it is open
+        self.begin(State())
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Save the last whole step if anything ends what is inside."""
+        try:
+            yield
+        except BaseException as error:
+            with suppress(KeyboardInterrupt):  # one that waited for the step, which ends anyway
+                self._waiting.close()
+            with deferred():
+                self._save(error)
+            raise
+
+    def begin(self, state: State) -> None:
+        """Begin a step: the weights are those of ``state``, a copy of which stays as it is."""
+        self._state = replace(state, algorithm=dict(state.algorithm))
+        self._whole, self._updating = True, False
+        self._record: Mapping[str, Any] | None = None
+        self._undo: Callable[[], None] | None = None
+
+    def before_updates(self) -> None:
+        """Remember the weights, and let interrupts wait until the updates are over."""
+        self._waiting.enter_context(deferred())
+        self._undo = self._backend.remember() if isinstance(self._backend, Reversible) else None
+        self._updating = True
+
+    def moved(self) -> None:
+        """Note that the weights are no longer those of any state."""
+        self._whole = False
+
+    def after_updates(self, state: State, record: Mapping[str, Any]) -> None:
+        """Note that the updates are over; evaluation, doctor and autopilot follow and belong to the step.
+
+        Where they fail, the whole step is taken back; a backend that cannot do so is saved as it is now, for a step of
+        a large model is worth more than what the autopilot would have done behind it.
+
+        Args:
+            state: Of the weights as they are now.
+            record: The metrics of the step, which ``written`` says to be in metrics.jsonl.
+        """
+        if self._undo is None:
+            self.begin(state)
+            self._record = record
+        self._updating = False
+        self._waiting.close()
+
+    def written(self) -> None:
+        """Note that the metrics of the step are in metrics.jsonl."""
+        self._record = None
+
+    def take_back(self) -> None:
+        """Take back the updates of a step that failed, where the backend can."""
+        if self._undo is not None:
+            self._undo()
+            self._undo, self._whole = None, True
+        self._waiting.close()
+
+    def _save(self, error: BaseException) -> None:
+        if isinstance(error, RankError):  # the weights of the lost rank are gone
+            return
+        step = self._state.step
+        try:
+            if self._updating and self._undo is None and not isinstance(error, Exception):
+                self.moved()  # an interrupt may come in the middle of an update
+            self.take_back()
+            if not self._whole:
+                self._note(
+                    f"the step after {step} ended between two updates of the policy, which is not saved; a resume "
+                    "begins at the newest checkpoint"
+                )
+                return
+            if self._record is not None:
+                append_line(self._run.metrics_file, self._record)
+            if step and step not in self._run.checkpoints():
+                save(self._run, self._backend, self._state, self._keep)
+        except Exception as failed:  # what ended the run is what its user must see, whatever else fails then
+            self._note(f"the policy after {step} steps could not be saved: {failed}")
+            return
+        if step:
+            self._note(f"the policy after {step} steps is saved; go on with: steadyrl train --resume {self._run.path}")
 
 
 def forget_after(run: RunDir, step: int) -> None:

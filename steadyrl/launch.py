@@ -24,6 +24,7 @@ from steadyrl import config as configs
 from steadyrl.backends.fsdp.plugin import meet
 from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.config import Config
+from steadyrl.counting.interrupts import ending_signals
 from steadyrl.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.preflight.run import finding_lines, preflight, summary_line
@@ -77,6 +78,8 @@ def run(
         ConfigError: A setting is wrong, cannot change on resuming, or the preflight failed.
         RunError: The run to resume is finished, its data changed, or another process writes it.
         SteadyError: Whatever else a user can fix; the run directory says so too.
+        KeyboardInterrupt: Ctrl-C, a notebook's stop button, SIGTERM or SIGHUP; whatever ends a run after its first
+            step, the last whole step is saved, and a resume goes on behind it.
     """
     watch = watch or Watch()
     # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
@@ -175,7 +178,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
     watch.opened(directory)
-    with tracked(directory, session.config.run.trackers, watch.note), record.outcome(directory):
+    with ending_signals(), tracked(directory, session.config.run.trackers, watch.note), record.outcome(directory):
         record.add_model(directory, session)
         record.close(directory, train(session, directory, attempt, watch), session.config)
     return directory

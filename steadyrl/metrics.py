@@ -62,6 +62,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "Groups whose rewards are all equal, of the groups with several scored rollouts.",
     ),
     Metric(
+        "groups/uncompared",
+        "share",
+        "down",
+        "Groups of several rollouts of which at most one could be scored. With nothing to compare, they teach nothing.",
+    ),
+    Metric(
         "groups/best",
         "reward",
         "up",
@@ -345,6 +351,9 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     if observed := sum(r.observations for r in rollouts):
         found["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
     several = [[r.reward for r in g.rollouts if r.reward is not None] for g in groups]
+    drawn = [len(rewards) for rewards, group in zip(several, groups, strict=True) if len(group.rollouts) > 1]
+    if drawn:
+        found["groups/uncompared"] = float(np.mean([scored < 2 for scored in drawn]))
     several = [rewards for rewards in several if len(rewards) > 1]
     if several:
         found["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))

@@ -56,6 +56,8 @@ class Algorithm:
         source: Who writes what trains: the policy, or the task, which knows good answers.
         update: Makes one update: backend, minibatch, algorithm, sampling, rate, limit of the gradient norm -> stats.
         prepares_from: What ``prepare`` reads: the rewards alone, or the log-probs of policy and reference too.
+        compares: Whether a rollout is worth what the others of its problem are not. A problem with one scored rollout
+            then teaches nothing, and its advantage is 0.
     """
 
     needs: frozenset[str]
@@ -67,6 +69,7 @@ class Algorithm:
     source: Literal["policy", "demonstrations"] = "policy"
     update: Callable[[Backend, Batch, Algorithm, Sampling, float, float], Stats] = optimizer_step
     prepares_from: Literal["rewards", "logprobs"] = "logprobs"
+    compares: bool = False
 
     def needs_for(self, updates: int, fresh: bool = True) -> frozenset[str]:
         """Return what a step of so many updates asks of the backend: ``needs``, and what it may spare itself.
@@ -155,6 +158,14 @@ class Differentiable(Protocol):
 
     def set_weights(self, weights: np.ndarray) -> None:
         """Put weights [P] in the place of all that are trained; the optimizer's state stays."""
+
+
+@runtime_checkable
+class Reversible(Protocol):
+    """A backend that can take the updates of a step back, so that a step which fails midway changes nothing."""
+
+    def remember(self) -> Callable[[], None] | None:
+        """Return what puts weights and optimizer back to where they are now, or None where a copy costs too much."""
 
 
 @runtime_checkable

@@ -21,16 +21,25 @@ from steadyrl import evaluate as evaluation
 from steadyrl.autopilot.knobs import adjust
 from steadyrl.autopilot.pilot import Autopilot, pilot_metrics
 from steadyrl.batch import limit_rewards, make_batch, only_trained, take_rows
-from steadyrl.checkpoint import State
+from steadyrl.checkpoint import Safeguard, State
 from steadyrl.config import Config, dump, in_steps
 from steadyrl.counting.count import tell
+from steadyrl.counting.interrupts import deferred
 from steadyrl.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.errors import DataError, DivergedError, require_posix
+from steadyrl.errors import ConfigError, DataError, DivergedError, require_posix
 from steadyrl.protocols import Algorithm, Backend, Editable, Task
-from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_scores, score_groups, term_metrics
+from steadyrl.rewards.combine import (
+    Term,
+    make_terms,
+    nothing_to_compare,
+    planned_updates,
+    require_scores,
+    score_groups,
+    term_metrics,
+)
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rollout.ahead import rollouts_of_step
 from steadyrl.rollout.collect import collect, demonstrate, require_answers_fit
@@ -46,6 +55,7 @@ from steadyrl.types import Batch, Group, Problem, Sampling
 
 log = logging.getLogger(__name__)
 
+_MOST_UNCOMPARED = 10  # steps in a row, as many as a judge's failures are counted over by default
 _MINIBATCH_KEY = 2**31 + 1  # the shuffles of minibatches never meet the seeds of rollouts
 
 
@@ -110,6 +120,11 @@ def open_session(config: Config) -> Session:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
     config = in_steps(config, len(problems))
     terms = make_terms(config.rewards, task, planned_updates(config))
+    if algorithm.compares and config.rollout.samples_per_prompt < 2:
+        raise ConfigError(
+            f"algorithm.name = '{config.algorithm.name}' compares the rollouts of a problem with one another, and "
+            "rollout.samples_per_prompt is 1; set it to 2 or more (8 is usual)"
+        )
     require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
     evaluation.require_heldout(config, heldout)
@@ -159,38 +174,48 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
 
 def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
     """Make all remaining steps; return False if the watch stopped the run first."""
+    guard = Safeguard(run, session.backend, session.config.run.keep_checkpoints, watch.note)
+    with guard.saving():
+        return _remaining_steps(session, run, state, attempt, watch, guard)
+
+
+def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch, guard: Safeguard) -> bool:
     config = session.config
     doctor = _doctor(session, run, state.step)
     pilot = Autopilot(config, run, session.backend, watch.action)
     while state.step < config.run.steps and not evaluation.out_of_patience(config.evaluate.patience, state):
         pilot.secure(state)
+        guard.begin(state)
         try:
-            # What an outside engine fails at comes before the step's first update.
-            with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints):
-                look = _token_look(session, state)
-                groups, found = one_step(session, state, look)
+            look = _token_look(session, state)
+            groups, found = one_step(session, state, look, guard)
         except DivergedError as error:
+            guard.take_back()
             state = pilot.recover(state, error)
             continue
         line = metrics.StepMetrics()
         line.add("the run", {"step": state.step - 1, "attempt": attempt, "time": time.time()})
         line.add("the step", found)
         record = line.values
-        with checkpoint.kept(run, session.backend, state, config.run.keep_checkpoints, record):
-            line.add("the evaluation", _evaluate_now(session, run, state, watch))
-        if look or record["step"] % config.run.rollouts_every == 0:
-            write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
-        if look:
-            write_lines(run.tokens_file(record["step"]), look.records)
-        if any(group.why for group in groups):
-            choices = {"step": record["step"], "attempt": attempt, "choices": choice_records(groups)}
-            append_line(run.curriculum_file, choices)
-        append_line(run.metrics_file, record)
+        guard.after_updates(state, record)
+        line.add("the evaluation", _evaluate_now(session, run, state, watch))
+        with deferred():
+            if look or record["step"] % config.run.rollouts_every == 0:
+                write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
+            if look:
+                write_lines(run.tokens_file(record["step"]), look.records)
+            if any(group.why for group in groups):
+                choices = {"step": record["step"], "attempt": attempt, "choices": choice_records(groups)}
+                append_line(run.curriculum_file, choices)
+            append_line(run.metrics_file, record)
+            guard.written()
         watch.step(record)
         for change in doctor.add(record["step"], record) if doctor else ():
             append_line(run.findings_file, change.record())
             watch.finding(change)
+        guard.moved()  # the autopilot may go back to an earlier checkpoint
         state = pilot.steer(state, record, doctor.fresh if doctor else None)
+        guard.begin(state)
         last = state.step == config.run.steps or evaluation.out_of_patience(config.evaluate.patience, state)
         stopped = watch.stop() and not last
         best = state.best is not None and state.best.step == state.step
@@ -202,9 +227,15 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
 
 
 def one_step(
-    session: Session, state: State, look: TokenLook | None = None
+    session: Session, state: State, look: TokenLook | None = None, guard: Safeguard | None = None
 ) -> tuple[list[Group], dict[str, float | None]]:
-    """Make one step: collect, score, train, measure; ``state`` moves on. ``look`` measures single tokens beside it.
+    """Make one step: collect, score, train, measure; ``state`` moves on.
+
+    Args:
+        session: The run's.
+        state: Before the step, afterwards behind it; the weights are then those of the step.
+        look: Measures single tokens beside it.
+        guard: Follows the updates.
 
     Returns:
         All groups of the step, and its metrics.
@@ -219,6 +250,8 @@ def one_step(
     with rollouts_of_step(state, config.rollout.ahead, partial(gather, session), backend, clock) as drawn:
         groups = list(drawn.groups)
         require_scores(groups)
+        if algorithm.compares:
+            _note_uncompared(groups, state)
         training = algorithm.select(groups)
         if not training:
             raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
@@ -234,7 +267,9 @@ def one_step(
         rate = config.update.rate(step, config.run.steps)
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
         corrected = correct(algorithm, batch, config.update.correction, state)
-        updates = update(replace(session, algorithm=corrected), batch, rate, generator, step)
+        if guard:
+            guard.before_updates()
+        updates = update(replace(session, algorithm=corrected), batch, rate, generator, step, guard)
         moved = pilot_metrics(backend, batch, session.sampling, config, state)
         clock.lap("update")
         if look:
@@ -255,6 +290,23 @@ def one_step(
     state.updates += int(updates["updates"])
     state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.values.items() if v is not None})
     return groups, found.values
+
+
+def _note_uncompared(groups: Sequence[Group], state: State) -> None:
+    """Count the steps in a row without a group of two scored rollouts: the run may have a pause, and must not idle.
+
+    Raises:
+        DataError: There were too many of them.
+    """
+    why = nothing_to_compare(groups)
+    state.steps_uncompared = state.steps_uncompared + 1 if why else 0
+    if state.steps_uncompared >= _MOST_UNCOMPARED:
+        raise DataError(
+            f"{why}. So it was in {_MOST_UNCOMPARED} steps in a row, and this algorithm learns from comparisons only; "
+            "fix the reward, and go on with `steadyrl train --resume`"
+        )
+    if why:
+        log.warning("step %d: %s; with nothing to compare, advantages are 0", state.step, why)
 
 
 def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[Group], Memory, dict[str, float]]:
@@ -306,7 +358,14 @@ def with_knobs(session: Session, state: State) -> Session:
     return replace(session, config=config, algorithm=algorithm, sampling=Sampling(**config.sampling.model_dump()))
 
 
-def update(session: Session, batch: Batch, rate: float, generator: np.random.Generator, step: int) -> dict[str, float]:
+def update(
+    session: Session,
+    batch: Batch,
+    rate: float,
+    generator: np.random.Generator,
+    step: int,
+    guard: Safeguard | None = None,
+) -> dict[str, float]:
     """Train on a batch: epochs of shuffled minibatches, one optimizer step each.
 
     The epochs end early once an update's tokens are further than ``update.kl_old_limit`` from the old policy.
@@ -334,6 +393,8 @@ def update(session: Session, batch: Batch, rate: float, generator: np.random.Gen
                     "update.learning_rate"
                 )
             records.append(means_now)
+            if guard:
+                guard.moved()
             tell("updates", len(records), settings.epochs * len(parts))
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
                 return _mean_updates(records, epoch + made / len(parts), settings)

@@ -10,12 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from steadyrl import advantages, kl, losses
 from steadyrl.batch import mean_of_tokens, sum_of_tokens
-from steadyrl.errors import ConfigError
 from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored, prefer_signal
@@ -99,20 +97,8 @@ def build(settings: Settings) -> Algorithm:
         prepare=lambda batch, numbers: _prepare(batch, settings),
         loss=partial(_loss, settings=settings),
         prepares_from="rewards",
+        compares=True,
     )
-
-
-def require_groups(batch: Batch, name: str) -> None:
-    """Refuse a batch in which no rollout can be compared with another.
-
-    Raises:
-        ConfigError: Every group is a single rollout, which is its own mean and teaches nothing.
-    """
-    if len(np.unique(batch.groups)) == len(batch.groups):
-        raise ConfigError(
-            f"{name} compares the rollouts of a problem, and every problem has one; set rollout.samples_per_prompt to "
-            "2 or more (8 is usual)"
-        )
 
 
 def _prepare(batch: Batch, settings: Settings) -> Batch:
@@ -120,7 +106,6 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
 
     Source: Shao et al., "DeepSeekMath" (arXiv 2402.03300), outcome supervision, section 4.1.2.
     """
-    require_groups(batch, "GRPO")
     rewards, mask = batch.rewards, batch.completion_mask
     if settings.overlong_buffer:
         rewards = rewards + advantages.overlong_penalty(

@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from steadyrl import advantages, kl, losses
-from steadyrl.algorithms.grpo import require_groups
 from steadyrl.algorithms.raft import top_k_problems
 from steadyrl.config import Config
 from steadyrl.protocols import Algorithm
@@ -76,14 +75,13 @@ def build(settings: Settings) -> Algorithm:
         prepare=lambda batch, numbers: _prepare(batch, settings),
         loss=partial(_loss, settings=settings),
         prepares_from="rewards",
+        compares=settings.baseline != "none" or settings.keep in ("best", "top_k"),
     )
 
 
 def _prepare(batch: Batch, settings: Settings) -> Batch:
     """Give every token of a kept rollout its reward less the baseline, and the others 0."""
     rewards, groups = batch.rewards, batch.groups
-    if settings.baseline != "none" or settings.keep in ("best", "top_k"):
-        require_groups(batch, "RLAIF")
     kept = np.ones(len(rewards), bool)
     if settings.keep in ("best", "top_k"):
         kept = advantages.best_of_group(rewards, groups, 1 if settings.keep == "best" else settings.top_k)

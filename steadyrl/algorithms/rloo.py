@@ -8,7 +8,6 @@ from functools import partial
 from pydantic import Field
 
 from steadyrl.advantages import at_every_token, leave_one_out, penalised_rewards
-from steadyrl.algorithms.grpo import require_groups
 from steadyrl.losses import policy_loss
 from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
@@ -31,19 +30,19 @@ def build(settings: Settings) -> Algorithm:
     return Algorithm(
         needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
         select=drop_unscored,
-        prepare=lambda batch, numbers: prepare(batch, settings.kl_coef, "RLOO"),
+        prepare=lambda batch, numbers: prepare(batch, settings.kl_coef),
         # In a step's first update the ratio is 1, and this is the paper's estimator. The clip limits later updates.
         loss=partial(policy_loss, clip_low=settings.clip_low, clip_high=settings.clip_high),
+        compares=True,
     )
 
 
-def prepare(batch: Batch, kl_coef: float, name: str) -> Batch:
+def prepare(batch: Batch, kl_coef: float) -> Batch:
     """Give every token of a rollout its penalised reward less the mean of those of the others in its group.
 
     Source: Ahmadian et al., "Back to Basics" (arXiv 2402.14740): the RLOO estimator, on the reward less
     kl_coef * log(p / ref) of the whole completion.
     """
-    require_groups(batch, name)
     old, mask = batch.old, batch.completion_mask
     assert old is not None, "score the batch first"
     returns = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, kl_coef, mask).sum(axis=1)  # [B]

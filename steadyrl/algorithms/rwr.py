@@ -7,7 +7,6 @@ from dataclasses import replace
 from pydantic import Field
 
 from steadyrl.advantages import at_every_token, exponential_weights
-from steadyrl.algorithms.grpo import require_groups
 from steadyrl.algorithms.raft import likelihood_of_samples
 from steadyrl.protocols import Algorithm
 from steadyrl.sections import Section
@@ -34,12 +33,12 @@ def build(settings: Settings) -> Algorithm:
         prepare=lambda batch, numbers: _prepare(batch, settings.temperature),
         loss=likelihood_of_samples,
         prepares_from="rewards",
+        compares=True,
     )
 
 
 def _prepare(batch: Batch, temperature: float) -> Batch:
     """Give every token of a rollout its weight, see ``advantages.exponential_weights``."""
-    require_groups(batch, "RWR")
     weights = exponential_weights(batch.rewards, batch.groups, temperature)
     spread = at_every_token(weights, batch.completion_mask)
     return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})

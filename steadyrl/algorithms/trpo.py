@@ -52,11 +52,12 @@ def build(settings: Settings) -> Algorithm:
     return Algorithm(
         needs=frozenset({"ref_logprobs"} if settings.kl_coef else ()),
         select=drop_unscored,
-        prepare=lambda batch, numbers: prepare(batch, settings.kl_coef, "TRPO"),
+        prepare=lambda batch, numbers: prepare(batch, settings.kl_coef),
         loss=surrogate_loss,
         update=lambda backend, batch, algorithm, sampling, rate, limit: natural_step(
             backend, batch, algorithm, sampling, region
         ),
+        compares=True,
     )
 
 

@@ -167,6 +167,15 @@ class ToyBackend:
         norm = self._adam(gradients, learning_rate, max_grad_norm)
         return stats | {"grad_norm": (norm, 1.0)}
 
+    def remember(self) -> Callable[[], None]:
+        """See Reversible; updates put new arrays in the place of old ones, which stay as they are."""
+        parameters, moments, updates = dict(self.parameters), dict(self._moments), self._updates
+
+        def put_back() -> None:
+            self.parameters, self._moments, self._updates = parameters, moments, updates
+
+        return put_back
+
     def gradient(
         self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
     ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:

@@ -6,8 +6,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from steadyrl.backends.fsdp.torchrun import ENDS
+import typer
+
 from steadyrl.cli.terminal import note
+from steadyrl.counting.interrupts import SIGNALS, is_at_once
 
 
 class Interrupts:
@@ -19,7 +21,10 @@ class Interrupts:
 
     @contextmanager
     def within_steps(self) -> Iterator[None]:
-        """Make the first signal a request to stop after the step, the second an interrupt at once."""
+        """Make the first signal a request to stop after the step, the second an interrupt at once.
+
+        While rewards or environments work, which may wait for others without end, the first one interrupts too.
+        """
         self._inside = True
         try:
             yield
@@ -28,7 +33,7 @@ class Interrupts:
 
     def handle(self, number: int, frame: object) -> None:
         """Answer a signal."""
-        if self.asked or not self._inside:
+        if self.asked or not self._inside or is_at_once():
             raise KeyboardInterrupt
         self.asked = True
         note("stopping after this step and saving; press Ctrl-C again to stop at once")
@@ -36,11 +41,17 @@ class Interrupts:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupts]:
-    """Answer the signals that ask a run to end, as long as the context lasts."""
+    """Answer the signals that ask a run to end, as long as the context lasts; an interrupt ends the command.
+
+    A run that is interrupted has saved its last whole step, and has noted that.
+    """
     interrupts = Interrupts()
-    before = {number: signal.signal(number, interrupts.handle) for number in ENDS}
+    before = {number: signal.signal(number, interrupts.handle) for number in SIGNALS}
     try:
         yield interrupts
+    except KeyboardInterrupt:
+        note("stopped")
+        raise typer.Exit(130) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

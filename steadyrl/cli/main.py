@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import logging
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -18,7 +21,9 @@ from typer.core import TyperGroup
 from steadyrl.cli.terminal import printable
 from steadyrl.errors import ConfigError, SteadyError
 
+INTERRUPTED = 130  # exit code
 _LONGEST_ERROR = 2000  # characters
+_THREADS_S = 2.0  # for threads to end after an interrupt
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)  # what writing to standard output may fail with
 # Where each command is; the modules of those that are not asked for would take longer to load than most take to run.
 COMMANDS = {
@@ -97,7 +102,21 @@ def main() -> None:
             raise
         code = _refuse(f"the output cannot be written: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what still stands in the buffer
+    if code == INTERRUPTED:
+        _leave_hanging_threads()
     sys.exit(code)
+
+
+def _leave_hanging_threads() -> None:
+    """End the process although threads of a reward or an environment hang; Python would wait for them without end."""
+    until = time.monotonic() + _THREADS_S
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        if not thread.daemon:
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                atexit._run_exitfuncs()  # temporary folders, browsers
+                os._exit(INTERRUPTED)
 
 
 def _require_text(words: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -11,6 +12,7 @@ import numpy as np
 
 from steadyrl import plugins
 from steadyrl.config import Config
+from steadyrl.counting.interrupts import at_once
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.protocols import RewardFn, Task
 from steadyrl.rewards.functions import TAKEN, BatchReward, per_rollout
@@ -92,7 +94,7 @@ def score_groups(groups: Sequence[Group], terms: Sequence[Term]) -> list[Group]:
     A rollout that says so already, since the environment of its episode broke, stays as it is.
     """
     whole = [(group.problem, rollout) for group in groups for rollout in group.rollouts if rollout.unscored is None]
-    scored = iter(_totals(whole, [(term, term.reward(whole)) for term in terms] if whole else []))
+    scored = iter(_totals(whole, terms))
     return [
         replace(group, rollouts=tuple(next(scored) if r.unscored is None else r for r in group.rollouts))
         for group in groups
@@ -118,13 +120,25 @@ def require_scores(groups: Sequence[Group]) -> None:
         )
 
 
+def nothing_to_compare(groups: Sequence[Group]) -> str:
+    """Say how many rollouts of the groups could be scored, and why not the others; "" where any group has two."""
+    scored = [sum(rollout.reward is not None for rollout in group.rollouts) for group in groups]
+    if max(scored) > 1:
+        return ""
+    reasons = Counter(r.unscored for group in groups for r in group.rollouts if r.unscored)
+    counts = " or ".join(map(str, sorted(set(scored))))
+    drawn = max(len(group.rollouts) for group in groups)
+    reason = f"; most often: {reasons.most_common(1)[0][0]}" if reasons else ""
+    return f"only {counts} of {drawn} rollouts of each problem could be scored{reason}"
+
+
 def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -> list[Rollout]:
     """Score texts that no policy sampled, such as a rule's or a known good answer; one rollout each, in order.
 
     Nothing is refused: a text that could not be scored has no reward.
     """
     pairs = [(problem, written(problem, text)) for problem, text in answers]
-    return _totals(pairs, [(term, term.reward(pairs)) for term in terms])
+    return _totals(pairs, terms)
 
 
 def written(problem: Problem, text: str) -> Rollout:
@@ -140,7 +154,11 @@ def written(problem: Problem, text: str) -> Rollout:
     )
 
 
-def _totals(pairs: Sequence[tuple[Problem, Rollout]], by_term: Sequence[tuple[Term, Sequence[Score]]]) -> list[Rollout]:
+def _totals(pairs: Sequence[tuple[Problem, Rollout]], terms: Sequence[Term]) -> list[Rollout]:
+    if not pairs:
+        return []
+    with at_once():  # a reward may hang
+        by_term = [(term, term.reward(pairs)) for term in terms]
     return [_total(rollout, [(term, scores[i]) for term, scores in by_term]) for i, (_, rollout) in enumerate(pairs)]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.counting.count import tell
+from steadyrl.counting.interrupts import at_once
 from steadyrl.errors import EpisodeError
 from steadyrl.protocols import Backend, PrefixCaching, Tokenizer
 from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
@@ -23,6 +24,7 @@ from steadyrl.types import Completion, Rollout, Sampling
 
 log = logging.getLogger(__name__)
 
+_CLOSE_S = 5.0  # for all environments together, after an interrupt
 # Does something to each of many.
 Each = Callable[[Callable[[Any], None], Sequence[Any]], None]
 # Episodes to what is said next in each; None where nobody knows what to say.
@@ -169,13 +171,27 @@ def _survived(one: Playing) -> Iterator[None]:
 @contextmanager
 def _crew(workers: int) -> Iterator[Each]:
     """Yield a function that does something to each of many, ``workers`` of them at a time."""
-    with ThreadPoolExecutor(workers) as pool:
+    pool = ThreadPoolExecutor(workers)
 
-        def each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
-            for _ in pool.map(work, items) if workers > 1 else map(work, items):
-                pass  # what a worker raised is raised here
+    interrupted = False
 
+    def each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
+        nonlocal interrupted
+        limit = _CLOSE_S if interrupted else None
+        try:
+            with at_once():  # an environment may hang
+                for _ in pool.map(work, items, timeout=limit) if workers > 1 else map(work, items):
+                    pass  # what a worker raised is raised here
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
+        except TimeoutError:  # what hangs is not closed
+            log.warning("%d environments were not closed within %g s", len(items), _CLOSE_S)
+
+    try:
         yield each
+    finally:
+        pool.shutdown(wait=not interrupted, cancel_futures=True)
 
 
 def _rollout(one: Playing, policy_version: int) -> Rollout:

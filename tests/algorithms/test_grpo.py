@@ -6,10 +6,10 @@ import pytest
 from steadyrl.algorithms import grpo
 from steadyrl.batch import loss_arrays, loss_count, take_rows
 from steadyrl.config import validate
-from steadyrl.errors import ConfigError
+from steadyrl.errors import ConfigError, DataError
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, train
-from steadyrl.types import Batch, TokenScores
+from steadyrl.types import Batch, Score, TokenScores
 
 # Two groups of two rows; two completion tokens each, but the last row has one.
 MASK = np.array([[0, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 0]], bool)
@@ -59,9 +59,11 @@ def test_without_a_kl_coefficient_no_reference_is_needed():
     assert float(loss) == pytest.approx(0.0)
 
 
-def test_single_rollouts_are_refused_with_the_setting_to_change():
-    with pytest.raises(ConfigError, match=r"set rollout\.samples_per_prompt to 2 or more"):
-        built().prepare(four_rows([1, 2, 3, 4], groups=(0, 1, 2, 3)), {})
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_rollouts_without_others_of_their_problem_have_no_advantage(scale):
+    """Rewards 1, 3, 4 and 8, the first two of one problem: 1 and 3 are 1 from their mean, 4 and 8 stand alone."""
+    prepared = built(scale=scale).prepare(four_rows([1, 3, 4, 8], groups=(0, 0, 1, 2)), {})
+    assert [bool(row.any()) for row in prepared.advantages] == [True, True, False, False]
 
 
 def test_scales_by_hand():
@@ -244,3 +246,52 @@ def test_the_parts_of_the_loss_add_up_to_what_is_differentiated(toy, tmp_path, m
         # Both sides are sums of the same float64 terms, at most 64 rollouts of 60 tokens.
         assert row["loss/total"] == pytest.approx(row["loss/policy"] + 0.3 * row["loss/kl"], rel=1e-9, abs=1e-11)
     assert row["loss/kl"] > 0
+
+
+def scored_alone_after(steps, until):
+    """Return a session's reward that scores one rollout of each problem only, from a step on and before another."""
+
+    def reward(pairs):
+        reward.step += 1
+        alone = steps < reward.step <= until
+        return [
+            Score(None, unscored="mostly returned None") if alone and i % 2 else Score(float(len(r.text) + i))
+            for i, (_, r) in enumerate(pairs)
+        ]
+
+    reward.step = 0
+    return reward
+
+
+def open_scored_alone(toy, until):
+    session = toy("algorithm.name=grpo", "algorithm.args.kl_coef=0", "rollout.prompts_per_step=2", "run.steps=14")
+    (term,) = session.terms
+    return replace(session, heldout=(), terms=[replace(term, reward=scored_alone_after(2, until))])
+
+
+def test_a_run_goes_on_through_steps_with_nothing_to_compare_and_counts_them(toy, tmp_path, caplog):
+    run = RunDir(tmp_path / "run")
+    assert train(open_scored_alone(toy, 11), run) == "finished"
+    lines = run.metrics()
+    assert [line["groups/uncompared"] for line in lines] == [0.0] * 2 + [1.0] * 9 + [0.0] * 3
+    assert [line["advantage/std"] > 0 for line in lines] == [True] * 2 + [False] * 9 + [True] * 3
+    assert (
+        "step 2: only 1 of 2 rollouts of each problem could be scored; most often: mostly returned None" in caplog.text
+    )
+
+
+def test_a_run_ends_with_a_checkpoint_where_ten_steps_in_a_row_had_nothing_to_compare(toy, tmp_path):
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(
+        DataError, match=r"only 1 of 2 rollouts .* mostly returned None\. So it was in 10 steps in a row"
+    ):
+        train(open_scored_alone(toy, 99), run)
+    assert (len(run.metrics()), run.checkpoints()) == (11, [11])
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo", "rwr", "rlaif", "trpo"])
+def test_an_algorithm_that_compares_rollouts_is_refused_single_ones_at_the_door(toy, name):
+    with pytest.raises(
+        ConfigError, match=rf"'{name}' compares .* rollout\.samples_per_prompt is 1; set it to 2 or more"
+    ):
+        toy(f"algorithm.name={name}", "rollout.samples_per_prompt=1")

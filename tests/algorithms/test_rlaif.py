@@ -135,10 +135,8 @@ def test_more_kept_rollouts_than_a_problem_has_are_refused(name, own):
     assert name == "raft" or with_top_k(5, keep="best").algorithm.args.top_k == 5  # which is not used then
 
 
-@pytest.mark.parametrize(("name", "settings"), [("rlaif", {}), ("rlaif", {"baseline": "none"}), ("rwr", {})])
-def test_single_rollouts_are_refused_with_the_setting_to_change(name, settings):
-    with pytest.raises(ConfigError, match=r"set rollout\.samples_per_prompt to 2 or more"):
-        built(name, **settings).prepare(six_rows(groups=range(6)), {})
+def test_rollouts_without_others_of_their_problem_move_no_policy_where_the_baseline_is_their_mean():
+    assert not built("rlaif").prepare(six_rows(groups=range(6)), {}).advantages.any()
 
 
 def test_a_threshold_alone_needs_no_groups():

@@ -1,10 +1,12 @@
 """`steadyrl train` beside signals, closed outputs and reports that were cut off; `steadyrl sample` of hostile text."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +74,30 @@ def test_a_signal_stops_after_the_step_and_saves(here, number):
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert (run / "checkpoints" / f"{len(steps):06d}" / "DONE").is_file()
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_reward_that_hangs_in_a_thread_holds_no_interrupt(here):
+    """The first Ctrl-C is enough, the last whole step is saved, and the thread does not keep the process."""
+    (here / "hanging.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\nimport time\npool = ThreadPoolExecutor(1)\n"
+        "def slow(problem, rollout):\n"
+        "    return pool.submit(time.sleep, 3600 if rollout.policy_version >= 8 else 0).result() or len(rollout.text)\n"
+    )
+    process, run = begun(
+        here,
+        "rewards.hanging:slow=1.0",
+        "run.checkpoint_every=100",
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": f"{here}:{Path(__file__).parents[2]}"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    with process:
+        stderr = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert f"steps is saved; go on with: steadyrl train --resume {run.relative_to(here)}" in stderr
+    assert [folder.name for folder in (run / "checkpoints").iterdir()] == ["000004"]  # two updates each
 
 
 def test_a_run_goes_on_when_nobody_reads_its_output_any_more(here):

@@ -8,6 +8,7 @@ from steadyrl.errors import ConfigError, DataError
 from steadyrl.rewards.combine import (
     Term,
     make_terms,
+    nothing_to_compare,
     require_scores,
     score_groups,
     score_texts,
@@ -265,3 +266,12 @@ def test_terms_tell_what_they_measured_of_themselves():
         Term("other", 1.0, per_rollout("other", lambda p, r: 1.0), lambda: {"judge/x": 2.0}),
     ]
     assert term_metrics(terms) == {"judge/x": 2.0}
+
+
+def test_it_is_said_how_many_rollouts_of_a_problem_could_be_scored_and_why_not_the_others():
+    number = term(lambda p, r: float(r.text) if r.text else None, "number")
+    groups = score_groups([group("1", "", ""), group("", "", "2"), group("x", "", "")], [number])
+    assert nothing_to_compare(groups) == (
+        "only 0 or 1 of 3 rollouts of each problem could be scored; most often: number returned None"
+    )
+    assert nothing_to_compare(score_groups([group("1", "2", ""), group("", "", "2")], [number])) == ""

@@ -1,6 +1,9 @@
 """Episodes of several turns: whose tokens count, what the environment may break, what an expert shows."""
 
+import os
+import signal
 import threading
+import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,6 +16,7 @@ from steadyrl.errors import DataError, EpisodeError
 from steadyrl.metrics import reward_metrics
 from steadyrl.protocols import Turn
 from steadyrl.rewards.combine import Term, score_groups
+from steadyrl.rollout import multi_turn
 from steadyrl.rollout.collect import collect, demonstrate
 from steadyrl.rollout.episode import Environment, cut_observation, environment_of, require_tokens
 from steadyrl.rollout.records import rollout_records
@@ -421,3 +425,27 @@ def test_a_user_who_interrupts_closes_what_is_open_and_opens_nothing_more():
     assert task.open == 0
     assert {corridor.closed for corridor in task.made} == {1}
     assert 4 <= len(task.made) < 9
+
+
+def test_an_environment_that_hangs_does_not_hold_an_interrupt(monkeypatch):
+    monkeypatch.setattr(multi_turn, "_CLOSE_S", 0.2)
+    gone = threading.Event()
+
+    class Hanging(Crowded):
+        def episode(self, problem, seed):
+            corridor = super().episode(problem, seed)
+            if len(self.made) == 1:
+                corridor.step = lambda text: gone.wait(30)
+            if len(self.made) == 2:
+                corridor.step = lambda text: os.kill(os.getpid(), signal.SIGINT)
+            return corridor
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play(Hanging(max_open=3, workers=2), samples=3)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        gone.set()
+    assert time.monotonic() - began < 15

@@ -36,6 +36,7 @@ class FsdpBackend:
         self._worker, self._ranks = worker, ranks
         self.tokenizer = worker.whole.tokenizer
         self._described = worker.describe()
+        self._cut = ""
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
@@ -75,9 +76,14 @@ class FsdpBackend:
         self._together("load", folder.absolute())
 
     def _together(self, work: str, *args: Any) -> Any:
+        if self._cut:
+            raise RankError(f"the ranks were cut off in '{self._cut}'; go on from the last checkpoint with --resume")
         with self._ranks.phase(work):
             self._ranks.say((work, args))
-            return _WORK[work](self._worker, *args)
+            self._cut = work  # until it is done: after an interrupt the others may wait for what never comes
+            found = _WORK[work](self._worker, *args)
+        self._cut = ""
+        return found
 
 
 def lead(config: Config, algorithm: Algorithm) -> FsdpBackend:

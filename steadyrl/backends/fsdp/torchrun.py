@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from steadyrl.counting.interrupts import SIGNALS
 from steadyrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 NAME = "fsdp"  # of the backend whose ranks work together
 Handler = Callable[[int, FrameType | None], Any] | int | None
-# What asks a process to end: Ctrl-C, a scheduler's or an init system's request, a closed terminal.
-ENDS = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Noted:
 
     def listen(self) -> None:
         """Note signals from now on, also those that somebody else has begun to answer since."""
-        for number in ENDS:
+        for number in SIGNALS:
             if (before := signal.getsignal(number)) != self._note:
                 self.answer[number] = before
                 signal.signal(number, self._note)

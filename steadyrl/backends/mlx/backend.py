@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from steadyrl.backends.huggingface import portable
-from steadyrl.backends.limits import require_room
+from steadyrl.backends.limits import MOST_REMEMBERED, require_room
 from steadyrl.backends.mlx import memory, state
 from steadyrl.backends.mlx.kernels import fused_or_plain
 from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
@@ -172,6 +172,18 @@ class MlxBackend:
             self._net.adopt(self.optimizer.apply_gradients(clipped, self._net.params))
             mx.eval(self.optimizer.state)
         return stats | {"grad_norm": (norm, 1.0)}
+
+    def remember(self) -> Callable[[], None] | None:
+        """See Reversible; updates put new arrays in the place of old ones, which stay as they are."""
+        params, state = dict(self._net.params), tree_map(lambda array: array, self.optimizer.state)
+        if sum(array.nbytes for _, array in tree_flatten([params, state])) > MOST_REMEMBERED:
+            return None
+
+        def put_back() -> None:
+            self._net.adopt(params)
+            self.optimizer.state = state
+
+        return put_back
 
     def _along_momentum(self, gradients: Mapping[str, mx.array]) -> dict[str, tuple[float, float]]:
         """Return the cosine of gradients with Adam's mean of those before them, as a statistic; empty without one."""

@@ -19,7 +19,7 @@ from torch import nn
 
 from steadyrl import plugins
 from steadyrl.backends.huggingface.folder import context_length
-from steadyrl.backends.limits import require_room
+from steadyrl.backends.limits import MOST_REMEMBERED, require_room
 from steadyrl.backends.torch import footprint, memory, state
 from steadyrl.backends.torch.ahead import Ahead, read_ahead
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
@@ -39,6 +39,7 @@ from steadyrl.backends.torch.reference import Reference
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
 from steadyrl.config import Config
+from steadyrl.errors import CheckpointError
 from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
@@ -93,6 +94,7 @@ class TorchBackend:
 
     def begin_training(self, weight_decay: float) -> None:
         """Let a new optimizer move the weights as they are now."""
+        self._torn = False
         self._masters = Masters(self.trainable())
         self.optimizer = adam(list(self._masters.named.values()), self.device, self._own.optimizer_bits, weight_decay)
 
@@ -280,11 +282,27 @@ class TorchBackend:
                 for group in self.optimizer.param_groups:
                     group["lr"] = learning_rate
                 stats |= cosine_of(products_with_momentum(self._masters.named.values(), self.optimizer))
+                self._torn = True  # until all weights are moved: memory may run out in between
                 self.optimizer.step()
                 self._masters.write()
+                self._torn = False
                 self._changed()
         self._masters.forget_gradients()  # sampling needs the room
         return stats | {"grad_norm": (norm, 1.0)}
+
+    def remember(self) -> Callable[[], None] | None:
+        """See Reversible."""
+        undo = state.remember(self.optimizer, self._masters.named, MOST_REMEMBERED)
+        if undo is None:
+            return None
+
+        def put_back() -> None:
+            undo()
+            self._masters.write()
+            self._torn = False
+            self._changed()
+
+        return put_back
 
     def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
         """See Differentiable."""
@@ -367,6 +385,8 @@ class TorchBackend:
 
     def save(self, folder: Path) -> None:
         """See Backend."""
+        if self._torn:
+            raise CheckpointError("an update ended before all weights were moved; resume from the newest checkpoint")
         with state.writing():
             self.save_policy(folder / state.POLICY)
             state.save_tensors(folder / state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {})
@@ -387,6 +407,7 @@ class TorchBackend:
             state.load_into(self.value_head, folder / state.VALUE_HEAD)
         state.load_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
         self._masters.load(folder)
+        self._torn = False
         self._changed()
 
     def _inner(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -206,3 +206,37 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
         if there is None or (there.shape, there.dtype) != (value.shape, value.dtype):
             there = torch.empty_like(value, device=device)
         state[kind] = there.copy_(value)
+
+
+def remember(
+    optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], most_bytes: int
+) -> Callable[[], None] | None:
+    """Return what puts weights and optimizer back to where they are now; None where copies take more than so much.
+
+    The copies are in the host's memory, for a device has none to spare in the middle of a step.
+    """
+    states = {p: optimizer.state.get(p, {}) for p in named.values()}
+    tensors = [*named.values(), *(v for state in states.values() for v in state.values() if torch.is_tensor(v))]
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > most_bytes:
+        return None
+    weights = {p: _copied(p.detach()) for p in states}
+    moments = {
+        p: {key: _copied(value) if torch.is_tensor(value) else value for key, value in state.items()}
+        for p, state in states.items()
+        if state
+    }
+
+    @torch.no_grad()
+    def put_back() -> None:
+        for parameter, weight in weights.items():
+            parameter.copy_(weight)
+        optimizer.state.clear()
+        for parameter, state in moments.items():
+            there = {k: v.to(states[parameter][k].device) if torch.is_tensor(v) else v for k, v in state.items()}
+            optimizer.state[parameter] = there
+
+    return put_back
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("cpu", copy=True)

@@ -269,6 +269,19 @@ def test_training_moves_the_policy_and_leaves_the_reference(tiny_models, rank):
     assert np.abs(after.logprobs - batch.old.logprobs).max() > 0.01
 
 
+def test_updates_that_are_taken_back_leave_weights_and_moments_as_they_were(tiny_models, tmp_path):
+    backend = opened("mlx", tiny_models["qwen3"])
+    train(backend, range(2))
+    put_back = backend.remember()
+    backend.save(tmp_path / "before")
+    train(backend, range(2, 4))
+    put_back()
+    backend.save(tmp_path / "after")
+    files = {f.relative_to(tmp_path / "before") for f in (tmp_path / "before").rglob("*.safetensors")}
+    assert len(files) >= 3
+    assert all((tmp_path / "before" / f).read_bytes() == (tmp_path / "after" / f).read_bytes() for f in files)
+
+
 @pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])
 def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, overrides):
     unbroken, stopped, resumed = (

@@ -366,6 +366,47 @@ def test_weights_by_the_names_of_the_modules_are_loaded_without_a_second_model(t
     assert all(torch.equal(w, weights(saved)[name]) for name, w in weights(other).items())
 
 
+@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])
+@pytest.mark.parametrize("updates", [0, 2])
+def test_updates_that_are_taken_back_leave_weights_and_moments_as_they_were(tiny_models, tmp_path, overrides, updates):
+    backend = opened(tiny_models["llama"], *overrides)
+    train(backend, range(updates))
+    put_back = backend.remember()
+    backend.save(tmp_path / "before")
+    train(backend, range(2, 4))
+    backend.save(tmp_path / "moved")
+    put_back()
+    backend.save(tmp_path / "after")
+    files = {f.relative_to(tmp_path / "before") for f in (tmp_path / "before").rglob("*.safetensors")}
+    before, moved, after = (
+        {file: (tmp_path / name / file).read_bytes() for file in files} for name in ("before", "moved", "after")
+    )
+    assert before == after and len(files) >= 3
+    assert moved != before
+
+
+def test_an_update_that_ends_before_all_weights_are_moved_is_never_saved(tiny_models, tmp_path, monkeypatch):
+    backend = opened(tiny_models["llama"])
+    put_back = backend.remember()
+
+    def fails():
+        raise MemoryError
+
+    monkeypatch.setattr(backend.optimizer, "step", fails)
+    with pytest.raises(MemoryError):
+        train(backend, range(1))
+    with pytest.raises(CheckpointError, match="before all weights were moved"):
+        backend.save(tmp_path)
+    put_back()
+    backend.save(tmp_path)
+
+
+def test_a_model_whose_copies_take_too_long_is_not_remembered(tiny_models, monkeypatch):
+    backend = opened(tiny_models["llama"])
+    monkeypatch.setattr("steadyrl.backends.torch.backend.MOST_REMEMBERED", 1000)
+    assert backend.remember() is None
+
+
 def test_moments_are_loaded_into_those_that_are_there(tiny_models, tmp_path):
     backend = opened(tiny_models["llama"])
     train(backend, range(1))

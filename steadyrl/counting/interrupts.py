@@ -1,0 +1,81 @@
+"""Signals that ask a process to end: Ctrl-C, a notebook's stop button, a scheduler's request, a closed terminal.
+
+A signal comes at any instruction. What must not be cut in two waits for its end (``deferred``); what may wait for
+others without end, such as a user's reward, does not keep a signal waiting (``at_once``).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+# Windows has no SIGHUP.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
+_AT_ONCE: ContextVar[bool] = ContextVar("at_once", default=False)
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Let the first signal end what is inside, also where signals otherwise wait for the end of a step."""
+    before = _AT_ONCE.set(True)
+    try:
+        yield
+    finally:
+        _AT_ONCE.reset(before)
+
+
+def is_at_once() -> bool:
+    """Return whether a signal ends at once what runs now; for handlers of signals."""
+    return _AT_ONCE.get()
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Let a scheduler's request and a closed terminal end what is inside as Ctrl-C does: by a KeyboardInterrupt.
+
+    Without a handler the system would end the process with nothing saved. Handlers of the user's own stay.
+    """
+    with _answered(_interrupt, only=(signal.SIG_DFL,)):
+        yield
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let what is inside end before an interrupt is raised; a second signal does not wait.
+
+    Handlers that raise nothing by themselves stay in charge.
+    """
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    with _answered(note, only=(signal.default_int_handler, _interrupt)):
+        yield
+    if came:
+        raise KeyboardInterrupt
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _answered(handler: object, only: tuple[object, ...]) -> Iterator[None]:
+    """Answer those signals by a handler whose present one is among ``only``; in threads Python lets nobody do so."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: present for number in SIGNALS if (present := signal.getsignal(number)) in only}
+    for number in before:
+        signal.signal(number, handler)  # type: ignore[arg-type]  # one of the two functions above
+    try:
+        yield
+    finally:
+        for number, present in before.items():
+            signal.signal(number, present)
