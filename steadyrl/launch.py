@@ -27,7 +27,9 @@ from steadyrl.config import Config
 from steadyrl.counting.interrupts import ending_signals
 from steadyrl.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
+from steadyrl.plugins import require_members
 from steadyrl.preflight.run import finding_lines, preflight, summary_line
+from steadyrl.protocols import Task
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import require_room
 from steadyrl.rundir import RunDir
@@ -131,6 +133,7 @@ def sample(
         raise RunError(
             f"'{directory.path}' has no checkpoint yet; the first comes after {settings.run.checkpoint_every} steps"
         )
+    require_members(f"the task '{settings.task.name}'", session.task, Task)
     sampling = greedy_sampling(session.sampling) if greedy else session.sampling
     (group,) = collect(
         session.backend,

@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import sys
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import ConfigError, MissingExtraError, SteadyError
+from steadyrl.protocols import (
+    Attackable,
+    Bounded,
+    Checking,
+    Editable,
+    Exact,
+    Interactive,
+    Limited,
+    Task,
+    Teaching,
+)
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "algorithm": {
@@ -80,6 +93,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "mlx": "steadyrl.backends.mlx.export:export_policy",
     },
 }
+# What a task may offer beside the methods of Task.
+OF_TASKS = (Interactive, Bounded, Exact, Teaching, Attackable, Editable, Limited)
+_ALIKE = 0.84  # as difflib compares: one letter more, less or other in a name of six
 MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug-ins are modules
 # Which extra brings a package that a built-in needs.
 _EXTRA_OF = {
@@ -120,7 +136,108 @@ def load(kind: str, name: str) -> Any:
             f"backend.name: '{name}' is no backend: it has no function 'create'; expected a class with the methods of "
             "steadyrl.protocols.Backend and create(config, algorithm)"
         )
+    if kind in MODULES or is_module(kind, name):
+        require_members(f"{kind}.name: '{name}'", found, optional=(Checking,))
     return found
+
+
+def open_task(name: str, args: Any, seed: int) -> Task:
+    """Return the task of that name, with its settings.
+
+    Args:
+        name: ``task.name``.
+        args: ``task.args``, validated.
+        seed: The run's.
+
+    Raises:
+        SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
+    """
+    task: Task = load("task", name)(args, seed)
+    what = f"the task '{name}'"
+    require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))
+    if not isinstance(task, Interactive):
+        return task
+    for count in ("max_turns", "workers"):
+        value = getattr(task, count)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{what}: its attribute {count} is {value!r:.40}; expected a whole number of 1 or more")
+    if isinstance(task, Teaching):
+        raise ConfigError(
+            f"{what} has both 'episode' and 'demonstration', which nothing calls where there are episodes; let the "
+            "episodes' own method expert show the way, and remove demonstration"
+        )
+    return task
+
+
+def require_members(
+    what: str, thing: object, required: type | None = None, optional: Sequence[type] = (), later: Sequence[str] = ()
+) -> None:
+    """Refuse an object that lacks what is needed of it, or offers what nothing would ever call.
+
+    Args:
+        what: The object, in the words of a message.
+        thing: A user's module, class or object.
+        required: The protocol that it must have.
+        optional: Protocols that it may have, each in whole or not at all.
+        later: Members of ``required`` that are not needed yet.
+
+    Raises:
+        ConfigError: A member is missing, takes other arguments, or is misspelt.
+    """
+    protocols = [protocol for protocol in (required, *optional) if protocol]
+    members = {name: protocol for protocol in protocols for name in _names_of(protocol)}
+    missing = [name for name in members if not hasattr(thing, name)]
+    for name in _own_methods(thing):
+        if name not in members and (close := [other for other in missing if _alike(name, other)]):
+            raise ConfigError(
+                f"{what} has a method '{name}', which nothing calls; did you mean '{close[0]}'? Rename it, or begin "
+                "its name with an underscore"
+            )
+    if required and (needed := [name for name in _names_of(required) if name in missing and name not in later]):
+        raise ConfigError(f"{what} has no '{needed[0]}'; expected all of steadyrl.protocols.{required.__name__}")
+    for name, protocol in members.items():
+        if name in missing or not callable(written := getattr(protocol, name, None)):
+            continue
+        lacking = [f"'{other}'" for other in _names_of(protocol) if other in missing and other not in later]
+        if lacking:
+            raise ConfigError(
+                f"{what} has a method '{name}' and no {', no '.join(lacking)}, so that nothing would call it; expected "
+                f"all of steadyrl.protocols.{protocol.__name__}, or another name for it"
+            )
+        _require_arguments(what, name, thing, tuple(inspect.signature(written).parameters)[1:])
+
+
+def _names_of(protocol: type) -> list[str]:
+    return [name for name in {**inspect.get_annotations(protocol), **vars(protocol)} if not name.startswith("_")]
+
+
+def _own_methods(thing: object) -> Iterator[str]:
+    """Yield the public functions of a module, a class or an object; a module's imports are none of its own."""
+    for name in dir(thing):
+        found = None if name.startswith("_") else inspect.getattr_static(thing, name, None)
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+        if inspect.isfunction(found) and (not inspect.ismodule(thing) or found.__module__ == thing.__name__):
+            yield name
+
+
+def _alike(name: str, other: str) -> bool:
+    return sorted(name) == sorted(other) or difflib.SequenceMatcher(None, name, other).ratio() >= _ALIKE
+
+
+def _require_arguments(what: str, name: str, thing: object, arguments: Sequence[str]) -> None:
+    method = getattr(thing, name)
+    if not callable(method):
+        raise ConfigError(f"{what}: '{name}' is {method!r:.40}; expected a method ({', '.join(arguments)})")
+    unbound = inspect.isclass(thing) and inspect.isfunction(inspect.getattr_static(thing, name))
+    try:
+        inspect.signature(method).bind(*([None] if unbound else []), *arguments)
+    except ValueError:  # it does not say what it takes, as functions written in C
+        return
+    except TypeError as error:
+        raise ConfigError(
+            f"{what}: its method '{name}' cannot be called with ({', '.join(arguments)}): {error}; give it these"
+        ) from error
 
 
 def is_module(kind: str, name: str) -> bool:

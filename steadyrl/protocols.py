@@ -268,6 +268,14 @@ class Editable(Protocol):
         """Return a problem like this one, a little easier or harder, with an id that tells it from all others."""
 
 
+@runtime_checkable
+class Checking(Protocol):
+    """A module of an algorithm, a backend, a sampler or a reward that judges its settings beside all others."""
+
+    def check(self, config: Any, settings: Any) -> Sequence[str]:
+        """Return what is wrong with the config, a line each."""
+
+
 @dataclass(frozen=True)
 class Turn:
     """What the environment answers to one turn of the policy.

@@ -30,7 +30,7 @@ from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import ConfigError, DataError, DivergedError, require_posix
-from steadyrl.protocols import Algorithm, Backend, Editable, Task
+from steadyrl.protocols import Algorithm, Backend, Detached, Differentiable, Editable, PrefixCaching, Task
 from steadyrl.rewards.combine import (
     Term,
     make_terms,
@@ -112,7 +112,8 @@ def open_session(config: Config) -> Session:
         SteadyError: Something in the config cannot be had.
     """
     require_posix("computing with a model")
-    task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
+    plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
     algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
     curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)
     problems, heldout = task.problems("train"), task.problems("heldout")
@@ -127,6 +128,8 @@ def open_session(config: Config) -> Session:
         )
     require_choice(curriculum, config, task, problems)
     backend = plugins.load("backend", config.backend.name).create(config, algorithm)
+    offers = (Differentiable, Detached, PrefixCaching)
+    plugins.require_members(f"the backend '{config.backend.name}'", backend, Backend, offers)
     evaluation.require_heldout(config, heldout)
     sampling = Sampling(**config.sampling.model_dump())
     heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)

@@ -5,6 +5,7 @@ import pytest
 from steadyrl import plugins
 from steadyrl.errors import ConfigError, MissingExtraError
 from steadyrl.rewards.length import length
+from steadyrl.trackers.tracker import Tracker
 
 
 @pytest.fixture
@@ -170,3 +171,125 @@ def test_what_is_no_module_path_is_refused(here, name):
 def test_a_reward_is_no_module(here):
     (here / "reward_here.py").write_text("")
     assert "no reward is called 'reward_here'" in refusal("reward", "reward_here")
+
+
+def members(thing, required=None, *optional, later=()):
+    plugins.require_members("it", thing, required, optional, later)
+
+
+class Plain:
+    """A task of one turn."""
+
+    name, metric = "plain", ""
+
+    def __init__(self, settings=None, seed=0):
+        pass
+
+    def problems(self, split):
+        return []
+
+    def rewards(self):
+        return {}
+
+    def baselines(self):
+        return {}
+
+    def gold(self, problem):
+        return None
+
+
+def method(*arguments):
+    """Return a function of so many arguments beside self."""
+    return (lambda self, problem: None) if len(arguments) == 1 else (lambda self, problem, seed: None)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Return a function that opens a task of one's own."""
+
+    def make(**members):
+        monkeypatch.setattr("steadyrl.plugins.own_task", type("Own", (Plain,), members), raising=False)
+        return plugins.open_task("steadyrl.plugins:own_task", None, 0)
+
+    return make
+
+
+TURNS = {"episode": method("problem", "seed"), "max_turns": 4, "workers": 1}
+
+
+@pytest.mark.parametrize(
+    ("offered", "refusal"),
+    [
+        ({"episode": method("problem", "seed")}, "'episode' and no 'max_turns', no 'workers', so that nothing would"),
+        ({**TURNS, "episode": method("problem")}, r"'episode' cannot be called with \(problem, seed\)"),
+        ({**TURNS, "max_turns": "4"}, "max_turns is '4'; expected a whole number of 1 or more"),
+        ({**TURNS, "workers": 0}, "workers is 0; expected a whole number of 1 or more"),
+        ({**TURNS, "demonstration": method("problem")}, "'demonstration', which nothing calls where there are episode"),
+        ({"epsiode": method("problem", "seed")}, "'epsiode', which nothing calls; did you mean 'episode'"),
+        ({"episodes": method("problem", "seed")}, "did you mean 'episode'"),
+        ({"mutates": method("problem", "seed")}, "did you mean 'mutate'"),
+        ({"worng": method("problem")}, "did you mean 'wrong'"),
+        ({"demonstrations": method("problem")}, "did you mean 'demonstration'"),
+        ({"honest_core": method("problem")}, "'honest_core' and no 'empty_forms'"),
+        ({"gold": None}, r"'gold' is None; expected a method \(problem\)"),
+    ],
+)
+def test_what_a_task_offers_and_nothing_would_use_is_refused(opened, offered, refusal):
+    with pytest.raises(ConfigError, match=refusal):
+        opened(**offered)
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [{}, TURNS, {"wrong": method("problem")}, {"_epsiode": method("problem")}, {"workers": 3}, {"close": method("x")}],
+)
+def test_a_task_may_offer_whole_protocols_and_methods_of_its_own(opened, offered):
+    assert opened(**offered).name == "plain"
+
+
+def test_a_task_that_lacks_a_method_is_refused_with_its_name(monkeypatch):
+    lacking = type("Lacking", (), {"name": "x", "metric": "", "problem": method("split"), "__init__": Plain.__init__})
+    monkeypatch.setattr("steadyrl.plugins.own_task", lacking, raising=False)
+    with pytest.raises(ConfigError, match="did you mean 'problems'"):
+        plugins.open_task("steadyrl.plugins:own_task", None, 0)
+    monkeypatch.delattr(lacking, "problem")
+    with pytest.raises(ConfigError, match=r"has no 'problems'; expected all of steadyrl\.protocols\.Task"):
+        plugins.open_task("steadyrl.plugins:own_task", None, 0)
+
+
+def test_a_misspelt_check_of_a_module_is_refused_and_its_imports_are_not(here):
+    parts = "from steadyrl.algorithms.grpo import Settings, build\n"
+    (here / "right_algorithm.py").write_text(parts + "from os.path import exists as checks\n")
+    (here / "wrong_algorithm.py").write_text(parts + "def chekc(config, settings):\n    return []\n")
+    assert plugins.load("algorithm", "right_algorithm").Settings
+    with pytest.raises(ConfigError, match=r"'wrong_algorithm' has a method 'chekc', .* did you mean 'check'"):
+        plugins.load("algorithm", "wrong_algorithm")
+
+
+class RightTracker:
+    """A tracker as a class: its methods have no object yet."""
+
+    needs = "numpy"
+
+    def log(self, step, time, metrics):
+        pass
+
+    def samples(self, step, rows):
+        pass
+
+    def finding(self, line):
+        pass
+
+    def close(self, status):
+        pass
+
+
+def test_the_methods_of_a_class_are_looked_at_without_its_object():
+    members(RightTracker, Tracker, later=("anew",))
+    other = type("Other", (RightTracker,), {"finding": lambda self: None})
+    with pytest.raises(ConfigError, match=r"'finding' cannot be called with \(line\)"):
+        members(other, Tracker, later=("anew",))
+    named = {name: member for name, member in vars(RightTracker).items() if name in ("needs", "log", "finding")}
+    misspelt = type("Misspelt", (), {**named, "sample": RightTracker.samples})
+    with pytest.raises(ConfigError, match="it has a method 'sample', which nothing calls; did you mean 'samples'"):
+        members(misspelt, Tracker, later=("anew",))

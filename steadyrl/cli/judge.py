@@ -38,7 +38,7 @@ def judge_command(
     from steadyrl.rewards.judge.calibration import calibrate
 
     settings = configs.load(config, overrides or [])
-    task = plugins.load("task", settings.task.name)(settings.task.args, settings.run.seed)
+    task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
     found = calibrate(_judge_of(settings), task, pick_heldout(task.problems("train"), problems), repeats)
     lines = calibration_lines(found)
     # First: what was paid for must not be lost with a report that cannot be written.

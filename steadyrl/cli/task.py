@@ -14,6 +14,7 @@ from steadyrl import plugins
 from steadyrl.cli.terminal import printable
 from steadyrl.evaluate import evaluate_rules, means, pick_heldout
 from steadyrl.preflight.run import finding_lines
+from steadyrl.protocols import Task
 from steadyrl.tasks.check import check_task, terms_to_check
 
 _RULE_WIDTH = 16  # characters of a rule's name in a line
@@ -45,7 +46,8 @@ def check_command(
 
 def _baselines(settings: configs.Config, console: Console) -> None:
     """Show the scores of answers that need no model."""
-    task = plugins.load("task", settings.task.name)(settings.task.args, settings.run.seed)
+    task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
+    plugins.require_members(f"the task '{settings.task.name}'", task, Task, later=("ask", "show"))
     rules = task.baselines()
     if not rules:
         return

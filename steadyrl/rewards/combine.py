@@ -14,8 +14,8 @@ from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.counting.interrupts import at_once
 from steadyrl.errors import ConfigError, DataError
-from steadyrl.protocols import RewardFn, Task
-from steadyrl.rewards.functions import TAKEN, BatchReward, per_rollout
+from steadyrl.protocols import Checking, RewardFn, Task
+from steadyrl.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout
 from steadyrl.rewards.reasoning import answers_alone
 from steadyrl.rewards.trl import from_trl, is_for_trl
 from steadyrl.rewards.verl import from_verl, is_for_verl
@@ -187,9 +187,11 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
 def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str, RewardFn], max_steps: int) -> Term:
     settings = entry if isinstance(entry, RewardSettings) else RewardSettings(weight=entry)
     measured: Callable[[], dict[str, float]] = dict
+    found = own[name] if name in own else _load(name, own)
+    plugins.require_members(f"the reward '{name}'", found, optional=(Configured, Prepared, Measured, Checking))
     if name in own:
-        reward = per_rollout(name, own[name])
-    elif isinstance(found := _load(name, own), Configured):
+        reward = per_rollout(name, found)
+    elif isinstance(found, Configured):
         reward = found.build(entry if isinstance(entry, RewardSettings) else found.Settings(weight=entry), task, own)
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:

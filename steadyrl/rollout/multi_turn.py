@@ -17,10 +17,11 @@ import numpy as np
 
 from steadyrl.counting.count import tell
 from steadyrl.counting.interrupts import at_once
-from steadyrl.errors import EpisodeError
-from steadyrl.protocols import Backend, PrefixCaching, Tokenizer
+from steadyrl.errors import DataError, EpisodeError, SteadyError
+from steadyrl.plugins import require_members
+from steadyrl.protocols import Backend, Episode, PrefixCaching, Tokenizer
 from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
-from steadyrl.types import Completion, Rollout, Sampling
+from steadyrl.types import Completion, Message, Problem, Rollout, Sampling
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def play_policy(
         return list(backend.generate([one.context for one in playing], sampling, seeds))
 
     with backend.prefix_cache() if isinstance(backend, PrefixCaching) else nullcontext():
-        return _play(backend.tokenizer, environment, attempts, speak, policy_version)
+        return _play(backend.tokenizer, environment, attempts, speak, policy_version, without=("expert",))
 
 
 def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:
@@ -69,7 +70,12 @@ def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Seque
 
 
 def _play(
-    tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt], speak: Speak, policy_version: int
+    tokenizer: Tokenizer,
+    environment: Environment,
+    attempts: Sequence[Attempt],
+    speak: Speak,
+    policy_version: int,
+    without: Sequence[str] = (),
 ) -> list[Rollout]:
     most_open = environment.max_open or len(attempts)
     playing: list[Playing] = []  # all that were opened, in the order of the attempts
@@ -80,6 +86,8 @@ def _play(
                 while len(live) < most_open and len(playing) < len(attempts):
                     next_ones = attempts[len(playing) : len(playing) + most_open - len(live)]
                     opened = [_begin(environment, attempt) for attempt in next_ones]
+                    if not playing:
+                        require_members("the task's episode", opened[0].episode, Episode, later=without)
                     playing += opened
                     each(lambda one: _open(tokenizer, environment, one), opened)
                     live = _without_finished(each, [*live, *opened])
@@ -95,7 +103,15 @@ def _play(
 
 
 def _begin(environment: Environment, attempt: Attempt) -> Playing:
-    episode = environment.task.episode(attempt.problem, attempt.environment_seed())
+    try:
+        episode = environment.task.episode(attempt.problem, attempt.environment_seed())
+    except SteadyError:
+        raise
+    except Exception as error:  # user code may raise anything
+        raise DataError(
+            f"the task's method episode raised {type(error).__name__} for the problem '{attempt.problem.id}': {error}; "
+            "what may fail for a single rollout belongs into the episode's method open"
+        ) from error
     return Playing(attempt, episode, np.zeros(0, np.int32))
 
 
@@ -110,11 +126,21 @@ def _open(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
         one.observation = one.episode.open()
     _fit_observation(tokenizer, environment, one)
     one.seen.append(one.observation)
-    # What the policy sees first is the problem and the observation, as one message.
-    one.observation = "\n".join(filter(None, [one.attempt.problem.prompt, one.observation]))
-    one.prompt = tokenizer.encode_prompt(one.observation)
+    asked = _first_prompt(one.attempt.problem, one.observation)
+    one.observation = asked if isinstance(asked, str) else asked[-1]["content"]
+    one.prompt = tokenizer.encode_prompt(asked)
     if not environment.has_room(len(one.prompt)):
         one.done, one.stop_reason = True, "length"
+
+
+def _first_prompt(problem: Problem, observation: str) -> str | Sequence[Message]:
+    """Return what the policy reads first: the problem, and the observation at the end of the user's last message."""
+    *before, last = problem.messages or ({"role": "user", "content": problem.prompt},)
+    if last["role"] == "user":
+        last = {**last, "content": "\n".join(filter(None, [last["content"], observation]))}
+    elif observation:
+        before, last = [*before, last], {"role": "user", "content": observation}
+    return [*before, last] if problem.messages else last["content"]
 
 
 def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, said: Completion | None) -> None:

@@ -82,7 +82,7 @@ def compare(
     """
     watch = watch or Watch()
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
-    task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     questions = _questions(task, config, options)
     metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
     files = [

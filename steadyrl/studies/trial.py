@@ -125,7 +125,7 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     Returns:
         Mean and standard error; None and 0 where no answer has a value.
     """
-    task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     sampling = Sampling(**config.sampling.model_dump())
     per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * per_step)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.errors import EpisodeError
+from steadyrl.plugins import require_members
 from steadyrl.protocols import Episode, Interactive
 from steadyrl.rewards.combine import Term, score_groups, written
 from steadyrl.types import Group, Problem, Rollout
@@ -18,6 +19,7 @@ Say = Callable[[Episode, int], "str | None"]
 def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
     """Play one episode. If its environment breaks, the rollout says why it has no reward."""
     episode = task.episode(problem, seed=0)
+    require_members("the task's episode", episode, Episode)
     turns: list[str] = []
     broken: str | None = None
     outcome: Mapping[str, Any] = {}

@@ -74,7 +74,7 @@ def terms_to_check(config: Config, task: Task) -> list[Term]:
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:
-    task = plugins.load("task", config.task.name)(config.task.args, config.run.seed)
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     return task, terms_to_check(config, task)
 
 

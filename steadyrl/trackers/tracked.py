@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from steadyrl.errors import MissingExtraError, RunError
-from steadyrl.plugins import load
+from steadyrl.plugins import load, require_members
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.trackers.follow import sent_until, state_file
+from steadyrl.trackers.tracker import Tracker
 
 MARK = "STEADYRL_TRACKER"  # in the environment of a writer and of all that it starts
 END_S = 20.0  # for all trackers together, after the run has ended
@@ -31,7 +32,9 @@ def require_trackers(names: Sequence[str]) -> None:
         MissingExtraError: Its package is not installed.
     """
     for name in names:
-        needs = load("tracker", name).needs
+        tracker = load("tracker", name)
+        require_members(f"the tracker '{name}'", tracker, Tracker, later=("anew",))
+        needs = tracker.needs
         if importlib.util.find_spec(needs) is None:
             raise MissingExtraError(
                 f"run.trackers names '{name}', and the package {needs} is not installed; install it with: "

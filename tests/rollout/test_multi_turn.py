@@ -12,7 +12,7 @@ import pytest
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.batch import make_batch
 from steadyrl.counting.count import heard_by
-from steadyrl.errors import DataError, EpisodeError
+from steadyrl.errors import ConfigError, DataError, EpisodeError
 from steadyrl.metrics import reward_metrics
 from steadyrl.protocols import Turn
 from steadyrl.rewards.combine import Term, score_groups
@@ -24,6 +24,7 @@ from steadyrl.sections import RolloutSection
 from steadyrl.types import Problem, Sampling, Score
 
 PROBLEM = Problem("p", "go")
+RULES = {"role": "system", "content": "rules"}
 SAMPLING = Sampling(max_new_tokens=4)
 
 
@@ -92,6 +93,45 @@ def test_only_the_policys_tokens_stand_under_the_mask_and_no_id_is_encoded_again
     assert (rollout.sampling_logprobs[~rollout.completion_mask] == 0).all()
     assert rollout.outcome == {"doors": 2}
     assert rollout.policy_version == 7
+
+
+@pytest.mark.parametrize(
+    ("messages", "read"),
+    [
+        ((RULES, {"role": "user", "content": "go"}), [RULES, {"role": "user", "content": "go\ndoor 1"}]),
+        (
+            ({"role": "user", "content": "go"}, {"role": "assistant", "content": "where"}),
+            [
+                {"role": "user", "content": "go"},
+                {"role": "assistant", "content": "where"},
+                {"role": "user", "content": "door 1"},
+            ],
+        ),
+    ],
+)
+def test_an_episode_begins_with_the_problems_messages_and_what_is_seen_at_their_end(messages, read):
+    problem = Problem("p", "go", messages=messages)
+    ((rollout,),) = [group.rollouts for group in play(Building(), problems=[problem])]
+    assert rollout.prompt_ids.tolist() == CharTokenizer().encode_prompt(read).tolist()
+    assert rollout.seen[0] == "door 1"
+
+
+def test_an_episode_that_cannot_be_made_ends_in_one_error_that_names_the_problem():
+    class NoRoom(Building):
+        def episode(self, problem, seed):
+            raise KeyError("room")
+
+    with pytest.raises(DataError, match=f"method episode raised KeyError for the problem '{PROBLEM.id}': 'room'"):
+        play(NoRoom())
+
+
+def test_an_episode_without_a_method_is_refused_before_its_first_turn():
+    class Silent(Building):
+        def episode(self, problem, seed):
+            return type("Room", (), {"open": lambda self: "", "stepp": lambda self, text: None})()
+
+    with pytest.raises(ConfigError, match=r"the task's episode has a method 'stepp', .* did you mean 'step'"):
+        play(Silent())
 
 
 def test_the_sampler_and_the_trainer_agree_on_every_turn_and_with_truncation_too():
