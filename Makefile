@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 # Python compiles what it imports; compiling all of every package would take a minute. Where the shell says not to keep
 # that (as many images do), every command would compile 3,000 files anew.
 export PYTHONDONTWRITEBYTECODE :=
+PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
@@ -47,7 +48,7 @@ GPU_WORK ?= 0.5b 1.5b
 # How long `make campaign` attacks.
 MINUTES ?= 30
 
-.PHONY: demo demo-base demo-start demo-smollm2 test test-vllm check docs bench bench-gpu bench-mlx campaign base-model search-start smollm2 system clean
+.PHONY: demo demo-base demo-start demo-smollm2 test test-fast test-times test-vllm check docs bench bench-gpu bench-mlx campaign base-model search-start smollm2 system clean
 
 # SmolLM2-135M-Instruct with the warm start that ships, and GRPO; where it cannot be had, the base model.
 demo: $(INSTALLED)
@@ -82,7 +83,15 @@ demo-smollm2: models/smollm2
 	@run=$$(ls -d runs/*-grpo-search-s0* | tail -n 1); $(ASK)
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest --numprocesses auto
+	$(PYTEST) --numprocesses auto --dist worksteal
+
+# Without the slow tests: about a minute on two cores.
+test-fast: $(INSTALLED)
+	$(PYTEST) --numprocesses auto --dist worksteal -m "not slow"
+
+# Measures all tests and writes which of them are slow to tests/slow.txt.
+test-times: $(INSTALLED)
+	$(PYTEST) -p tests.times
 
 # Runs against a real vLLM on the CPU, which has an environment of its own: about half an hour on one core.
 test-vllm: $(INSTALLED) smollm2 $(VLLM)/.installed

@@ -14,6 +14,7 @@ from steadyrl.browser.find import PROGRAMS
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, open_session, train
 from tests import needs
+from tests.times import slow_tests
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # it would call g++ for every new kernel
@@ -35,6 +36,15 @@ def pytest_configure(config):
     folder = tempfile.TemporaryDirectory()
     config.add_cleanup(folder.cleanup)
     config.stash[PATH_WITHOUT_CHROMIUM] = needs.path_without(PROGRAMS, Path(folder.name))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the slow tests, before any are left out by their markers."""
+    slow = slow_tests()
+    for item in items:
+        if item.nodeid.partition("[")[0] in slow:
+            item.add_marker("slow")
 
 
 def pytest_collection_finish():
