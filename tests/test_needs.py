@@ -60,9 +60,7 @@ def test_on_a_machine_without_chromium_and_bubblewrap_their_tests_skip_and_say_w
     assert sum(int(count) for count, reason in skipped if "Debian: apt-get install bubblewrap" in reason) >= 10
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: str(path.relative_to(TESTS)))
-def test_tests_skip_by_this_mechanism_only(path):
-    if path == TESTS / "needs.py":
-        return
-    found = re.findall(r"pytest\.(?:mark\.)?(?:skip|skipif|importorskip)\b", path.read_text())
-    assert found == [], "use tests/needs.py"
+def test_tests_skip_by_this_mechanism_only():
+    texts = {path: path.read_text() for path in TESTS.rglob("*.py") if path != TESTS / "needs.py"}
+    skips = re.compile(r"pytest\.(?:mark\.)?(?:skip|skipif|importorskip)\b")
+    assert [path for path, text in texts.items() if skips.search(text)] == [], "use tests/needs.py"

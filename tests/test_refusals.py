@@ -5,8 +5,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 SHORTEST = 10  # characters of a quoted part that can be told from others
 
@@ -31,13 +29,16 @@ def strings():
     return found
 
 
-@pytest.mark.parametrize("line", quoted())
-def test_a_refusal_that_the_list_quotes_stands_in_the_code(line):
-    parts = [part.strip(" '") for part in line.split("...")]
-    told_apart = [part for part in parts if len(part) >= SHORTEST]
-    assert told_apart, "the quoted line is too short to be found"
-    missing = [part for part in told_apart if not any(part in text for text in strings())]
-    assert missing == []
+def pieces(line):
+    """Return the pieces of a quoted line that are long enough to be looked for."""
+    pieces = [piece.strip(" '") for piece in line.split("...")]
+    return [piece for piece in pieces if len(piece) >= SHORTEST]
+
+
+def test_refusals_that_the_list_quotes_stand_in_the_code():
+    assert [line for line in quoted() if not pieces(line)] == [], "too short to be found"
+    wanted = [(line, piece) for line in quoted() for piece in pieces(line)]
+    assert [(line, piece) for line, piece in wanted if not any(piece in text for text in strings())] == []
 
 
 def test_the_list_is_not_empty_and_a_line_that_nobody_says_is_missed():
