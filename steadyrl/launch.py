@@ -33,6 +33,7 @@ from steadyrl.protocols import Task
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import require_room
 from steadyrl.rundir import RunDir
+from steadyrl.tasks.data_line import data_counts, data_line
 from steadyrl.tasks.jsonl import checked_text
 from steadyrl.trackers.tracked import require_trackers, tracked
 from steadyrl.train import Session, Watch, open_session, train
@@ -102,8 +103,10 @@ def run(
     checked = _check_before(session, watch)
     directory = record.begin(session.config, text)
     watch.note(checked)
+    data = _data(session)
+    watch.note(data_line(data))
     with directory.writing():
-        record.add_data(directory, _data(session))
+        record.add_data(directory, data)
         return _train(session, directory, 0, watch)
 
 
@@ -274,7 +277,7 @@ def _require_same_data(directory: RunDir, session: Session) -> None:
         return  # a run of an earlier version did not record it
     if not all(isinstance(recorded, Mapping) for recorded in before.values()):
         raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
-    changed = [split for split in now if before.get(split) != now[split]]
+    changed = [split for split in now if _content(before.get(split, {})) != _content(now[split])]
     if not changed:
         return
     counts = ", ".join(
@@ -288,11 +291,17 @@ def _require_same_data(directory: RunDir, session: Session) -> None:
 
 
 def _data(session: Session) -> dict[str, dict[str, Any]]:
-    """Return how many problems each split holds, and a digest of all that is in them."""
+    """Return what is trained on and what judges, and a digest of all that is in them."""
+    counts = data_counts(session.task, session.problems, session.heldout)
     return {
-        split: {"problems": len(problems), "sha256": digest(problems), **session.long_prompts.get(split, {})}
+        split: {**counts[split], "sha256": digest(problems), **session.long_prompts.get(split, {})}
         for split, problems in (("train", session.problems), ("heldout", session.heldout))
     }
+
+
+def _content(split: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may not change of a split while a run goes on; the folder that it is in may be another."""
+    return {name: value for name, value in split.items() if name not in ("source", "of", "trained_on_too")}
 
 
 def digest(problems: Iterable[Problem]) -> str:

@@ -100,7 +100,7 @@ MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug
 # Which extra brings a package that a built-in needs.
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
-    "pyarrow": "data",
+    **dict.fromkeys(("pyarrow", "yaml"), "data"),
     **dict.fromkeys(("bitsandbytes", "accelerate"), "quantized"),
     **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
     "playwright": "browse",

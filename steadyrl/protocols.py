@@ -354,3 +354,11 @@ class Limited(Protocol):
 
     prompt_limit: PromptLimit
     """How long they may be."""
+
+
+@runtime_checkable
+class Sourced(Protocol):
+    """A task whose problems come from somewhere that a reader should know."""
+
+    sources: Mapping[str, str]
+    """Where the problems of each split ("train", "heldout") come from, as in "gsm8k: main, test"."""

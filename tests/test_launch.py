@@ -18,8 +18,11 @@ import steadyrl
 from steadyrl import config, record
 from steadyrl.errors import ConfigError, RunError
 from steadyrl.launch import digest, run, sample
+from steadyrl.preflight.run import preflight
+from steadyrl.report.write import write_report
 from steadyrl.rundir import RunDir, write_json
-from steadyrl.train import Watch
+from steadyrl.tasks.check import check_task
+from steadyrl.train import Watch, open_session
 from steadyrl.types import Problem
 from tests import needs
 
@@ -255,3 +258,36 @@ def test_a_run_is_named_after_its_algorithm_however_the_config_names_it(settings
     for name in ("ppo", "steadyrl.algorithms.ppo"):
         found = run(settings, [f"algorithm.name={name}", "run.steps=1"])
         assert "-ppo-prompts-s0" in found.path.name
+
+
+def test_what_trains_and_what_judges_is_said_in_one_line_everywhere(settings, tmp_path):
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    for split, count in {"train": 5, "test": 4}.items():
+        rows = [{"prompt": f"{split} {i}" if i else "both"} for i in range(count)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings["task"]["args"]["path"] = str(folder)
+    settings["evaluate"] = {"problems": 4}
+    notes = []
+    found = run(settings, watch=Watch(note=notes.append))
+    line = (
+        f"trains on 5 problems ({folder}: train), judged by 4 held-out problems ({folder}: test); "
+        "1 of the held-out prompts are trained on too"
+    )
+    assert line in notes
+    data = found.info()["data"]
+    assert (data["train"]["problems"], data["heldout"]["source"]) == (5, f"{folder}: test")
+    assert f"- data: {line}" in (write_report(found.path) / "report.md").read_text().replace("\\", "")
+    (checked,) = [c for c in check_task(config.resolve(settings)) if c.check == "problems"]
+    (looked,) = [f for f in preflight(open_session(config.resolve(settings))) if f.check == "data"]
+    assert (checked.message, checked.state, looked.message, looked.state) == (line, "ok", line, "ok")
+
+
+def test_a_run_whose_json_counts_problems_alone_goes_on(settings):
+    found = run(settings)
+    info = found.info()
+    for split in info["data"].values():
+        for name in ("source", "of", "trained_on_too"):
+            split.pop(name, None)
+    found.info_file.write_text(json.dumps(info))
+    assert run(resume=found, overrides=["run.steps=5"]).status == "finished"

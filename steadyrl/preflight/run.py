@@ -14,6 +14,7 @@ from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler
 from steadyrl.preflight.trial import Trial, begin_trial, silent
 from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rewards.combine import score_texts
+from steadyrl.tasks.data_line import data_counts, data_line
 from steadyrl.train import Session
 from steadyrl.types import Finding, Rollout
 
@@ -41,6 +42,7 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[F
     before = memory_now()
     trial = begin_trial(session, phase)
     findings = [
+        data(session),
         completions(trial),
         rewards(trial),
         gold_answer(trial),
@@ -73,6 +75,11 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
         lines += [f"        remedy: {found.remedy}"] if found.remedy else []
         lines += [f"        try: {override}" for override in found.overrides]
     return lines
+
+
+def data(session: Session) -> Finding:
+    """Say what is trained on and what judges."""
+    return Finding("data", state="ok", message=data_line(data_counts(session.task, session.problems, session.heldout)))
 
 
 def completions(trial: Trial) -> Finding:

@@ -31,6 +31,7 @@ from steadyrl.review.checklist import checklist
 from steadyrl.review.epochs import epoch_table
 from steadyrl.rewards.form import FORM_ONLY
 from steadyrl.rundir import RunDir, write_json, write_text
+from steadyrl.tasks.data_line import data_line
 
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
 MEANING = {
@@ -262,6 +263,7 @@ def _facts(evidence: Evidence) -> list[tuple[str, str]]:
     info = evidence.info
     plain = ("task", "algorithm", "parameters", "seed", "status", "started", "ended", "steadyrl", "python")
     facts = [("steps", f"{len(evidence.metrics)}")]
+    facts += [("data", line)] if (line := data_line(info.get("data") or {})) else []
     facts += [(key, f"{info[key]}") for key in plain if info.get(key) is not None]
     for key in ("packages", "machine"):
         entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]

@@ -21,6 +21,7 @@ from steadyrl.protocols import Attackable, Exact, Interactive, Task
 from steadyrl.rewards.combine import Term, make_terms, planned_updates, score_texts
 from steadyrl.sections import RewardSettings
 from steadyrl.tasks.attempts import Say, score_attempts
+from steadyrl.tasks.data_line import data_counts, data_line
 from steadyrl.types import Finding, Problem, Rollout
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
@@ -42,7 +43,7 @@ def check_task(config: Config) -> list[Finding]:
     train, heldout = list(task.problems("train")), list(task.problems("heldout"))
     some = [*_spread(train), *_spread(heldout)]
     if not some:
-        return [_splits(train, heldout)]
+        return [_splits(config, task, train, heldout)]
     if isinstance(task, Exact):
         answers = _exact(task, task.wrong, terms, [*train, *heldout])
     else:
@@ -55,7 +56,7 @@ def check_task(config: Config) -> list[Finding]:
         forms = [{_CORE: task.honest_core(problem), **task.empty_forms(problem)} for problem in attacked]
         answers.append(_empty_forms(task, terms, attacked, forms))
     return [
-        _splits(train, heldout),
+        _splits(config, task, train, heldout),
         *answers,
         _repeats(config, task, terms, some),
         _hostile(task, terms, some[0]),
@@ -88,14 +89,18 @@ def _judged(name: str, good: bool, measured: str) -> Finding:
     return Finding(name, state="ok", message=measured) if good else Finding(name, "critical", message=measured)
 
 
-def _splits(train: Sequence[Problem], heldout: Sequence[Problem]) -> Finding:
+def _splits(config: Config, task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) -> Finding:
+    """Count the problems of both splits, and look for those that stand twice or on both sides."""
+    counts = data_counts(task, train, heldout)
+    counts["heldout"]["problems"] = min(len(heldout), config.evaluate.problems or len(heldout))
     ids, held_ids = [p.id for p in train], [p.id for p in heldout]
     common = set(ids) & set(held_ids)
     repeated = len(ids) + len(held_ids) - len(set(ids)) - len(set(held_ids))
-    detail = f"{len(ids)} to train on, {len(held_ids)} held out"
+    detail = data_line(counts)
     if common or repeated:
-        detail += f"; {len(common)} in both, {repeated} repeated"
-    return _judged("problems", bool(ids) and not common and not repeated, detail)
+        detail += f"; ids: {len(common)} in both, {repeated} repeated"
+    new = not heldout or counts["heldout"]["trained_on_too"] < len(heldout)  # a few copies are told, and do no harm
+    return _judged("problems", bool(ids) and new and not common and not repeated, detail)
 
 
 def _answered(task: Task, terms: Sequence[Term], answers: Sequence[tuple[Problem, str]]) -> list[Rollout]:

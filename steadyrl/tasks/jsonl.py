@@ -66,7 +66,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     for number, line in read_lines(path):
         try:
-            value = parse_json(line, parse_constant=_refuse_constant)
+            value = parse_json(line, parse_constant=refuse_constant)
         except ValueError as error:
             table = path.suffix in _TABLES
             cause = "CSV is not read, JSON lines and parquet are" if table else "was the file cut off?"
@@ -136,7 +136,8 @@ def held_out_ids(ids: Collection[str], share: float, seed: int = 0) -> frozenset
     return frozenset(by_hash[: max(1, round(share * len(by_hash)))])
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python's parser takes for numbers."""
     raise ValueError(f"{name} is not a JSON number")
 
 

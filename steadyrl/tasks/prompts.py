@@ -1,4 +1,4 @@
-"""A file or folder of prompts as a task: JSON lines, parquet, or what ``datasets`` saved.
+"""A file or folder of prompts as a task: JSON lines, parquet, CSV, or what ``datasets`` saved.
 
     {"prompt": "What is 17 + 25?", "id": "sum-1", "answer": 42, "gold": "42"}
     {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 17 + 25?"}]}
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +23,10 @@ from pydantic import Field
 from steadyrl.errors import DataError
 from steadyrl.protocols import PromptLimit, RewardFn
 from steadyrl.sections import PathText, Section
+from steadyrl.tasks.data_files import DataFiles, find_data
 from steadyrl.tasks.jsonl import checked_text, held_out_ids, kind_of
 from steadyrl.tasks.rows import read_rows
 from steadyrl.types import Message, Problem, conversation_text
-
-log = logging.getLogger(__name__)
 
 # 64 bits: among ten million files of a million prompts, fewer than one has a collision.
 _ID_DIGITS = 16
@@ -49,25 +47,34 @@ class PromptsTask:
         name: "prompts".
         metric: The reward part that evaluations compare; "" means the weighted total.
         prompt_limit: How long prompts may be.
+        sources: Where the problems of each split come from.
     """
 
     class Settings(Section):
         """Settings of the prompts task."""
 
         path: PathText = Field(
-            description="A JSONL or parquet file with a prompt per row, a folder of parquet files, or a folder that "
-            "`datasets` saved."
+            description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, or "
+            "a folder, whose splits are found as `datasets` finds them."
+        )
+        config: str = Field(
+            "", description="Configuration of the folder's data set, where it has several, such as 'main'."
+        )
+        split: str = Field(
+            "",
+            description="Split of the folder to train on. Empty takes 'train', or the only one that is neither "
+            "'validation' nor 'test'.",
         )
         heldout: PathText = Field(
             "",
-            description="A second file or folder of the same kind for evaluations. Empty holds out a share of the "
-            "first.",
+            description="A second file or folder for evaluations, or the name of a split of the first. Empty takes the "
+            "first's split 'validation' or else 'test', and without these holds out a share of the training problems.",
         )
         heldout_share: float = Field(
             0.2,
             gt=0,
             lt=1,
-            description="Share of the first file's problems that are held out if there is no second file.",
+            description="Share of the training problems that are held out if nothing else is there for evaluations.",
         )
         metric: str = Field("", description="Reward part that evaluations compare. Empty compares the weighted total.")
         prompt_column: str = Field("prompt", description="Column of the prompt: a text, or a list of messages.")
@@ -100,24 +107,27 @@ class PromptsTask:
         self.metric = settings.metric
         self.prompt_limit = PromptLimit(settings.prompt_tokens, settings.long_prompts)
         self._gold = settings.gold_column
-        path = Path(settings.path)
+        data = find_data(Path(settings.path), settings.config)
+        if settings.config and settings.config != data.configuration:
+            raise DataError(f"'{data.path}' has no configurations; remove task.args.config = '{settings.config}'")
+        split = data.to_train(settings.split)
+        judges, judged_by = _judges(data, split, settings)
+        source = data.named(split)
         known: dict[str, str] = {}
-        rows = _rows(path, settings, known)
-        if settings.heldout:
-            heldout = _rows(Path(settings.heldout), settings, known)
-            both = {row.said for row in rows} & {row.said for row in heldout}
-            if both:
-                log.warning("%d held-out prompts are among those that train too", len(both))
+        rows = _rows(source, data.splits[split], settings, known)
+        if judges:
+            heldout = _rows(judged_by, judges, settings, known)
             self._train, self._heldout = (tuple(row.problem for row in part) for part in (rows, heldout))
         else:
             smallest: dict[str, str] = {}  # id of the copies of a prompt; it decides for all of them
             for row in rows:
                 smallest[row.said] = min(row.problem.id, smallest.get(row.said, row.problem.id))
             if len(smallest) < 2:
-                raise DataError(f"{path} has one prompt; expected two or more, or task.args.heldout = another file")
+                raise DataError(f"{source} has one prompt; expected two or more, or task.args.heldout = another file")
             held_out = held_out_ids(smallest.values(), settings.heldout_share)
             self._train = tuple(row.problem for row in rows if smallest[row.said] not in held_out)
             self._heldout = tuple(row.problem for row in rows if smallest[row.said] in held_out)
+        self.sources = {"train": source, "heldout": judged_by or "held out of them"}
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """Return the problems of a split in the order of their file."""
@@ -158,10 +168,26 @@ class _Row:
     said: str
 
 
-def _rows(path: Path, settings: PromptsTask.Settings, known: dict[str, str]) -> list[_Row]:
-    """Read one file or folder; ``known`` collects the place of each id, over all files of the task."""
+def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
+    """Return the files of held-out problems and where they are; no files where a share of the others is held out."""
+    if not data.path.is_dir() or (settings.heldout and settings.heldout not in data.splits):
+        if not settings.heldout:
+            return (), ""
+        other = find_data(Path(settings.heldout), settings.config)
+        split = other.to_judge_alone()
+        return other.splits[split], other.named(split)
+    if settings.heldout == trained:
+        raise DataError(
+            f"task.args.heldout = '{trained}' is the split that trains; name another one, or leave it empty"
+        )
+    split = settings.heldout or data.to_judge(trained)
+    return (data.splits[split], data.named(split)) if split else ((), "")
+
+
+def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, known: dict[str, str]) -> list[_Row]:
+    """Read the files of a split; ``known`` collects the place of each id, over all files of the task."""
     rows: list[_Row] = []
-    for place, record in read_rows(path):
+    for place, record in read_rows(files):
         prompt, messages = _prompt(record, settings.prompt_column, place)
         own = _own_id(record, settings.id_column, place)
         said = _id_of(prompt, messages)
@@ -177,7 +203,7 @@ def _rows(path: Path, settings: PromptsTask.Settings, known: dict[str, str]) -> 
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
         rows.append(_Row(Problem(id, prompt, columns, messages), said))
     if not rows:
-        raise DataError(f"{path} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
+        raise DataError(f"{source} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
     return rows
 
 

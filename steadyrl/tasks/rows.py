@@ -1,59 +1,76 @@
-"""Reads the rows of a data set: JSON lines, parquet files, and folders that Hugging Face's ``datasets`` saved.
+"""Reads the rows of data files: JSON lines and lists, CSV, parquet, and the Arrow files that ``datasets`` saved.
 
-Parquet and Arrow files are read by pyarrow, the package under ``datasets``. A row is a plain dict, whatever it was
+Parquet, Arrow and CSV files are read by pyarrow, the package under ``datasets``. A row is a plain dict, whatever it was
 read from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import DataError
 from steadyrl.plugins import require
-from steadyrl.tasks.jsonl import read_objects
+from steadyrl.rundir import parse_json
+from steadyrl.tasks.data_files import kind_of_file
+from steadyrl.tasks.jsonl import kind_of, read_lines, read_objects, refuse_constant
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
 
 
-def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a file or a folder: where it stands (the file and the line or row, from 1), and its columns.
+def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of files: where each stands (the file and the line or row, from 1), and its columns.
 
-    A file is read by its ending: ``.parquet``, ``.arrow``, and JSON lines for everything else. Of a folder all parquet
-    files are read in the order of their names, or, where there are none, all Arrow files.
+    A file is read by its ending, see ``data_files.KINDS``; one of another ending as JSON lines.
 
     Raises:
-        DataError: While iterating, if something cannot be read, or a folder holds nothing to read.
+        DataError: While iterating, if something cannot be read.
         MissingExtraError: pyarrow is needed and not installed.
     """
-    for file in _files(path):
-        what = "row"
-        if file.suffix == ".parquet":
-            rows = _parquet(file)
-        elif file.suffix == ".arrow":
-            rows = _arrow(file)
-        else:
-            what, rows = "line", read_objects(file)
+    readers = {"parquet": _parquet, "arrow": _arrow, "csv": _csv}
+    for file in files:
+        reader = readers.get(kind_of_file(file))
+        what, rows = ("row", reader(file)) if reader else _json(file)
         for number, row in rows:
             yield f"{file}, {what} {number}", row
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.exists() and not path.suffix:
+def _json(path: Path) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
+    """Return what the rows of JSON are called, and the rows: the lines, or the items of one list."""
+    first = next(read_lines(path), (1, ""))[1]
+    if not path.name.lower().removesuffix(".gz").endswith(".json") or not first.lstrip().startswith("["):
+        return "line", read_objects(path)
+    return "item", _items(path)
+
+
+def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        items = parse_json("\n".join(line for _, line in read_lines(path)), parse_constant=refuse_constant)
+    except ValueError as error:
         raise DataError(
-            f"there is no file or folder '{path}'; of a data set on the hub write a file first, as "
-            "load_dataset(...).to_parquet('train.parquet') does"
-        )
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.rglob("*.parquet")) or sorted(path.glob("*.arrow"))
-    if found:
-        return found
-    inside = sorted(part.name for part in path.iterdir() if part.is_dir() and any(part.glob("*.arrow")))
-    if inside:
-        raise DataError(f"'{path}' holds the splits {', '.join(inside)}; name one of them, as in {path / inside[0]}")
-    raise DataError(f"'{path}' is a folder without parquet or arrow files; expected some, or the path of a file")
+            f"{path}: not valid JSON ({error}); expected one list of objects, or an object per line"
+        ) from error
+    for number, item in enumerate(items, start=1):
+        if not isinstance(item, dict):
+            raise DataError(f"{path}, item {number}: got {kind_of(item)}; expected a JSON object, as in {{...}}")
+        yield number, item
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    arrow, csv = require("pyarrow"), require("pyarrow.csv")
+    tabs = ".tsv" in path.name.lower()
+    layout = csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
+    try:
+        table = csv.read_csv(path, parse_options=layout)
+        # Whatever looks like a date stays a text, as it does in ``datasets``.
+        texts = {field.name: arrow.string() for field in table.schema if arrow.types.is_temporal(field.type)}
+        if texts:
+            options = csv.ConvertOptions(column_types=texts)
+            table = csv.read_csv(path, parse_options=layout, convert_options=options)
+    except (OSError, arrow.ArrowException) as error:
+        raise _unreadable(path, error) from error
+    yield from _numbered(path, table.to_batches(max_chunksize=_BATCH))
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -57,7 +57,7 @@ def test_a_sound_config_passes_and_leaves_no_file(steadyrl, tmp_path):
     assert err and all(line.startswith("preflight: ") for line in err.splitlines()), "it says what it does"
     lines = out.splitlines()
     assert lines[0].startswith("ok    completions: 20 of ")
-    assert lines[-1].startswith("preflight: 11 of 12 passed; could not tell: gold_answer; the run takes about ")
+    assert lines[-1].startswith("preflight: 12 of 13 passed; could not tell: gold_answer; the run takes about ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "prompts.jsonl"]
 
 

@@ -18,8 +18,8 @@ class EchoTask:
     name, metric = "echo", "same"
 
     def __init__(self, settings, seed=0):
-        self.train = [Problem(f"t{i}", "?") for i in range(6)]
-        self.heldout = [Problem(f"h{i}", "?") for i in range(3)]
+        self.train = [Problem(f"t{i}", f"say t{i}") for i in range(6)]
+        self.heldout = [Problem(f"h{i}", f"say h{i}") for i in range(3)]
 
     def problems(self, split):
         return self.train if split == "train" else self.heldout
@@ -75,6 +75,19 @@ class Leaks(EchoTask):
         self.heldout = [*self.heldout, self.train[0]]
 
 
+class OneCopied(EchoTask):
+    copied = 1
+
+    def __init__(self, settings, seed=0):
+        super().__init__(settings, seed)
+        copies = [Problem(f"h{i}", f"say t{i}") for i in range(self.copied)]
+        self.heldout = [*copies, *self.heldout[self.copied :]]
+
+
+class AllCopied(OneCopied):
+    copied = 3
+
+
 class Repeats(EchoTask):
     def __init__(self, settings, seed=0):
         super().__init__(settings, seed)
@@ -93,7 +106,7 @@ class Exactly(EchoTask):
 
     def __init__(self, settings, seed=0):
         super().__init__(settings, seed)
-        self.train = [Problem(f"t{i}", "?") for i in range(500)]
+        self.train = [Problem(f"t{i}", f"say t{i}") for i in range(500)]
 
     def same(self, problem, rollout):
         paid = {problem.id, *(text for name, text in self.flaws if name == problem.id)}
@@ -113,7 +126,7 @@ class Flawed(Exactly):
 class Many(EchoTask):
     def __init__(self, settings, seed=0):
         super().__init__(settings, seed)
-        self.train = [Problem(f"t{i}", "?") for i in range(500)]
+        self.train = [Problem(f"t{i}", f"say t{i}") for i in range(500)]
 
 
 @pytest.fixture
@@ -150,7 +163,7 @@ def test_both_corpora_of_the_search_task_are_sound(corpus, stdlib_cache, monkeyp
 
 def test_a_sound_task_passes_with_its_numbers(checked):
     assert checked(EchoTask) == {
-        "problems": (True, "6 to train on, 3 held out"),
+        "problems": (True, "trains on 6 problems, judged by 3 held-out problems"),
         "gold answer": (True, "mean same 1.000, expected at least 0.8"),
         "empty answer": (True, "mean same 0.000, expected at most 0.05"),
         "scoring repeats": (True, "0 of 9 answers scored differently"),
@@ -201,12 +214,23 @@ def test_a_reward_that_raises_on_what_a_model_may_write_fails(checked):
 
 
 def test_problems_in_both_splits_or_twice_in_one_fail(checked):
-    assert checked(Leaks)["problems"] == (False, "6 to train on, 4 held out; 1 in both, 0 repeated")
-    assert checked(Repeats)["problems"] == (False, "7 to train on, 3 held out; 0 in both, 1 repeated")
+    leaks = (
+        "trains on 6 problems, judged by 4 held-out problems; 1 of the held-out prompts are trained on too; "
+        "ids: 1 in both, 0 repeated"
+    )
+    repeats = "trains on 7 problems, judged by 3 held-out problems; ids: 0 in both, 1 repeated"
+    assert checked(Leaks)["problems"] == (False, leaks)
+    assert checked(Repeats)["problems"] == (False, repeats)
+
+
+def test_prompts_on_both_sides_are_counted_and_fail_where_none_is_new(checked):
+    line = "trains on 6 problems, judged by 3 held-out problems; {} of the held-out prompts are trained on too"
+    assert checked(OneCopied)["problems"] == (True, line.format(1))
+    assert checked(AllCopied)["problems"] == (False, line.format(3))
 
 
 def test_a_task_without_problems_fails(checked):
-    assert checked(Empty) == {"problems": (False, "0 to train on, 0 held out")}
+    assert checked(Empty) == {"problems": (False, "trains on 0 problems, judged by none")}
 
 
 def test_means_say_how_many_problems_were_looked_at_where_it_is_not_all(checked):

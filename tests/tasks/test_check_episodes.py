@@ -111,7 +111,7 @@ def failed(found):
 
 def test_a_task_whose_expert_solves_it_passes_with_its_numbers(checked):
     assert checked(GuessTask) == {
-        "problems": (True, "6 to train on, 6 held out"),
+        "problems": (True, "trains on 6 problems, judged by 6 held-out problems"),
         "gold answer": (True, "mean success 1.000, expected at least 0.8"),
         "empty answer": (True, "mean success 0.000, expected at most 0.05"),
         "scoring repeats": (True, "0 of 12 answers scored differently"),

@@ -4,6 +4,7 @@ import pytest
 
 from steadyrl import config, plugins
 from steadyrl.errors import ConfigError, DataError
+from steadyrl.tasks.data_line import data_counts, data_line
 from steadyrl.tasks.prompts import PromptsTask
 
 
@@ -227,15 +228,76 @@ def test_ids_alone_decide_on_the_split_where_no_prompt_has_copies(tmp_path):
     assert ids(made(written(tmp_path / "p.jsonl", *rows)).problems("heldout")) == ["1", "3"]
 
 
-def test_prompts_that_are_held_out_and_train_are_counted(tmp_path, caplog):
-    train = written(tmp_path / "train.jsonl", {"prompt": "a"}, {"prompt": "b"})
-    task = made(train, heldout=written(tmp_path / "heldout.jsonl", {"prompt": "b"}, {"prompt": "c"}))
-    assert not set(ids(task.problems("train"))) & set(ids(task.problems("heldout")))
-    assert "1 held-out prompts are among those that train too" in caplog.text
-    caplog.clear()
-    train = written(tmp_path / "train.jsonl", {"prompt": "a", "id": 1}, {"prompt": "b", "id": 2})
-    made(train, heldout=written(tmp_path / "heldout.jsonl", {"prompt": "b", "id": 3}, {"prompt": "c"}))
-    assert "1 held-out prompts are among those that train too" in caplog.text
+def line(task):
+    return data_line(data_counts(task, task.problems("train"), task.problems("heldout")))
+
+
+@pytest.mark.parametrize("ids", [{}, {"id": 3}])
+def test_prompts_that_are_held_out_and_train_are_counted(tmp_path, ids):
+    train = written(tmp_path / "train.jsonl", {"prompt": "a"}, {"prompt": CHAT})
+    heldout = written(tmp_path / "heldout.jsonl", {"prompt": CHAT, **ids}, {"prompt": "c"}, {"prompt": "d"})
+    task = made(train, heldout=heldout)
+    assert not {p.id for p in task.problems("train")} & {p.id for p in task.problems("heldout")}
+    assert line(task) == (
+        f"trains on 2 problems ({train}), judged by 3 held-out problems ({heldout}); "
+        "1 of the held-out prompts are trained on too"
+    )
+
+
+def test_a_line_says_what_trains_and_what_judges_with_counts(tmp_path, hundred):
+    assert line(made(hundred, heldout_share=0.3)) == (
+        f"trains on 70 problems ({hundred}), judged by 30 held-out problems (held out of them)"
+    )
+    folder(tmp_path / "gsm8k/main", train=4, test=2)
+    folder(tmp_path / "gsm8k/socratic", train=5, test=3)
+    root = tmp_path / "gsm8k"
+    assert line(made(root / "main")) == (
+        f"trains on 4 problems ({root}/main: train), judged by 2 held-out problems ({root}/main: test)"
+    )
+    assert line(made(root, config="socratic")) == (
+        f"trains on 5 problems ({root}: socratic, train), judged by 3 held-out problems ({root}: socratic, test)"
+    )
+    with pytest.raises(DataError, match=r"holds the configurations main, socratic, .*task\.args\.config = 'main'"):
+        made(root)
+    with pytest.raises(DataError, match=r"has no configuration 'sokratic'; task\.args\.config may be main, socratic"):
+        made(root, config="sokratic")
+    with pytest.raises(DataError, match=r"has no configurations; remove task\.args\.config = 'main'"):
+        made(root / "main", config="main")
+
+
+def folder(path, **splits):
+    """Write a JSONL file per split with so many prompts."""
+    path.mkdir(parents=True)
+    for split, count in splits.items():
+        written(path / f"{split}.jsonl", *({"prompt": f"{split} {i}"} for i in range(count)))
+    return path
+
+
+def sides(task):
+    return [sorted({p.prompt.split()[0] for p in task.problems(split)}) for split in ("train", "heldout")]
+
+
+def test_a_folder_is_judged_by_its_validation_split_or_else_by_its_test_split(tmp_path):
+    three = folder(tmp_path / "three", train=4, dev=2, test=2)
+    assert sides(made(three)) == [["train"], ["dev"]]
+    assert sides(made(folder(tmp_path / "two", train=4, test=2))) == [["train"], ["test"]]
+    assert sides(made(folder(tmp_path / "one", train=9))) == [["train"], ["train"]]
+    assert sides(made(three, heldout="test")) == [["train"], ["test"]]
+    assert sides(made(three, split="validation")) == [["dev"], ["test"]]
+    assert sides(made(three, heldout=str(folder(tmp_path / "other", train=3, test=1)))) == [["train"], ["test"]]
+
+
+def test_a_split_that_nothing_tells_is_asked_for(tmp_path):
+    with pytest.raises(DataError, match=r"has the split test; .* task\.args\.split = 'test'"):
+        made(folder(tmp_path / "alone", test=4))
+    assert sides(made(tmp_path / "alone", split="test")) == [["test"], ["test"]]
+    three = folder(tmp_path / "three", train=4, dev=2, test=2)
+    with pytest.raises(DataError, match=r"has the splits train, validation, test, not task\.args\.split = 'dev'"):
+        made(three, split="dev")
+    with pytest.raises(DataError, match=r"task\.args\.heldout = 'train' is the split that trains"):
+        made(three, heldout="train")
+    with pytest.raises(DataError, match=r"there is no file or folder 'dev'"):
+        made(three, heldout="dev")
 
 
 def test_a_question_is_asked_behind_the_system_message_that_all_problems_share(tmp_path):
