@@ -23,6 +23,7 @@ from pydantic import Field
 from steadyrl.errors import DataError
 from steadyrl.protocols import PromptLimit, RewardFn
 from steadyrl.sections import PathText, Section
+from steadyrl.tasks.columns import require_plain, require_read
 from steadyrl.tasks.data_files import DataFiles, find_data
 from steadyrl.tasks.jsonl import checked_text, held_out_ids, kind_of
 from steadyrl.tasks.rows import read_rows
@@ -80,6 +81,11 @@ class PromptsTask:
         prompt_column: str = Field("prompt", description="Column of the prompt: a text, or a list of messages.")
         id_column: str = Field("id", description="Column of the problem's id. It may be absent, and empty ignores it.")
         gold_column: str = Field("gold", description="Column of a known good answer. It may be absent.")
+        ignore_columns: list[str] = Field(
+            [],
+            description="Columns that other trainers put into the prompt, such as 'tools' or 'images', and that go to "
+            "the rewards alone here. Otherwise a row with such a column is refused.",
+        )
         prompt_tokens: int = Field(
             0,
             ge=0,
@@ -187,8 +193,11 @@ def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tu
 def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, known: dict[str, str]) -> list[_Row]:
     """Read the files of a split; ``known`` collects the place of each id, over all files of the task."""
     rows: list[_Row] = []
+    passed_over = {settings.prompt_column, settings.gold_column, settings.id_column, *settings.ignore_columns}
     for place, record in read_rows(files):
         prompt, messages = _prompt(record, settings.prompt_column, place)
+        texts = [message["content"] for message in messages] or [prompt]
+        require_read(record, texts, passed_over, place)
         own = _own_id(record, settings.id_column, place)
         said = _id_of(prompt, messages)
         id = own or _numbered(said, known)
@@ -243,6 +252,7 @@ def _message(message: Any, where: str) -> Message:
         raise DataError(f"{where} holds the role '{message['role']:.40}'; expected one of {', '.join(_ROLES)}")
     if message.get("tool_calls"):
         raise DataError(f"{where} holds a call of a tool; expected messages of text alone")
+    require_plain(message, where)
     content = message.get("content")
     parts = content if isinstance(content, list) else []
     for part in parts:

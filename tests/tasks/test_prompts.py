@@ -306,3 +306,64 @@ def test_a_question_is_asked_behind_the_system_message_that_all_problems_share(t
     assert (asked.prompt, asked.messages) == ("5?", (CHAT[0], {"role": "user", "content": "5?"}))
     rows[0]["prompt"], rows[1]["prompt"], rows[2]["prompt"] = "x", "y", "z"
     assert made(written(tmp_path / "mixed.jsonl", *rows), heldout_share=0.3).ask("5?").messages == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "remedy"),
+    [
+        ("image", {"bytes": "iVBORw0KGgo=", "path": None}, "only text is read"),
+        ("images", [{"path": "a.png"}], "only text is read"),
+        ("videos", ["a.mp4"], "only text is read"),
+        ("audio", {"array": [0.5], "sampling_rate": 16000}, "only text is read"),
+        ("audios", ["a.wav"], "only text is read"),
+        ("tools", [{"type": "function", "function": {"name": "add"}}], "tools are not supported yet"),
+        ("tools", '[{"name": "add"}]', "tools are not supported yet"),
+        ("extra_info", {"index": 3, "tools_kwargs": {"calc": {"create_kwargs": {"x": 1}}}}, "tools are not supported"),
+        ("extra_info", {"interaction_kwargs": {"name": "gsm8k"}}, "tools are not supported yet"),
+        ("info", {"oai_tools": [{"name": "add"}]}, "tools are not supported yet"),
+        ("chat_template_kwargs", {"enable_thinking": False}, "set model.template_args"),
+        ("system", "Be brief.", "model.messages_before"),
+        ("system_prompt", "Be brief.", "model.messages_before"),
+        ("history", [["Hello", "Hi."]], "put its text into the messages of the prompt"),
+    ],
+)
+def test_a_column_that_the_policy_would_not_read_is_refused_unless_it_is_named(tmp_path, column, value, remedy):
+    rows = [{"prompt": "a"}, {"prompt": "b", column: value}]
+    path = written(tmp_path / "p.jsonl", *rows)
+    message = refusal(tmp_path / "p.jsonl")
+    assert message.startswith(f"p.jsonl, line 2: '{column}") and remedy in message
+    named = message.partition("ignore_columns = ['")[2].removesuffix("']")
+    task = made(path, ignore_columns=[named])
+    (problem,) = [p for split in ("train", "heldout") for p in task.problems(split) if p.prompt == "b"]
+    assert problem.columns[column] == value
+
+
+def test_the_input_beside_an_instruction_is_part_of_the_question(tmp_path):
+    rows = [{"instruction": "Translate.", "input": text, "output": "x"} for text in ("", "house")]
+    written(tmp_path / "alpaca.jsonl", *rows)
+    message = refusal(tmp_path / "alpaca.jsonl", prompt_column="instruction")
+    assert message.startswith("alpaca.jsonl, line 2: 'input' holds house, which the policy would not read")
+    other = written(tmp_path / "p.jsonl", *({"prompt": f"{n}", "input": "house"} for n in range(3)))
+    assert len(made(other).problems("train")) == 2  # beside another prompt it is the rewards' own
+
+
+def test_columns_that_say_nothing_or_that_the_prompt_holds_are_no_obstacle(tmp_path):
+    rows = [
+        {"prompt": CHAT, "system": "Be brief.", "images": [], "tools": None, "history": [], "image": None},
+        {"prompt": "b", "system": "", "chat_template_kwargs": {"enable_thinking": None}, "info": {"oai_tools": []}},
+        {"prompt": "c", "data_source": "x", "messages": [{"role": "user", "content": "other"}], "completion": "y",
+         "chosen": "y", "rejected": "n", "response": "y", "label": "1", "extra_info": {"question": "q", "split": "s"}},
+    ]  # fmt: skip
+    task = made(written(tmp_path / "p.jsonl", *rows))
+    assert len(task.problems("train")) + len(task.problems("heldout")) == 3
+    odd = written(tmp_path / "odd.jsonl", *({"history": f"{n}?", "tools": "x"} for n in range(3)))
+    assert made(odd, prompt_column="history", gold_column="tools").problems("train")
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking", "images", "tools"])
+def test_a_message_with_more_than_text_for_the_template_is_refused(tmp_path, name):
+    turn = {"role": "assistant", "content": "Hi.", name: "because"}
+    written(tmp_path / "p.jsonl", {"prompt": [TURNS[0], turn, TURNS[0]]})
+    assert refusal(tmp_path / "p.jsonl").startswith(f"p.jsonl, line 1: 'prompt' holds a message with '{name}', which")
+    written(tmp_path / "p.jsonl", *({"prompt": [{**TURNS[0], name: None}, {**turn, name: ""}, TURNS[0]]} for n in "ab"))
+    made(tmp_path / "p.jsonl", heldout=written(tmp_path / "h.jsonl", {"prompt": "x"}))
