@@ -3,7 +3,8 @@
 TRL reads ``image``, ``images``, ``tools`` and ``chat_template_kwargs``; verl ``images``, ``videos`` and, in
 ``extra_info``, ``tools_kwargs`` and ``interaction_kwargs``; slime ``tools``; ms-swift ``system``, ``history``,
 ``tools``, ``images``, ``videos``, ``audios``, and ``input`` beside ``instruction``; verifiers, in ``info``,
-``oai_tools``. Templates read the reasoning of earlier messages. A policy without them would train on a question that it does not see.
+``oai_tools``. Templates read the reasoning of earlier messages. A policy without them would train on a question that it
+does not see.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from steadyrl.types import Finding
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 NAMES = [
+    "data",
     "completions",
     "rewards",
     "gold_answer",
