@@ -41,14 +41,19 @@ ANSWERS := set -e; run=$$(ls -d runs/*-search-s0* | tail -n 1); echo; \
 	echo "ten held-out requests at random, and the answers before and after, with the F1 of what is found:"; \
 	$(BIN)/python scripts/ten_answers.py $$run; echo; $(ASK)
 
-# What `make bench-gpu` measures, and where: GPU=cpu GPU_WORK=7m:1x2x8 tries it on any machine, in float32.
+# What `make bench-gpu` measures, and where: GPU=cpu GPU_WORK=0.5b:1x2x4 tries it on any machine, in float32; with
+# GPU_ARGS="--rounds 1 --steps 1" in fewer steps.
 GPU ?= cuda
 GPU_WORK ?= 0.5b 1.5b
+GPU_ARGS ?=
 
-# How long `make campaign` attacks.
-MINUTES ?= 30
+# Where `make gpu-check` computes, cuda or cpu, and how long it may take: 8 minutes on a GPU and 4 on a CPU, if not said.
+DEVICE ?= auto
 
-.PHONY: demo demo-base demo-start demo-smollm2 test test-fast test-times test-vllm check docs bench bench-gpu bench-mlx campaign base-model search-start smollm2 system clean
+# How long `make campaign` attacks, in minutes; 30 if not said.
+MINUTES ?=
+
+.PHONY: demo demo-base demo-start demo-smollm2 test test-fast test-times test-vllm check docs bench bench-gpu gpu-check bench-mlx campaign base-model search-start smollm2 system clean
 
 # SmolLM2-135M-Instruct with the warm start that ships, and GRPO; where it cannot be had, the base model.
 demo: $(INSTALLED)
@@ -126,11 +131,18 @@ bench: $(INSTALLED)
 bench-gpu: $(INSTALLED)
 	$(BIN)/python bench/peers/environments.py --only trl-grpo $(PIP_ARGS)
 	DEVICE=$(GPU) PRECISION=$(if $(filter cpu,$(GPU)),fp32,bf16) $(BIN)/python bench/side_by_side.py \
-	--workloads $(GPU_WORK) --systems trl-grpo steadyrl-grpo --name side_by_side_$(GPU)
+	--workloads $(GPU_WORK) --systems trl-grpo steadyrl-grpo --name side_by_side_$(GPU) $(GPU_ARGS)
+
+# Everything that is promised of a GPU, tried on the one at hand; see docs/gpu.md. DEVICE=cpu tries it on small sizes.
+# TRL is compared with where its environment can be made.
+gpu-check: $(INSTALLED)
+	@if [ "$(DEVICE)" != cpu ] && command -v nvidia-smi >/dev/null; then \
+	$(BIN)/python bench/peers/environments.py --only trl-grpo $(PIP_ARGS) || echo "TRL cannot be had here: it is skipped"; fi
+	$(BIN)/python bench/gpu/check.py --device "$(DEVICE)" $(if $(MINUTES),--minutes $(MINUTES))
 
 # Attacks of every kind until the time is up; the table is bench/results/campaign.md.
 campaign: $(INSTALLED)
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python bench/campaign/run.py --minutes $(MINUTES)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python bench/campaign/run.py --minutes $(or $(MINUTES),30)
 
 base-model: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/base_model/train.py

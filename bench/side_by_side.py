@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import table
-from peers.environments import DEFAULT_FOLDER, python
+from peers.environments import DEFAULT_FOLDER, interpreter
 from workloads import workload
 
 HERE = Path(__file__).parent
@@ -102,12 +102,13 @@ def find_environments(systems: Sequence[str], folder: Path) -> dict[str | None, 
         for system, (environment, _) in kind.items():
             if system not in systems or environment is None:
                 continue
-            found[environment] = python(folder.absolute() / environment)
-            if not found[environment].is_file():
+            which = interpreter(folder.absolute(), environment)
+            if which is None:
                 sys.exit(
                     f"{system} has no environment in {folder}; make it with: python bench/peers/environments.py "
                     f"--folder {folder} (or leave it out: --systems)"
                 )
+            found[environment] = which
     return found
 
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 MODELS = Path(__file__).parent / ".models"
@@ -171,8 +171,8 @@ def report(system: System, work: Workload, threads: int, tokens: int, seconds: M
         sys.exit(f"{system.name} generated {tokens} tokens instead of {work.tokens}; the comparison would be void")
     line = {
         "system": system.name,
-        "version": version(system.package),
-        "packages": {name: version(name) for name in system.others},
+        "version": version_of(system.package),
+        "packages": {name: version_of(name) for name in system.others},
         "threads": threads,
         "workload": work.name,
         "samples": work.samples,
@@ -181,6 +181,14 @@ def report(system: System, work: Workload, threads: int, tokens: int, seconds: M
         "peak_memory_mib": peak_memory_mib(),
     }
     print(json.dumps(line), flush=True)
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package, which may be on PYTHONPATH without being installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def peak_memory_mib() -> float:

@@ -32,6 +32,7 @@ NAVIGATION = {
             "docs/from-trl",
             "docs/performance",
             "docs/vllm",
+            "docs/gpu",
             "docs/scaling",
             "docs/off-policy",
             "docs/backends/*",

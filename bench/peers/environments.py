@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -39,6 +40,18 @@ def make(folder: Path, requirements: Path, pip_args: list[str]) -> None:
     if subprocess.run([*pip, *pip_args, "-r", str(requirements)], check=False).returncode:
         sys.exit(f"pip could not install {requirements} on Python {sys.version.split()[0]}; it was written for 3.11")
     shutil.copyfile(requirements, done)
+
+
+def interpreter(folder: Path, peer: str) -> Path | None:
+    """Return the interpreter of a peer's environment, or this one where it has the same release; None for neither."""
+    if python(folder / peer).is_file():
+        return python(folder / peer)
+    package = peer.partition("-")[0]
+    pinned = (HERE / f"requirements-{peer}.txt").read_text(encoding="utf-8").splitlines()
+    try:
+        return Path(sys.executable) if f"{package}=={version(package)}" in pinned else None
+    except PackageNotFoundError:
+        return None
 
 
 def python(folder: Path) -> Path:

@@ -1,0 +1,80 @@
+"""How long a step takes: beside TRL, beside the floor, and the memory beside the formula.
+
+A further workload is a line of ``WORKLOADS``; its rows are made from what bench/side_by_side.py writes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from limits import prompt_lengths
+from part import ROOT, Place, Row, environment, skipped
+from peers.environments import DEFAULT_FOLDER, interpreter
+from workloads import Workload, workload
+
+from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, peak
+
+OURS, TRL = "steadyrl-grpo", "trl-grpo"
+# By device: what a step does (see bench/workloads.py), whether TRL does it too, and the counted steps after WARM_UP.
+WORKLOADS = {
+    "cuda": (("0.5b", True, 3), ("1.5b", False, 3)),  # TRL needs more than 80 GB for the second
+    "cpu": (("base:2x4x16", True, 2),),
+}
+WARM_UP = 2
+MICRO_BATCH = 8192  # tokens, padding included: the default of backend.args.micro_batch_tokens
+# What a row says, its key in the results, and its unit.
+FIGURES = (
+    ("step", "step_s", "s"),
+    ("generate", "generated_tokens_per_s", "tokens/s"),
+    ("score", "score_tokens_per_s", "tokens/s"),
+    ("update", "update_tokens_per_s", "tokens/s"),
+    ("step over its floor", "times_floor", "times"),
+    ("peak memory", "peak_memory_mib", "MiB"),
+)
+
+
+def beside_trl(place: Place) -> Iterator[Row]:
+    """Time steps of GRPO on random models of 0.5 and 1.5 billion weights, and TRL's where it is installed."""
+    peer = interpreter(DEFAULT_FOLDER, TRL) is not None
+    for name, compared, steps in WORKLOADS[place.device]:
+        systems = [TRL, OURS] if compared and peer else [OURS]
+        for result in _measured(place, name, systems, steps):
+            for what, key, unit in FIGURES:
+                yield Row(f"{name}, {result['who']}: {what}", float(result[key]), unit)
+            if result["who"] == "steadyrl":
+                yield _beside_formula(place, workload(name), result)
+        if compared and not peer:
+            yield skipped(f"{name}, trl", "TRL is not installed; see docs/gpu.md")
+
+
+def _measured(place: Place, name: str, systems: list[str], steps: int) -> list[dict[str, Any]]:
+    """Run bench/side_by_side.py, and return a record per system."""
+    precision = {"PRECISION": "fp32" if place.small else "bf16", "WARM_UP": str(WARM_UP)}
+    command = [sys.executable, str(ROOT / "bench" / "side_by_side.py"), "--workloads", name, "--rounds", "1"]
+    command += ["--steps", str(steps), "--systems", *systems, "--results", str(place.folder), "--name", "speed"]
+    subprocess.run(command, check=True, env=environment(precision))
+    results = json.loads((place.folder / "speed.json").read_text(encoding="utf-8"))["results"]
+    tokens = workload(name).tokens
+    return [{**result, "score_tokens_per_s": tokens / result["score_s"]} for result in results]
+
+
+def _beside_formula(place: Place, work: Workload, result: Mapping[str, Any]) -> Row:
+    """Return measured memory over that of the formula of docs/scaling.md."""
+    what = f"{work.name}, steadyrl: peak memory over the formula's"
+    if place.small:
+        return skipped(what, "on a CPU it is measured by: python scripts/memory.py measure")
+    shape = Shape.of(json.loads((Path(work.folder) / "config.json").read_text(encoding="utf-8")))
+    prompt = max(prompt_lengths(work))
+    length = prompt + work.new_tokens
+    rows = min(work.samples, max(1, MICRO_BATCH // length))
+    prompts = -(-rows // work.group)
+    alone = prompts * prompt + rows * work.new_tokens
+    doing = Work(alone, prompts * prompt + rows * length, rows * work.new_tokens, work.samples, length)
+    way = Way(reference=True, products=BF16, device=place.device)
+    ratio = result["peak_memory_mib"] * 2**20 / peak(shape, way, doing)
+    return Row(what, ratio, "times", "0.5 to 1.1", 0.5 <= ratio <= 1.1)

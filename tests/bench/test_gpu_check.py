@@ -1,0 +1,129 @@
+"""The GPU check: a part that fails, dies or hangs ends alone, and the table says so."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+
+GPU = Path(__file__).parents[2] / "bench" / "gpu"
+# The command with parts of this test; its own processes run this file too.
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(GPU)!r})
+import check
+check.__file__, check.SHORTEST = __file__, 1.0
+names = ["first", "raises", "hangs", "dies", "beyond", "last"]
+limits = {{"hangs": 2}}
+check.PARTS = {{name: check.Part(f"toy_parts:{{name}}", 20, limits.get(name, 20)) for name in names}}
+sys.exit(check.main())
+"""
+TOYS = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from part import Row, at_most, skipped
+
+def first(place):
+    yield Row("place", place.device)
+    yield skipped("more", "there is | no more")
+
+def raises(place):
+    yield at_most("before", 1.0, 2.0, "s")
+    raise ValueError("no such thing")
+
+def hangs(place):
+    yield Row("before", 0.25)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    Path(os.environ["CHILD"]).write_text(str(child.pid))
+    time.sleep(60)
+
+def dies(place):
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield
+
+def beyond(place):
+    yield at_most("too much", float("nan"), 2.0)
+
+def last(place):
+    yield Row("end", "reached")
+"""
+
+
+def run(folder, *arguments):
+    (folder / "toy_parts.py").write_text(TOYS, encoding="utf-8")
+    script = folder / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    command = [sys.executable, str(script), "--device", "cpu", "--results", str(folder / "results"), *arguments]
+    paths = {"PYTHONPATH": str(folder), "CHILD": str(folder / "child"), "PATH": ""}
+    return subprocess.run(command, env=paths, capture_output=True, text=True, check=False)
+
+
+def test_what_fails_hangs_or_dies_stops_no_other_part_and_is_in_the_table(tmp_path):
+    done = run(tmp_path)
+    result = json.loads((tmp_path / "results" / "gpu_check_cpu.json").read_text(encoding="utf-8"))
+    parts = result["parts"]
+    assert {name: part["status"] for name, part in parts.items()} == {
+        "first": "done",
+        "raises": "failed with 1: ValueError: no such thing",
+        "hangs": "ended after 2 s",
+        "dies": "killed by SIGKILL",
+        "beyond": "done",
+        "last": "done",
+    }
+    assert [row["what"] for row in parts["raises"]["rows"]] == ["before"], "rows before a failure stay"
+    assert [row["value"] for row in parts["hangs"]["rows"]] == [0.25]
+    assert (done.returncode, result["ok"]) == (1, False)
+    table = (tmp_path / "results" / "gpu_check_cpu.md").read_text(encoding="utf-8")
+    assert table in done.stdout
+    assert "| first | place | cpu |  |  |" in table
+    assert "|  | more |  |  | skipped: there is / no more |" in table
+    assert "| raises | before | 1 s | <= 2 | ok |\n|  | | | | **failed with 1: ValueError: no such thing** |" in table
+    assert "| beyond | too much | nan | <= 2 | **no** |" in table
+    assert "| last | end | reached |  |  |" in table
+    assert not runs(int((tmp_path / "child").read_text())), "what a part has started ends with it"
+
+
+def runs(process):
+    """Whether a process runs: one that nobody waits for is there after its end."""
+    status = Path(f"/proc/{process}/status")
+    return status.is_file() and "State:\tZ" not in status.read_text()
+
+
+def test_parts_for_which_no_time_is_left_are_not_begun(tmp_path):
+    done = run(tmp_path, "--minutes", "0.001", "--only", "first", "last")
+    assert done.stdout.count("not begun: the time was over") == 2
+    assert done.returncode == 1
+
+
+def test_all_is_well_where_parts_are_done_and_keep_to_their_bounds(tmp_path):
+    done = run(tmp_path, "--only", "first", "last")
+    assert done.returncode == 0, done.stderr
+    assert "; all is well." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--device", "tpu"), "invalid choice: 'tpu'"),
+        (("--minutes", "-1"), "--minutes: got -1; expected how long all parts may take"),
+        (("--only", "nothing"), "invalid choice: 'nothing'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_a_line(tmp_path, arguments, why):
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_a_line(tmp_path):
+    if needs.package("torch").cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    done = run(tmp_path, "--device", "cuda")
+    assert done.returncode == 2
+    assert "--device cuda: PyTorch finds no GPU" in done.stderr
+    assert "use --device cpu" in done.stderr
