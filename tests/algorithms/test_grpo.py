@@ -216,7 +216,8 @@ def test_on_torch_the_cut_into_micro_batches_changes_nothing(toy, tmp_path, tiny
         session = toy(
             *overrides(preset), "backend.name=torch", "backend.device=cpu", "backend.threads=1", "run.steps=2",
             f"model.path={tiny_models['llama']}", f"backend.args.micro_batch_tokens={tokens}",
-            "update.learning_rate=0.01", "rollout.samples_per_prompt=4",
+            # Adam moves a weight whose gradient is rounding by the whole rate, up on one processor and down on another.
+            "update.learning_rate=1e-5", "rollout.samples_per_prompt=4",
         )  # fmt: skip
         run = RunDir(tmp_path / f"run{tokens}")
         train(replace(session, heldout=[]), run)

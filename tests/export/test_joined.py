@@ -13,6 +13,7 @@ from steadyrl.export.joined import export_joined
 from steadyrl.export.serve import serve_lines
 from steadyrl.rundir import RunDir, write_json
 from tests import needs
+from tests.rounding import NATS
 
 LORA = ("model.lora_rank=4", "update.learning_rate=0.03")
 NAME = "base_model.model.layer.lora_{}.weight"
@@ -107,7 +108,7 @@ def test_joined_adapters_load_in_peft_and_merged_in_transformers_as_one_policy(t
     export_joined(runs, tmp_path / "merged", "last", merge=True)
     adapted = logprobs(peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").eval().double())
     merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
-    np.testing.assert_allclose(adapted, logprobs(merged.double()), atol=1e-5)
+    np.testing.assert_allclose(adapted, logprobs(merged.double()), atol=NATS)
     start = transformers.AutoModelForCausalLM.from_pretrained(tiny_models["llama"]).eval()
     assert np.abs(adapted - logprobs(start)).max() > 1e-3
     # One module by hand: the differences as whole matrices, and the angle between them.
