@@ -2,8 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import scipy.special
-import scipy.stats
+import scipy
 
 from steadyrl.errors import DataError
 from steadyrl.stats import (

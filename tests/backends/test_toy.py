@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 from scipy.special import log_softmax, softmax
 
 from steadyrl.algorithms import ppo
@@ -72,8 +72,8 @@ def test_scores_are_those_of_the_distribution_that_was_sampled_from(way):
         at = ids.tolist().index(token)
         assert batch.old.logprobs[row, t] == pytest.approx(logp[at])
         assert batch.old.ref_logprobs[row, t] == pytest.approx(ref[at])
-        assert batch.old.entropy[row, t] == pytest.approx(stats.entropy(np.exp(logp)))
-        assert batch.old.kl_ref_exact[row, t] == pytest.approx(stats.entropy(np.exp(logp), np.exp(ref)))
+        assert batch.old.entropy[row, t] == pytest.approx(scipy.stats.entropy(np.exp(logp)))
+        assert batch.old.kl_ref_exact[row, t] == pytest.approx(scipy.stats.entropy(np.exp(logp), np.exp(ref)))
         assert batch.old.values[row, t] == backend.parameters["values"][before]
         if batch.kept:
             whole = log_softmax(backend._reference[before] / sampling.temperature)[ids]
@@ -112,7 +112,7 @@ def test_raw_scores_are_of_the_whole_softmax_at_temperature_one():
     expected = log_softmax(backend.parameters["logits"], axis=1)[batch.tokens[rows, columns - 1]]
     chosen = batch.tokens[batch.completion_mask]
     np.testing.assert_allclose(batch.old.logprobs[batch.completion_mask], expected[np.arange(len(chosen)), chosen])
-    np.testing.assert_allclose(batch.old.entropy[batch.completion_mask], stats.entropy(np.exp(expected), axis=1))
+    np.testing.assert_allclose(batch.old.entropy[batch.completion_mask], scipy.stats.entropy(np.exp(expected), axis=1))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
@@ -124,7 +124,7 @@ def test_tokens_come_as_often_as_the_softmax_says(temperature, logprobs):
     rare = np.argsort(p)[:-12]  # chi-square wants some five expected in every class
     seen = [*np.delete(counts, rare), counts[rare].sum()]
     expected = [*np.delete(p, rare) * 4000, p[rare].sum() * 4000]
-    assert stats.chisquare(seen, expected).pvalue > 1e-3
+    assert scipy.stats.chisquare(seen, expected).pvalue > 1e-3
 
 
 def test_truncated_sampling_draws_the_kept_tokens_in_their_old_proportions():
@@ -133,7 +133,7 @@ def test_truncated_sampling_draws_the_kept_tokens_in_their_old_proportions():
     logits = backend.parameters["logits"][backend.tokenizer.encode_prompt("x")[0]]
     best = np.argsort(logits)[-4:]
     assert counts.sum() == counts[best].sum()
-    assert stats.chisquare(counts[best], softmax(logits[best]) * 4000).pvalue > 1e-3
+    assert scipy.stats.chisquare(counts[best], softmax(logits[best]) * 4000).pvalue > 1e-3
 
 
 def test_padding_is_never_sampled_however_hot():
