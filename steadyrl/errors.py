@@ -18,7 +18,12 @@ Each message says what was got, what was expected, and what to do next.
 
 from __future__ import annotations
 
+import re
 import sys
+
+# C0 and C1 controls apart from newline and tab, the marks that reorder text, and halves of surrogate pairs.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LONGEST = 500  # characters of an exception's text
 
 
 class SteadyError(Exception):
@@ -67,6 +72,26 @@ class DivergedError(SteadyError, ArithmeticError):
 
 class EpisodeError(SteadyError, RuntimeError):
     """The environment of an episode broke; its rollout is unscored, and the others go on."""
+
+
+def printable(text: str) -> str:
+    """Return a text whose control characters are replaced by their codes, so that a terminal obeys none of them."""
+    return _CONTROLS.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+def exception_line(error: BaseException) -> str:
+    """Return what an exception says that code of somebody else raised, in one short line that is safe to print.
+
+    Args:
+        error: Anything; its text may be megabytes long, act on terminals, or raise when it is asked for.
+    """
+    try:
+        text = str(error)
+    except Exception as second:  # whatever its __str__ does
+        text = f"its text cannot be had, which raises {type(second).__name__}"
+    line = " ".join(text[: 4 * _LONGEST].split())
+    shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    return printable(f"{type(error).__name__:.100}: {shown}" if shown else type(error).__name__[:100])
 
 
 def require_posix(what: str) -> None:

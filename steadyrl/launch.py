@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -84,7 +85,17 @@ def run(
         KeyboardInterrupt: Ctrl-C, a notebook's stop button, SIGTERM or SIGHUP; whatever ends a run after its first
             step, the last whole step is saved, and a resume goes on behind it.
     """
-    watch = watch or Watch()
+    with chdir("."):  # at the end it is the current folder again, which a reward may have changed
+        return _run(config, overrides, resume, watch or Watch(), accept_changed_data)
+
+
+def _run(
+    config: Config | Mapping[str, Any] | Path | str | None,
+    overrides: Sequence[str],
+    resume: RunDir | Path | str | None,
+    watch: Watch,
+    accept_changed_data: bool,
+) -> RunDir:
     # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
     if resume is not None:
         if config is not None:
@@ -151,7 +162,8 @@ def sample(
 
 
 def _opened(run: RunDir | Path | str) -> RunDir:
-    return run if isinstance(run, RunDir) else RunDir.open(Path(run).expanduser())
+    """Return a run directory whose path stays true where a reward changes the current folder."""
+    return RunDir((run if isinstance(run, RunDir) else RunDir.open(Path(run).expanduser())).path.absolute())
 
 
 def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str]) -> tuple[Config, str]:

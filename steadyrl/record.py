@@ -19,7 +19,7 @@ from typing import Any
 
 from steadyrl import checkpoint
 from steadyrl.config import Config, dump
-from steadyrl.errors import AccessError, SteadyError
+from steadyrl.errors import AccessError, SteadyError, exception_line
 from steadyrl.evaluate import out_of_patience
 from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.train import Session
@@ -128,7 +128,7 @@ def outcome(run: RunDir) -> Iterator[None]:
         raise
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        _change(run, status=status, error=repr(error), ended=time.time())
+        _change(run, status=status, error=exception_line(error), ended=time.time())
         raise
 
 

@@ -28,6 +28,8 @@ MASK_CORRECTIONS = ("geometric",)
 
 # A setting that holds a file or folder, or a word that stands for one.
 PathText = Annotated[str, AfterValidator(_usable_path)]
+# A setting that holds a folder which the run writes. It does not move where a reward changes the current folder.
+FolderText = Annotated[str, AfterValidator(_usable_path), AfterValidator(lambda text: text and os.path.abspath(text))]
 
 
 class Section(BaseModel):
@@ -53,7 +55,7 @@ class RunSection(Section):
         0, ge=0, description="Number of passes over the training problems. If it is above 0, it replaces run.steps."
     )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
-    folder: PathText = Field("runs", description="Folder in which run directories are created.")
+    folder: FolderText = Field("runs", description="Folder in which run directories are created.")
     checkpoint_every: int = Field(50, ge=1, description="Number of steps between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
     rollouts_every: int = Field(

@@ -11,6 +11,7 @@ import time
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -291,3 +292,19 @@ def test_a_run_whose_json_counts_problems_alone_goes_on(settings):
             split.pop(name, None)
     found.info_file.write_text(json.dumps(info))
     assert run(resume=found, overrides=["run.steps=5"]).status == "finished"
+
+
+def test_a_run_stays_in_its_folder_where_a_reward_changes_the_current_one(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    (tmp_path / "d.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    settings |= {"task": {"name": "prompts", "args": {"path": "d.jsonl", "heldout": "d.jsonl"}}}
+    settings |= {"rewards": {"toy_rewards:changes_the_folder": 1.0}, "rollout": {"prompts_per_step": 2}}
+    settings["run"] |= {"folder": "runs", "preflight": "warn", "rollouts_every": 1}
+    before = {path.name for path in Path(__file__).parent.iterdir()}
+    found = run(settings)
+    again = run(resume=RunDir(os.path.relpath(found.path)), overrides=["run.steps=6"])
+    assert Path.cwd() == tmp_path and {path.name for path in Path(__file__).parent.iterdir()} == before
+    assert again.path == found.path == next((tmp_path / "runs").iterdir())
+    assert again.status == "finished" and again.checkpoints()[-1] == 6 and len(again.metrics()) == 6
+    assert len(list((found.path / "rollouts").glob("*.jsonl"))) == 6 and set(again.evaluations()) >= {"before", "after"}

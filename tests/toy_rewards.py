@@ -45,3 +45,9 @@ def dies_once(problem, rollout):
     if done.stat().st_size == 100:
         os.kill(os.getpid(), signal.SIGKILL)
     return 1.0
+
+
+def changes_the_folder(problem, rollout):
+    """Make the folder of the user's own data the current one, as scripts do."""
+    os.chdir(Path(__file__).parent)
+    return 1.0

@@ -67,6 +67,13 @@ class Commands(TyperGroup):
         return group
 
 
+class _Printable(logging.Formatter):
+    """What a reward or a model's own code logs may hold anything, as what it raises."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 app = typer.Typer(
     name="steadyrl",
     cls=Commands,
@@ -84,12 +91,15 @@ def steadyrl() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code: 0 done, 1 not sound, 2 something to fix, 130 interrupted."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_Printable())
+    logging.basicConfig(level=logging.WARNING, handlers=[shown])
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a model wrote may hold characters that the encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     code: str | int | None = 0
     try:
         try:
+            _require_folder()
             _require_text(sys.argv[1:])
             app()
         except SystemExit as end:
@@ -117,6 +127,18 @@ def _leave_hanging_threads() -> None:
             if thread.is_alive():
                 atexit._run_exitfuncs()  # temporary folders, browsers
                 os._exit(INTERRUPTED)
+
+
+def _require_folder() -> None:
+    """Refuse to work in a folder that was removed: no relative path means anything there.
+
+    Raises:
+        ConfigError: It was.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the current folder was removed; change to one that exists, and start again") from error
 
 
 def _require_text(words: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyrl.cli.terminal import printable
+from steadyrl.cli.terminal import near, printable
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 
@@ -44,7 +44,7 @@ def show_report(run: RunDir) -> None:
         print(printable(line))
     for line in summary_lines(summary):
         print(printable(line))
-    print(f"report: {folder / 'report.html'}")
+    print(f"report: {near(folder) / 'report.html'}")
 
 
 def epoch_lines(table: dict[str, Any] | None) -> list[str]:

@@ -16,7 +16,7 @@ from steadyrl.backends.fsdp.plugin import follow
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
-from steadyrl.cli.terminal import note, printable
+from steadyrl.cli.terminal import near, note, printable
 from steadyrl.counting.count import heard_by
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
@@ -57,7 +57,7 @@ def train_command(
 
         def opened(run: RunDir) -> None:
             if resume is None:  # otherwise it was named
-                progress.note(f"run directory: {run.path}")
+                progress.note(f"run directory: {near(run.path)}")
             outlook.opened(run)
 
         def step(record: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ def train_command(
         )
         run = launch.run(config, overrides, resume, watch, accept_changed_data)
     if run.status == "interrupted":
-        note(f"stopped and saved; go on with: steadyrl train --resume {run.path}")
+        note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
     _report(run)
 

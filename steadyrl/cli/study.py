@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
-from steadyrl.cli.terminal import note, printable
+from steadyrl.cli.terminal import near, note, printable
 from steadyrl.config import Config, in_steps
 from steadyrl.studies.plan import Job, read_study, unnamed_rewards
 from steadyrl.studies.study import Event, Follow, make_one, run_study
@@ -85,7 +85,7 @@ def report_command(
     written, rows = write_study(read_study(study, quick, seeds), folder, to)
     for row in rows:
         print(printable(f"{row.word:10}  {row.name}: {row.finding}"))
-    print(f"report: {written}")
+    print(f"report: {near(written)}")
 
 
 class _Shown:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import suppress
+from pathlib import Path
 
-# C0 and C1 controls apart from newline and tab, and the marks that reorder text.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+from steadyrl.errors import printable as printable  # where the commands find it
 
 
-def printable(text: str) -> str:
-    """Return a text whose control characters are replaced by their codes, so that a terminal obeys none of them."""
-    return _CONTROLS.sub(lambda found: ascii(found.group())[1:-1], text)
+def near(path: Path) -> Path:
+    """Return a path as seen from the current folder where it lies below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def note(text: str) -> None:

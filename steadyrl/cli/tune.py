@@ -10,7 +10,7 @@ import typer
 from steadyrl import config as configs
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
-from steadyrl.cli.terminal import note
+from steadyrl.cli.terminal import near, note
 from steadyrl.errors import ConfigError
 from steadyrl.studies.claim import awaited
 from steadyrl.studies.tune import CLAIMS, Follow, Options, Space, tune
@@ -31,7 +31,7 @@ def tune_command(
     launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
 ) -> None:
     """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
-    settings = configs.load(config, overrides or [])
+    settings, folder = configs.load(config, overrides or []), folder.absolute()
     per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
     options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
     where = chosen(launcher, launcher_args or [], processes)
@@ -51,7 +51,7 @@ def tune_command(
     from steadyrl.report.tune import write_tune  # matplotlib takes a second to load
 
     with awaited(folder / CLAIMS / "result"):
-        print(f"report: {write_tune(folder)}")
+        print(f"report: {near(write_tune(folder))}")
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float, bool]]:

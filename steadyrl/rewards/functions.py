@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from steadyrl.counting.count import tell
-from steadyrl.errors import DataError
+from steadyrl.errors import DataError, exception_line
 from steadyrl.rewards.waiting import is_async, wait_for
 from steadyrl.types import Problem, Rollout, Score
 
@@ -76,7 +77,7 @@ def _call(function: AnyRewardFn, problem: Problem, rollout: Rollout) -> Any:
 
 def raised_reason(name: str, error: BaseException) -> str:
     """Return why a rollout has no reward, where the reward raised an exception."""
-    return f"{name} raised {type(error).__name__}: {error}"
+    return f"{name} raised {exception_line(error)}"
 
 
 def as_score(name: str, value: object) -> Score:
@@ -95,8 +96,8 @@ def as_score(name: str, value: object) -> Score:
     if isinstance(value, Mapping):
         if name not in value:
             raise DataError(
-                f"the reward '{name}' returned the parts {', '.join(map(str, value))}; expected one called '{name}', "
-                "which counts, beside the others, which are logged"
+                f"the reward '{name}' returned the parts {', '.join(map(str, value)):.300}; expected one called "
+                f"'{name}', which counts, beside the others, which are logged"
             )
         parts = {str(key): _number(name, part) for key, part in value.items() if key != name and part is not None}
         return replace(as_score(name, value[name]), parts=_known(name, parts))
@@ -126,5 +127,6 @@ def _number(name: str, value: object) -> float:
         return math.inf
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"the reward '{name}' returned {value!r} ({type(value).__name__}); expected a number, a dict or None"
+            f"the reward '{name}' returned {reprlib.repr(value)} ({type(value).__name__}); expected a number, a "
+            "dict or None"
         ) from error

@@ -17,7 +17,7 @@ import numpy as np
 
 from steadyrl.counting.count import tell
 from steadyrl.counting.interrupts import at_once
-from steadyrl.errors import DataError, EpisodeError, SteadyError
+from steadyrl.errors import DataError, EpisodeError, SteadyError, exception_line
 from steadyrl.plugins import require_members
 from steadyrl.protocols import Backend, Episode, PrefixCaching, Tokenizer
 from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
@@ -189,7 +189,7 @@ def _survived(one: Playing) -> Iterator[None]:
     except EpisodeError as error:
         one.done, one.broken = True, one.broken or str(error)
     except Exception as error:  # the rollout boundary: a user's environment may raise anything
-        reason = f"the episode of '{one.attempt.problem.id}' raised {type(error).__name__}: {error}"
+        reason = f"the episode of '{one.attempt.problem.id}' raised {exception_line(error)}"
         log.warning("%s", reason)
         one.done, one.broken = True, one.broken or reason
 

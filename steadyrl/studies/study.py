@@ -59,7 +59,7 @@ class Follow:
 
 def folder_of(study: Study, root: Path) -> Path:
     """Return the folder of a study: its file's name, the quick version apart from the whole one."""
-    return root / (f"{study.path.stem}-quick" if study.quick else study.path.stem)
+    return root.absolute() / (f"{study.path.stem}-quick" if study.quick else study.path.stem)
 
 
 def find_run(folder: Path, job: Job) -> RunDir | None:

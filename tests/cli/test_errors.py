@@ -234,7 +234,7 @@ def test_a_run_directory_that_is_none_is_named(refused, here, command):
     (here / "folder" / "run.json").write_text("{")
     (here / "folder" / "resolved.json").write_text("[]")
     (here / "folder" / "metrics.jsonl").write_text('{"step": 0, "attempt": 0}\n')
-    assert re.match("(cannot read )?'folder/(run|resolved).json'", refused(*command, "folder", *request))
+    assert re.match("(cannot read )?'.*folder/(run|resolved).json'", refused(*command, "folder", *request))
 
 
 @pytest.mark.parametrize("name", ["toy.npz", "state.json"])
@@ -279,14 +279,14 @@ def test_a_truncated_checkpoint_of_torch_is_named(steadyrl, refused, here, tiny_
 
 def test_a_run_folder_that_is_a_file_is_named(refused, here):
     (here / "runs").write_text("")
-    assert re.match(r"cannot make a run directory in 'runs': .*; set run\.folder", refused("train", "config.toml"))
+    assert re.match(r"cannot make a run directory in '.*runs': .*; set run\.folder", refused("train", "config.toml"))
     assert "set run.folder" in refused("train", "config.toml", "run.folder=runs/below")
 
 
 @pytest.mark.ordinary_user
 def test_a_run_folder_without_write_permission_is_named(refused, here):
     (here / "runs").mkdir(mode=0o500)
-    assert "cannot make a run directory in 'runs': Permission denied" in refused("train", "config.toml")
+    assert "/runs': Permission denied" in refused("train", "config.toml")
 
 
 def test_a_run_directory_that_cannot_be_written_any_more_is_named(refused, steadyrl, finished):

@@ -233,9 +233,11 @@ def raising(error):
     return [*trls, term(of_one, "reward"), term(one_at_once, "reward")]
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
-def test_a_function_that_exits_or_is_cancelled_leaves_all_unscored(error):
-    reason = f"reward raised {type(error).__name__}: {error}"
+@pytest.mark.parametrize(
+    ("error", "line"), [(SystemExit(3), "SystemExit: 3"), (asyncio.CancelledError(), "CancelledError")]
+)
+def test_a_function_that_exits_or_is_cancelled_leaves_all_unscored(error, line):
+    reason = f"reward raised {line}"
     for reward in raising(error):
         assert [r.unscored for r in outcome(reward)] == [reason] * 2
 

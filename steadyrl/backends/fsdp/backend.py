@@ -15,7 +15,7 @@ from steadyrl.backends.fsdp.ranks import Ranks, joined
 from steadyrl.backends.fsdp.worker import Worker
 from steadyrl.backends.limits import require_room
 from steadyrl.config import Config
-from steadyrl.errors import RankError
+from steadyrl.errors import RankError, exception_line
 from steadyrl.protocols import Algorithm, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
@@ -119,10 +119,10 @@ def follow() -> int:
             log.error("error: %s", error)
         return 2
     except Exception as error:
-        ranks.failed(f"{type(error).__name__}: {error}")
+        ranks.failed(exception_line(error))
         raise
 
 
 def _built(config: Config, ranks: Ranks) -> Worker:
-    algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
+    algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
     return Worker(config, algorithm, ranks)

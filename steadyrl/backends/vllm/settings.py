@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from steadyrl.sections import PathText, Section
+from steadyrl.sections import FolderText, Section
 
 
 class VllmSettings(Section):
@@ -17,7 +17,7 @@ class VllmSettings(Section):
         "http://localhost:8000", description="Address of the vLLM server, or a list of addresses."
     )
     model: str = Field("", description="Name of the model on the server. Empty uses the model that the server serves.")
-    folder: PathText = Field(
+    folder: FolderText = Field(
         "runs/served",
         description="Folder to which new weights are written. The servers must be able to read the same path.",
     )

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from steadyrl.rewards.judge.secrets import Secret, looks_like_a_key, named_like_a_key
-from steadyrl.sections import PathText, RewardSettings
+from steadyrl.sections import FolderText, PathText, RewardSettings
 
 _SHORTEST_KEY = 8  # characters; servers that check nothing take "x" or "none", which stand in many names
 
@@ -81,7 +81,7 @@ class JudgeSettings(RewardSettings):
     window: int = Field(
         10, ge=1, le=100, description="Number of recent scorings (one per step) over which max_failed is measured."
     )
-    cache: PathText = Field(
+    cache: FolderText = Field(
         "runs/judge-cache",
         description="Folder in which verdicts are cached by content. Runs can share it. Empty disables the cache.",
     )

@@ -1,0 +1,45 @@
+"""What exceptions of other people's code look like where they are shown."""
+
+import pytest
+
+from steadyrl.errors import exception_line
+from steadyrl.rewards.functions import per_rollout
+from steadyrl.rewards.trl import from_trl
+from steadyrl.types import Problem
+from tests.group_of_rewards import group
+
+
+class Nameless(Exception):
+    def __str__(self):
+        raise RuntimeError("in __str__")
+
+
+class Silent(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("a plain one"), "ValueError: a plain one"),
+        (
+            ValueError("clears \x1b[2J the\nscreen\x9b \u202e \ud800"),
+            r"ValueError: clears \x1b[2J the screen\x9b \u202e \ud800",
+        ),
+        (RuntimeError("x" * 10**7), f"RuntimeError: {'x' * 500} ..."),
+        (Nameless(), "Nameless: its text cannot be had, which raises RuntimeError"),
+        (Silent(), "Silent"),
+        (type("Red\x1b[31m", (Exception,), {})("hot"), r"Red\x1b[31m: hot"),
+    ],
+)
+def test_an_exception_is_one_short_line_that_no_terminal_obeys(error, line, caplog):
+    assert exception_line(error) == line
+
+    def reward(*args, **columns):
+        raise error
+
+    (rollout,) = group("p", None).rollouts
+    for scored in (per_rollout("r", reward), from_trl("r", reward)):
+        (score,) = scored([(Problem("p", "p"), rollout)])
+        assert (score.value, score.unscored) == (None, f"r raised {line}")
+    assert all(record.getMessage().endswith(f"r raised {line}") for record in caplog.records)
