@@ -57,6 +57,7 @@ class Config(Section):
     autopilot: AutopilotSection = Field(default_factory=AutopilotSection)
 
 
+_TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
 _TOO_DEEP = (
     f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config (see examples/)"
 )
@@ -106,7 +107,7 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     if too_deep(merged):
         raise ConfigError(f"the overrides: {_TOO_DEEP}")
     config = validate(Config, merged, "")
-    problems = [*_size_problems(config), *_override_problems(config, overrides)]
+    problems = [*_size_problems(config), *_engine_problems(config), *_override_problems(config, overrides)]
     changed: dict[str, Any] = {}
     for kind, own in (
         ("rewards", _own_rewards),
@@ -182,7 +183,7 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
     try:
         found = section.model_validate(data)
     except ValidationError as error:
-        lines = [_line(section, where, problem) for problem in error.errors()]
+        lines = [_line(section, where, problems) for problems in _by_value(error.errors())]
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
     if lines := list(_out_of_reach(found, where)):
         raise ConfigError("; ".join(lines))
@@ -271,6 +272,17 @@ def _size_problems(config: Config) -> list[str]:
     ]
 
 
+def _engine_problems(config: Config) -> list[str]:
+    """Return that an engine would not be asked: of the backends that ship, one samples elsewhere."""
+    engine, name = config.sampler.engine, config.backend.name
+    if engine == "own" or name == "torch" or name not in plugins.BUILT_IN["backend"]:
+        return []
+    return [
+        f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
+        "sampler.engine = 'own'"
+    ]
+
+
 def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
     """Return what overrides ask for in vain; of a file alone it is no mistake, for saved configs hold every value."""
     if not config.run.epochs or all(override.partition("=")[0].strip() != "run.steps" for override in overrides):
@@ -344,8 +356,19 @@ def parse_value(text: str) -> Any:
         raise ConfigError(f"'{text:.40} ...': {_TOO_DEEP}") from error
 
 
-def _line(section: type[BaseModel], where: str, problem: Any) -> str:
-    location = [str(part) for part in problem["loc"]]
+def _by_value(problems: Sequence[Any]) -> list[list[Any]]:
+    """Return the problems of each value; one of a setting with several types has one problem for each of them."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for problem in problems:
+        location = problem["loc"]
+        branch = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
+        groups.setdefault(location[:-1] if branch else location, []).append(problem)
+    return list(groups.values())
+
+
+def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:
+    problem = problems[0]
+    location = [str(part) for part in problem["loc"][: len(problem["loc"]) - (len(problems) > 1)]]
     place = ".".join([*([where] if where else []), *location])
     if problem["type"] == "extra_forbidden":
         if place in _MOVED:
@@ -353,7 +376,14 @@ def _line(section: type[BaseModel], where: str, problem: Any) -> str:
         return f"{place}: unknown setting; {_suggestion(section, location)}"
     if problem["type"] == "missing":
         return f"{place}: is missing and has no default; give it a value"
-    return f"{place}: got {_shown(section, problem['input'])}; expected {_expectation(problem)}"
+    if callable(thing := next((part for part in problem["loc"] if callable(part)), problem["input"])):
+        path = f"{getattr(thing, '__module__', 'module')}:{getattr(thing, '__qualname__', 'name')}"
+        if location[-1:] == ["[key]"]:
+            place = ".".join(location[:-2])
+        return f"{place}: got {thing!r:.100} itself; expected its import path as a text, such as '{path}'"
+    *others, last = [_expectation(problem) for problem in problems]
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return f"{place}: got {_shown(section, problem['input'])}; expected {expected}"
 
 
 def _shown(section: type[BaseModel], value: object) -> str:
@@ -385,9 +415,10 @@ def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
     """Return the key that an unknown one may have been meant to be: one like it, or its namesake elsewhere."""
     *path, name = location
     known = _keys(section, path)
-    close = difflib.get_close_matches(name, known, n=1)
-    if not close:
-        close = [f"{other}.{name}" for other in _keys(section, []) if name in _keys(section, [other])]
+    close = [f"{other}.{name}" for other in _keys(section, []) if name in _keys(section, [other])]
+    if not close and (answer := plugins.of_peers("settings").get(name)):
+        return f"it is {answer} here"
+    close = difflib.get_close_matches(name, known, n=1) or close
     return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(known) or 'none'}"
 
 

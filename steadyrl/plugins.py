@@ -10,14 +10,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from steadyrl.errors import ConfigError, MissingExtraError, SteadyError
+from steadyrl.errors import ConfigError, MissingExtraError, SteadyError, exception_line
 from steadyrl.protocols import (
     Attackable,
     Bounded,
@@ -112,6 +116,65 @@ _EXTRA_OF = {
 }
 
 
+@dataclass(frozen=True)
+class _Form:
+    """What something of a kind has, and how it is used.
+
+    Attributes:
+        expected: In words.
+        calls: The functions that are called, with how many arguments.
+        makes: What is read of the thing that comes of it.
+        arguments: How many it is called with itself, where it is a class; None for a module or an object. The methods
+            of its objects are looked at by ``require_members``.
+    """
+
+    expected: str
+    calls: Mapping[str, int]
+    makes: tuple[str, ...]
+    arguments: int | None = None
+
+
+_FORMS = {
+    "algorithm": _Form(
+        "a class 'Settings' and a function build(settings) -> steadyrl.protocols.Algorithm",
+        {"build": 1},
+        ("needs", "select", "prepare", "loss", "adapt", "state", "source", "update"),
+    ),
+    "curriculum": _Form(
+        "a class 'Settings' and a function build(settings) -> steadyrl.curriculum.choice.Curriculum",
+        {"build": 1},
+        ("choose", "observe", "edits"),
+    ),
+    "sampler": _Form(
+        "a class 'Settings' and a function build(settings, model), as steadyrl.backends.vllm.plugin has",
+        {"build": 2},
+        ("generate",),
+    ),
+    "launcher": _Form(
+        "a class 'Settings' and a function build(settings, at_once) -> steadyrl.launchers.command.Launcher",
+        {"build": 2},
+        ("start", "ended", "stop"),
+    ),
+    "backend": _Form(
+        "a class with the methods of steadyrl.protocols.Backend and create(config, algorithm)",
+        {"create": 2},
+        ("tokenizer", "generate", "score", "step", "describe", "save", "load"),
+    ),
+    "task": _Form(
+        "a class with a class 'Settings' and the methods of steadyrl.protocols.Task",
+        {},
+        (),
+        arguments=2,
+    ),
+    "tracker": _Form(
+        "a class with 'needs', 'anew' and the methods of steadyrl.trackers.tracker.Tracker",
+        {},
+        ("anew",),
+        arguments=1,
+    ),
+}
+
+
 def load(kind: str, name: str) -> Any:
     """Return the object behind a short name or an import path.
 
@@ -125,20 +188,67 @@ def load(kind: str, name: str) -> Any:
         ConfigError: Nothing has that name, or what has it does not build an algorithm or a curriculum.
         MissingExtraError: It needs a package that is not installed.
     """
-    found = _find(kind, name)
-    if kind in MODULES and not callable(getattr(found, "build", None)):
-        raise ConfigError(
-            f"{kind}.name: '{name}' is no {kind}: it has no function 'build'; expected a class 'Settings' and a "
-            "function build(settings)"
-        )
-    if kind == "backend" and not callable(getattr(found, "create", None)):
-        raise ConfigError(
-            f"backend.name: '{name}' is no backend: it has no function 'create'; expected a class with the methods of "
-            "steadyrl.protocols.Backend and create(config, algorithm)"
-        )
+    plugin = _find(kind, name)
+    if kind in _FORMS and (lack := _lack(_FORMS[kind], plugin)):
+        raise ConfigError(f"'{name:.120}' is no {kind}: {lack}; expected {_FORMS[kind].expected}")
     if kind in MODULES or is_module(kind, name):
-        require_members(f"{kind}.name: '{name}'", found, optional=(Checking,))
-    return found
+        require_members(f"{kind}.name: '{name}'", plugin, optional=(Checking,))
+    return plugin
+
+
+def make(kind: str, name: str, *arguments: Any) -> Any:
+    """Return what a plug-in makes: an algorithm of its settings, a task, a backend, ...
+
+    Args:
+        kind: One of those with a form.
+        name: See ``load``.
+        arguments: As the plug-in takes them.
+
+    Raises:
+        ConfigError: See ``load``; or what comes of it is nothing of the kind.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    plugin, form = load(kind, name), _FORMS[kind]
+    function = plugin if form.arguments is not None else getattr(plugin, next(iter(form.calls)))
+    thing = function(*arguments)
+    if missing := ", ".join(repr(attribute) for attribute in form.makes if not hasattr(thing, attribute)):
+        raise ConfigError(
+            f"'{name:.120}' is no {kind}: what it makes is {type(thing).__name__} and has no {missing}; expected "
+            f"{form.expected}"
+        )
+    return thing
+
+
+def _lack(form: _Form, plugin: object) -> str:
+    """Return what a plug-in lacks of its form, "" where it has all."""
+    if form.arguments is not None and not isinstance(plugin, type):
+        return f"it is {'a module' if isinstance(plugin, ModuleType) else f'of the type {type(plugin).__name__}'}"
+    if missing := [name for name in form.calls if not hasattr(plugin, name)]:
+        return f"it has no {', '.join(map(repr, missing))}"
+    if form.arguments is not None and not takes(plugin, form.arguments):
+        return f"it cannot be called with {form.arguments} arguments"
+    for name, count in form.calls.items():
+        function = getattr(plugin, name)
+        if _gives_none(function):
+            return f"{name} is a generator or asynchronous, and gives no value"
+        if not takes(function, count):
+            return f"{name} cannot be called with {count} {'argument' if count == 1 else 'arguments'}"
+    return ""
+
+
+def _gives_none(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
+
+
+def takes(function: Any, count: int) -> bool:
+    """Return whether something can be called with so many arguments in their order."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:  # too few or too many, or nothing to call
+        return False
+    except ValueError:  # of some functions in C the parameters are not known
+        return callable(function)
+    return True
 
 
 def open_task(name: str, args: Any, seed: int) -> Task:
@@ -152,7 +262,7 @@ def open_task(name: str, args: Any, seed: int) -> Task:
     Raises:
         SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
     """
-    task: Task = load("task", name)(args, seed)
+    task: Task = make("task", name, args, seed)
     what = f"the task '{name}'"
     require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))
     if not isinstance(task, Interactive):
@@ -229,6 +339,10 @@ def _require_arguments(what: str, name: str, thing: object, arguments: Sequence[
     method = getattr(thing, name)
     if not callable(method):
         raise ConfigError(f"{what}: '{name}' is {method!r:.40}; expected a method ({', '.join(arguments)})")
+    if _gives_none(method):
+        raise ConfigError(
+            f"{what}: its method '{name}' is a generator or asynchronous; expected one that returns a value"
+        )
     unbound = inspect.isclass(thing) and inspect.isfunction(inspect.getattr_static(thing, name))
     try:
         inspect.signature(method).bind(*([None] if unbound else []), *arguments)
@@ -245,6 +359,12 @@ def is_module(kind: str, name: str) -> bool:
     return name in BUILT_IN[kind] and ":" not in BUILT_IN[kind][name]
 
 
+def of_peers(table: str) -> dict[str, str]:
+    """Return what words of other trainers are called here, or whose they are: "algorithms", "settings", "rewards"."""
+    text = (Path(__file__).parent / "assets" / "peers.toml").read_text(encoding="utf-8")
+    return {word: answer for words, answer in tomllib.loads(text)[table].items() for word in words.split()}
+
+
 def _find(kind: str, name: str) -> Any:
     if ":" in name:
         _look_in_current_folder()
@@ -253,11 +373,18 @@ def _find(kind: str, name: str) -> Any:
         return _import(kind, BUILT_IN[kind][name])
     points = {point.name: point for point in entry_points(group=f"steadyrl.{kind}")}
     if name in points:
-        return points[name].load()
+        return _import(kind, points[name].value)
     if kind in MODULES:
         _look_in_current_folder()
         if "." in name or (name.isidentifier() and PathFinder.find_spec(name)):
             return _import(kind, name)
+    if kind == "algorithm" and (answer := of_peers("algorithms").get(re.sub("[-_]", "", name.lower()))):
+        raise ConfigError(f"algorithm.name = '{name:.120}' {answer}")
+    if kind == "reward" and "/" in name:
+        raise ConfigError(
+            f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
+            "scores rollout.text, and give its import path, such as 'my_rewards:score'"
+        )
     known = sorted({*BUILT_IN[kind], *points})
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
@@ -299,8 +426,9 @@ def _import(kind: str, path: str) -> Any:
     except SteadyError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"'{path}': the module '{module_name}' cannot be imported ({what}); fix it") from error
+        raise ConfigError(
+            f"'{path}': the module '{module_name}' cannot be imported ({exception_line(error)}); fix it"
+        ) from error
     if not colon:
         return module
     if not hasattr(module, attribute):

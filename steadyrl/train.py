@@ -114,8 +114,8 @@ def open_session(config: Config) -> Session:
     require_posix("computing with a model")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
-    algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
-    curriculum = plugins.load("curriculum", config.curriculum.name).build(config.curriculum.args)
+    algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
+    curriculum = plugins.make("curriculum", config.curriculum.name, config.curriculum.args)
     problems, heldout = task.problems("train"), task.problems("heldout")
     if not problems:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
@@ -127,7 +127,7 @@ def open_session(config: Config) -> Session:
             "rollout.samples_per_prompt is 1; set it to 2 or more (8 is usual)"
         )
     require_choice(curriculum, config, task, problems)
-    backend = plugins.load("backend", config.backend.name).create(config, algorithm)
+    backend = plugins.make("backend", config.backend.name, config, algorithm)
     offers = (Differentiable, Detached, PrefixCaching)
     plugins.require_members(f"the backend '{config.backend.name}'", backend, Backend, offers)
     evaluation.require_heldout(config, heldout)
@@ -357,7 +357,7 @@ def with_knobs(session: Session, state: State) -> Session:
         return session
     algorithm = session.algorithm
     if config.algorithm != session.config.algorithm:
-        algorithm = plugins.load("algorithm", config.algorithm.name).build(config.algorithm.args)
+        algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
     return replace(session, config=config, algorithm=algorithm, sampling=Sampling(**config.sampling.model_dump()))
 
 

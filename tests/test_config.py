@@ -5,7 +5,11 @@ import pytest
 from pydantic import BaseModel
 
 from steadyrl import config
+from steadyrl.algorithms.grpo import Settings as GrpoSettings
+from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.errors import ConfigError
+from steadyrl.plugins import of_peers
+from steadyrl.tasks.prompts import PromptsTask
 
 LEAST = {"rewards": {"retrieval": 1.0}}  # what has no default
 SMALL = LEAST | {"task": {"name": "search", "args": {"corpus": "generated"}}}
@@ -42,6 +46,10 @@ def test_all_but_the_rewards_has_a_default():
         ({"algorithm": {"nam": "ppo"}}, "algorithm.nam: unknown setting; did you mean 'name'?"),
         ({"lora_rank": 8}, "lora_rank: unknown setting; did you mean 'model.lora_rank'?"),
         ({"update": {"seed": 8}}, "update.seed: unknown setting; did you mean 'run.seed'?"),
+        ({"learning_rate": 1e-4}, "learning_rate: unknown setting; did you mean 'update.learning_rate'?"),
+        ({"num_generations": 8}, "num_generations: unknown setting; it is rollout.samples_per_prompt here"),
+        ({"algorithm": {"args": {"beta": 0.1}}}, "algorithm.args.beta: unknown setting; it is algorithm.args.kl_coef"),
+        ({"sampling": {"max_completion_length": 8}}, "unknown setting; it is sampling.max_new_tokens here"),
         ({"sampling": {"zzz": 1}}, "known are: logprobs, max_new_tokens, stop, temperature, top_k, top_p"),
     ],
 )
@@ -132,7 +140,7 @@ def test_unknown_names_of_parts_are_answered():
 
 @pytest.mark.parametrize("name", ["builtins:len", "steadyrl.errors:SteadyError"])
 def test_a_task_without_settings_is_refused(name):
-    assert f"task.name: '{name}' is no task: it has no class 'Settings'" in refusal({"task": {"name": name}})
+    assert f"'{name}' is no task: it " in refusal({"task": {"name": name}})
 
 
 def test_overrides_replace_values_and_make_sections():
@@ -349,3 +357,38 @@ def test_numbers_that_no_run_can_hold_are_refused_in_one_line(override, message)
         config.resolve({"rewards": {"length": 1.0}}, [override])
     assert len(str(caught.value)) < 600
     assert config.resolve({"rewards": {"length": 1.0}}, ["run.seed=9223372036854775807"]).run.seed == 2**63 - 1
+
+
+def test_every_setting_that_words_of_other_trainers_lead_to_exists():
+    grpo, prompts, vllm = GrpoSettings.model_fields, PromptsTask.Settings.model_fields, VllmSettings.model_fields
+    own = {"algorithm.args": grpo, "task.args": prompts, "sampler.args": vllm}
+    for name in {name for text in of_peers("settings").values() for name in re.findall(r"[a-z]+(?:\.[a-z_]+)+", text)}:
+        if name.endswith((".md", ".py")):
+            continue
+        section, _, field = name.rpartition(".")
+        fields = own.get(section) or getattr(config.Config.model_fields.get(section), "annotation", None).model_fields
+        assert field in fields, name
+
+
+def reward(completions):
+    return [1.0 for _ in completions]
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "thing"),
+    [
+        ({"rewards": {reward: 1.0}}, "rewards", "test_config:reward"),
+        ({"task": {"name": PromptsTask}}, "task.name", "steadyrl.tasks.prompts:PromptsTask"),
+        ({"algorithm": {"name": reward}}, "algorithm.name", "test_config:reward"),
+    ],
+)
+def test_a_function_or_class_in_the_place_of_its_import_path_is_answered_with_it(data, place, thing):
+    message = refusal(data)
+    assert message.startswith(f"{place}: got <") and message.endswith(f"{thing}'") and message.count("expected") == 1
+
+
+@pytest.mark.parametrize("value", [[{"type": "function"}], {"a": 1}, None])
+def test_a_value_that_none_of_several_types_takes_is_one_error(value):
+    message = refusal({"model": {"template_args": {"tools": value}}})
+    expected = "true or false, a whole number, a number or text in quotes"
+    assert message == f"model.template_args.tools: got {value!r}; expected {expected}"

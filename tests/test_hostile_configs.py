@@ -22,7 +22,7 @@ def refusal(call, *arguments):
 
 @pytest.mark.parametrize("name", ["os:getcwd", "math:pi", "json:JSONDecoder"])
 def test_what_is_no_backend_is_refused_by_name(name):
-    assert f"'{name}' is no backend: it has no function 'create'" in refusal(plugins.load, "backend", name)
+    assert f"'{name}' is no backend: it has no 'create'" in refusal(plugins.load, "backend", name)
 
 
 @pytest.mark.parametrize("override", [f"run.steps={DEEP}", "run.x=" + "{a=" * 2000, "a." * 3000 + "b=1"])

@@ -1,9 +1,13 @@
+import re
 import sys
 
 import pytest
 
+import steadyrl
 from steadyrl import plugins
-from steadyrl.errors import ConfigError, MissingExtraError
+from steadyrl.errors import ConfigError, MissingExtraError, SteadyError
+from steadyrl.launchers.command import choose
+from steadyrl.rewards.combine import make_terms
 from steadyrl.rewards.length import length
 from steadyrl.trackers.tracker import Tracker
 
@@ -152,7 +156,7 @@ def test_an_object_with_settings_and_build_is_named_by_its_import_path(here, kin
 
 def test_a_module_without_build_is_no_algorithm(here):
     (here / "empty_here.py").write_text("")
-    expected = "algorithm.name: 'empty_here' is no algorithm: it has no function 'build'; expected a class 'Settings'"
+    expected = "'empty_here' is no algorithm: it has no 'build'; expected a class 'Settings' and a function build"
     assert refusal("algorithm", "empty_here").startswith(expected)
 
 
@@ -293,3 +297,154 @@ def test_the_methods_of_a_class_are_looked_at_without_its_object():
     misspelt = type("Misspelt", (), {**named, "sample": RightTracker.samples})
     with pytest.raises(ConfigError, match="it has a method 'sample', which nothing calls; did you mean 'samples'"):
         members(misspelt, Tracker, later=("anew",))
+
+
+ODD = """
+from steadyrl.config import Section
+from steadyrl.sections import RewardSettings
+
+class Empty: pass
+empty, number, text, nothing, rows = Empty(), 5, "text", None, [1]
+
+def no_argument(): return 1.0
+def three_arguments(a, b, c): return 1.0
+def generator(problem, rollout): yield 1.0
+async def generator_of_coroutines(problem, rollout): yield 1.0
+def for_verifiers(completion, answer, **columns): return 1.0
+def for_slime(args, sample): return 1.0
+def for_openrlhf(queries, prompts, labels): return 1.0
+
+class ForSwift:
+    def __call__(self, completions, **columns): return [1.0] * len(completions)
+
+class WithSettings:
+    class Settings(RewardSettings): pass
+
+class BuildsNothing(WithSettings):
+    build = create = staticmethod(lambda *arguments: None)
+
+class BuildsWithoutArguments(WithSettings):
+    build = create = staticmethod(lambda: None)
+
+class BuildsLater(WithSettings):
+    def build(settings): yield 1
+    create = build
+
+class NoBuild(WithSettings):
+    build = create = 7
+
+class NoSettings:
+    Settings, build = 5, staticmethod(lambda settings, task, own: None)
+
+class Tracker:
+    needs, anew = "numpy", False
+    def __init__(self, opening): pass
+    def log(self, step, time, metrics): pass
+    def samples(self, step, rows): pass
+    def finding(self, line): pass
+    close = finding
+
+class TrackerOfNoPackage(Tracker): needs = ""
+class TrackerOfOnePart(Tracker): needs = "numpy.linalg"
+class TrackerThatLogsLess(Tracker):
+    def log(self): pass
+class TrackerWithoutOpening(Tracker):
+    def __init__(self): pass
+class HalfATracker:
+    needs, anew = "numpy", False
+tracker = Tracker(None)
+
+class Task(WithSettings):
+    name = metric = ""
+    def __init__(self, settings, seed): pass
+    def problems(self, split): return []
+    def rewards(self): return {}
+    baselines = rewards
+    def gold(self, problem): return None
+    ask = show = gold
+
+class TaskOfNoSeed(Task):
+    def __init__(self): pass
+class TaskOfGenerators(Task):
+    def problems(self, split): yield 1
+class TaskWithoutSplits(Task):
+    def problems(self): return []
+class HalfATask(WithSettings):
+    def problems(self, split): return []
+"""
+BUILT = "json:loads builtins:int builtins:print builtins:max builtins:True os:environ sys:stdout math:pi json numpy:add"
+NAMES = [*BUILT.split(), *(f"odd_here:{name}" for name in re.findall(r"^(?:async def|def|class) (\w+)", ODD, re.M))]
+NAMES += ["odd_here:empty", "odd_here:number", "odd_here:text", "odd_here:nothing", "odd_here:rows", "odd_here:tracker"]
+OVERRIDES = {
+    "task": 'task={{name="{}"}}',
+    "reward": 'rewards={{"{}"=1.0}}',
+    "reward with settings": 'rewards={{"{}"={{weight=1.0}}}}',
+    "algorithm": 'algorithm={{name="{}"}}',
+    "curriculum": 'curriculum={{name="{}"}}',
+    "backend": 'backend={{name="{}"}}',
+    "sampler": 'sampler={{engine="{}"}}',
+    "tracker": 'run.trackers=["{}"]',
+}
+
+
+@pytest.mark.parametrize("setting", [*OVERRIDES, "launcher"])
+def test_whatever_an_import_path_names_trains_or_is_refused_in_a_line(here, setting):
+    (here / "odd_here.py").write_text(ODD)
+    (here / "d.jsonl").write_text('{"prompt": "a"}\n')
+    settings = {
+        "task": {"name": "prompts", "args": {"path": "d.jsonl", "heldout": "d.jsonl"}},
+        "rewards": {"length": 1.0},
+        "backend": {"name": "toy"},
+        "rollout": {"prompts_per_step": 1},
+        "run": {"steps": 1, "preflight": "off"},
+        "update": {"minibatches": 1},
+    }
+    accepted = []
+    for name in NAMES:
+        try:
+            if setting == "launcher":
+                choose(name, {}, (), 1)
+            else:
+                steadyrl.run(settings, [OVERRIDES[setting].format(name)])
+            accepted.append(name)
+        except SteadyError as error:
+            assert "\n" not in str(error) and len(str(error)) < 600
+    assert accepted == (["odd_here:Tracker"] if setting == "tracker" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        (
+            "odd_here:for_verifiers",
+            "takes answer, completion, as functions for verifiers do; expected a function (problem",
+        ),
+        ("odd_here:for_slime", "takes args, sample, as functions for slime do"),
+        ("odd_here:for_openrlhf", "takes labels, prompts, queries, as functions for OpenRLHF do"),
+        ("odd_here:ForSwift", "is a class; name an instance of it: a line such as `score = ForSwift()` in its module"),
+        ("odd_here:generator", "is a generator; expected a function that returns its value"),
+        ("builtins:int", "is a class; name an instance"),
+        ("builtins:max", "the reward 'max'"),
+        ("./rm", "is a path, and rewards are functions; for a reward model write one that loads it"),
+        ("org/reward-model", "is a path, and rewards are functions"),
+    ],
+)
+def test_a_reward_for_another_trainer_is_answered_in_its_words(here, name, answer):
+    (here / "odd_here.py").write_text(ODD)
+    with pytest.raises(ConfigError) as caught:
+        make_terms({name: 1.0}, plugins.load("task", "math")(plugins.load("task", "math").Settings()))
+    assert answer in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("dpo", "trains on pairs of answers that somebody preferred, which is not offered"),
+        ("Online-DPO", "trains on pairs"),
+        ("GSPO", "is GRPO with other settings: algorithm.name=grpo algorithm.args.ratio=sequence"),
+        ("dr_grpo", "algorithm.args.mean=constant"),
+    ],
+)
+def test_an_algorithm_of_another_trainer_is_answered(name, answer):
+    assert refusal("algorithm", name).startswith(f"algorithm.name = '{name}' ")
+    assert answer in refusal("algorithm", name)

@@ -104,7 +104,8 @@ def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_o
         MissingExtraError: It needs a package that is not installed.
     """
     plugin, given = plugins.load("launcher", name), dict(args)
-    if not issubclass(getattr(plugin, "Settings", object), Section):
+    own = getattr(plugin, "Settings", None)
+    if not isinstance(own, type) or not issubclass(own, Section):
         raise ConfigError(f"launcher.name: '{name}' has no class 'Settings' derived from steadyrl.config.Section")
     for override in overrides:
         key, sign, text = (part.strip() for part in override.partition("="))
@@ -113,5 +114,6 @@ def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_o
         field = plugin.Settings.model_fields.get(key)
         # A text stays one: of a time limit such as 04:00:00 TOML makes a time of the day.
         given[key] = text if field is not None and field.annotation is str else configs.parse_value(text)
-    launcher: Launcher = plugin.build(configs.validate(plugin.Settings, given, "launcher.args"), at_once)
+    settings = configs.validate(plugin.Settings, given, "launcher.args")
+    launcher: Launcher = plugins.make("launcher", name, settings, at_once)
     return launcher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from steadyrl import plugins
-from steadyrl.config import Config
+from steadyrl.config import Config, validate
 from steadyrl.counting.interrupts import at_once
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.protocols import Checking, RewardFn, Task
@@ -21,6 +22,8 @@ from steadyrl.rewards.trl import from_trl, is_for_trl
 from steadyrl.rewards.verl import from_verl, is_for_verl
 from steadyrl.sections import RewardSettings
 from steadyrl.types import Group, Problem, Rollout, Score
+
+_EXPECTED = "a function (problem, rollout), or one that takes TRL's 'completions' or verl's 'solution_str'"
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,11 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
     if name in own:
         reward = per_rollout(name, found)
     elif isinstance(found, Configured):
-        reward = found.build(entry if isinstance(entry, RewardSettings) else found.Settings(weight=entry), task, own)
+        if not isinstance(entry, RewardSettings):
+            entry = validate(found.Settings, {"weight": entry}, f"rewards.{name}")
+        reward = found.build(entry, task, own)
+        if not callable(reward):
+            raise ConfigError(f"rewards: '{name}' builds {reprlib.repr(reward)}; expected a function of all rollouts")
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:
         reward = _adapt(_short(name), found, max_steps)
@@ -208,23 +215,51 @@ def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
         if own and ":" not in name:
             raise ConfigError(f"rewards: {error}; the task gives: {', '.join(sorted(own))}") from error
         raise
-    if not callable(function) and not isinstance(function, Configured):
-        raise ConfigError(f"rewards: '{name}' is {function!r}; expected a function (problem, rollout) -> float")
+    if isinstance(function, Configured):
+        settings = function.Settings
+        if isinstance(settings, type) and issubclass(settings, RewardSettings) and plugins.takes(function.build, 3):
+            return function
+        raise ConfigError(
+            f"rewards: '{name}' has 'Settings' and 'build', as rewards with settings have; expected Settings derived "
+            "from steadyrl.sections.RewardSettings, and build(settings, task, own)"
+        )
+    if isinstance(function, type):
+        raise ConfigError(
+            f"rewards: '{name}' is a class; name an instance of it: a line such as `score = {function.__name__}()` in "
+            "its module, and the import path of that name"
+        )
+    if not callable(function):
+        raise ConfigError(f"rewards: '{name}' is {reprlib.repr(function)}; expected {_EXPECTED}")
+    generators = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(asked(called) for asked in generators for called in (function, type(function).__call__)):
+        raise ConfigError(f"rewards: '{name}' is a generator; expected a function that returns its value")
     return function
 
 
 def _adapt(name: str, function: Callable[..., Any], max_steps: int) -> BatchReward:
     """Bring a function to one call for all rollouts, by whose trainer's arguments it takes."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:  # of some functions in C the parameters are not known
+        raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
     if is_for_trl(function):
         return from_trl(name, function, max_steps)
     if is_for_verl(function):
         return per_rollout(name, from_verl(name, function))
+    parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    needed = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
+    peers = plugins.of_peers("rewards")
+    if needed and needed <= peers.keys():
+        peer = peers[min(needed)]
+        raise ConfigError(
+            f"the reward '{name}' takes {', '.join(sorted(needed))}, as functions for {peer} do; expected {_EXPECTED}. "
+            "The text of a completion is rollout.text, and columns of the data are in problem.columns"
+        )
     try:
-        inspect.signature(function).bind(None, None)
+        signature.bind(None, None)
     except TypeError as error:
         raise ConfigError(
-            f"the reward '{name}' cannot be called with (problem, rollout): {error}; expected a function of these two, "
-            "or one that takes TRL's 'completions' or verl's 'solution_str'"
+            f"the reward '{name}' cannot be called with (problem, rollout): {error}; expected {_EXPECTED}"
         ) from error
     return per_rollout(name, function)
 

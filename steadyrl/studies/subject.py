@@ -83,11 +83,12 @@ def find_subject(name: str, config: Config) -> Subject:
 
 def open_policy(subject: Subject) -> Backend:
     """Load the policy of a subject, without a reference and, if the files allow, without the optimizer's state."""
-    algorithm = plugins.load("algorithm", subject.config.algorithm.name).build(subject.config.algorithm.args)
+    algorithm = plugins.make("algorithm", subject.config.algorithm.name, subject.config.algorithm.args)
     # A backend that reads a whole checkpoint needs a place for everything in it, including a value head.
     needs = algorithm.needs - {"ref_logprobs"} if subject.loads else frozenset()
-    create = plugins.load("backend", subject.config.backend.name).create
-    backend: Backend = create(subject.config, replace(algorithm, needs=needs))
+    backend: Backend = plugins.make(
+        "backend", subject.config.backend.name, subject.config, replace(algorithm, needs=needs)
+    )
     if subject.loads:
         assert subject.folder is not None, "what is loaded has a folder"
         backend.load(subject.folder)

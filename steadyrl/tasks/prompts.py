@@ -149,8 +149,8 @@ class PromptsTask:
 
     def gold(self, problem: Problem) -> str | None:
         """Return the known good answer, or None if a problem has none."""
-        gold: str | None = problem.columns.get(self._gold)
-        return gold
+        gold = problem.columns.get(self._gold)
+        return None if gold is None else str(gold)  # a number is what the answer to it would be written as
 
     def ask(self, text: str) -> Problem:
         """Return the text as a new problem, behind the system message that all training problems share, if they do."""
@@ -207,7 +207,7 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, kn
                 "task.args.id_column = '' for ids made of the prompts"
             )
         known[id] = place
-        if record.get(settings.gold_column) is not None:
+        if not isinstance(record.get(settings.gold_column), int | float | None):
             checked_text(record[settings.gold_column], f"{place}: '{settings.gold_column}'")
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
         rows.append(_Row(Problem(id, prompt, columns, messages), said))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from steadyrl.plugins import load
+from steadyrl.plugins import make
 from steadyrl.rundir import RunDir, parse_json, read_json, read_lines, write_json
 from steadyrl.trackers.tracker import SAMPLES, Opening, Tracker
 
@@ -54,7 +54,7 @@ class Follower:
         folder.mkdir(parents=True, exist_ok=True)
         kept = self._state.setdefault("kept", {})
         opening = Opening(run.path.resolve().name, run.resolved(), run.info(), folder.resolve(), kept)
-        self._tracker: Tracker = load("tracker", name)(opening)
+        self._tracker: Tracker = make("tracker", name, opening)
         if self._tracker.anew:
             self._state |= {"sent": -1, "samples": -1, "findings": 0}
         self._note()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from steadyrl.errors import MissingExtraError, RunError
+from steadyrl.errors import ConfigError, MissingExtraError, RunError
 from steadyrl.plugins import load, require_members
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.trackers.follow import sent_until, state_file
@@ -35,6 +35,8 @@ def require_trackers(names: Sequence[str]) -> None:
         tracker = load("tracker", name)
         require_members(f"the tracker '{name}'", tracker, Tracker, later=("anew",))
         needs = tracker.needs
+        if not isinstance(needs, str) or not needs.isidentifier():
+            raise ConfigError(f"run.trackers: '{name}' needs {needs!r:.100}; expected the name of one package")
         if importlib.util.find_spec(needs) is None:
             raise MissingExtraError(
                 f"run.trackers names '{name}', and the package {needs} is not installed; install it with: "

@@ -61,7 +61,7 @@ class TorchBackend:
         self._engine = (
             None
             if config.sampler.engine == "own"
-            else plugins.load("sampler", config.sampler.engine).build(config.sampler.args, config.model)
+            else plugins.make("sampler", config.sampler.engine, config.sampler.args, config.model)
         )
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)

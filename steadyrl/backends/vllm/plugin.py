@@ -26,11 +26,6 @@ def check(config: Config, settings: VllmSettings) -> list[str]:
         for url in urls
         if not _is_address(url)
     ]
-    if config.backend.name != "torch":
-        found.append(
-            f"sampler.engine = 'vllm' serves the weights of backend.name = 'torch'; got '{config.backend.name}'; set "
-            "sampler.engine = 'own'"
-        )
     if sampling.top_p < 1 or sampling.top_k > 0:
         found.append(
             f"sampling.top_p = {sampling.top_p:g}, top_k = {sampling.top_k}: vLLM does not report which tokens "
