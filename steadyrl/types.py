@@ -10,8 +10,10 @@ Conventions that hold everywhere:
 from __future__ import annotations
 
 import copy
-from collections.abc import ItemsView, Mapping, Sequence, ValuesView
+import re
+from collections.abc import ItemsView, Iterable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -19,6 +21,8 @@ import numpy as np
 # Arrays behind ``xp`` are numpy, torch or mlx arrays: the one place where Any is meant.
 Array = Any
 StopReason = Literal["stop", "length"]
+# Of reasoning, calls and answers: <think>, [/THINK], \u25c1think\u25b7.
+TAG = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\]|\u25c1[^\u25c1\u25b7\s]+\u25b7)")
 Message = Mapping[str, str]  # of a conversation: its "role" (system, user, assistant, ...) and its "content"
 
 
@@ -161,6 +165,23 @@ def plain_text(messages: Sequence[Message]) -> str:
             between = "\n\n"
         text += between + message["content"]
     return text
+
+
+def outline(messages: Sequence[Message], words: Iterable[str] = repeat("?")) -> list[Message]:
+    """Return a conversation that a chat template treats alike: each text is one of ``words`` in turn.
+
+    In what an assistant said the tags stay where they are, for templates cut at them: many leave out what stands in
+    <think> of earlier answers.
+    """
+    next_word = iter(words).__next__
+
+    def written(message: Message) -> str:
+        if message["role"] != "assistant" or not message["content"].strip():
+            return next_word()
+        pieces = TAG.split(message["content"])  # the tags under odd numbers
+        return "".join(piece if i % 2 else next_word() for i, piece in enumerate(pieces) if i % 2 or piece.strip())
+
+    return [{**message, "content": written(message)} for message in messages]
 
 
 def conversation_text(messages: Sequence[Message]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from steadyrl.errors import DataError
 from steadyrl.protocols import Backend, Limited, PromptLimit, Task
 from steadyrl.rollout.episode import context_of
-from steadyrl.types import Problem, Sampling, conversation_text
+from steadyrl.types import Problem, Sampling, conversation_text, outline
 
 log = logging.getLogger(__name__)
 
@@ -97,16 +97,17 @@ def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Samplin
 
 def _too_long(problems: Sequence[Problem], encode: Encode, room: int) -> dict[str, int]:
     """Return the tokens of every prompt that takes more than ``room``, by problem id."""
-    around: dict[tuple[str, ...], int] = {}  # tokens beside the texts, by the roles of the messages
+    around: dict[tuple[tuple[str, str], ...], int] = {}  # tokens beside the texts, by the outline of the messages
     lengths = {}
     for problem in problems:
-        roles = tuple(message["role"] for message in problem.messages)
-        if roles not in around:
-            # A template that fails on these roles is refused here, before anything is paid.
-            around[roles] = len(encode([{"role": role, "content": "?"} for role in roles] if roles else ""))
+        alike = outline(problem.messages)
+        shape = tuple((message["role"], message["content"]) for message in alike)
+        if shape not in around:
+            # A template that fails on such messages is refused here, before anything is paid.
+            around[shape] = len(encode(alike or ""))
         texts = [message["content"] for message in problem.messages] or [problem.prompt]
         # No tokenizer makes more tokens of a text than it has bytes: most prompts need not be encoded.
-        if sum(len(text.encode(errors="surrogatepass")) for text in texts) + around[roles] > room:
+        if sum(len(text.encode(errors="surrogatepass")) for text in texts) + around[shape] > room:
             lengths[problem.id] = len(encode(problem.asked))
     return {id: length for id, length in lengths.items() if length > room}
 

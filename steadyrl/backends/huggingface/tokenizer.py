@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import numpy as np
 
 from steadyrl.errors import ModelError
 from steadyrl.sections import ModelSection
-from steadyrl.types import Message, plain_text
+from steadyrl.types import TAG, Message, outline, plain_text
 
 log = logging.getLogger(__name__)
 
 _MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
+_MARKED = re.compile(rf"{_MARK}\d+{_MARK}")
+_OUTLINES = 10_000  # that are remembered
 # What templates raise: their own errors, and those of the Python methods that they call.
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
@@ -56,7 +59,7 @@ class HFTokenizer:
         self._skip_special = section.skip_special_tokens
         self._in_parts = False
         self._before = [message.model_dump() for message in section.messages_before]
-        self._written: set[tuple[str, ...]] = set()  # roles of whose messages the template leaves none out
+        self._written: set[tuple[tuple[str, str], ...]] = set()  # outlines of which the template leaves nothing out
         self._check_vocabulary()
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
@@ -185,20 +188,33 @@ class HFTokenizer:
         return False
 
     def _require_all(self, messages: Sequence[Message]) -> None:
-        """Refuse a chat template that leaves out what a message says; each order of roles is looked at once."""
-        roles = tuple(message["role"] for message in messages)
-        if roles in self._written:
+        """Refuse a chat template that leaves out what a message says; each outline of messages is looked at once."""
+        shape = tuple((message["role"], message["content"]) for message in outline(messages))
+        if shape in self._written:
             return
-        marks = [f"{_MARK}{place}{_MARK}" for place in range(len(roles))]
-        talk: list[Message] = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
-        text = self._templated(talk, add_generation_prompt=True)
-        for place, mark in enumerate(marks):
-            if mark not in text:
-                raise ModelError(
-                    f"the model's chat template leaves out what message {place + 1} of the roles {', '.join(roles)} "
-                    "says; leave such messages out, correct the template, or set model.chat_template = 'never'"
-                )
-        self._written.add(roles)
+        marked = outline(messages, (f"{_MARK}{number}{_MARK}" for number in count()))
+        text = self._templated(marked, add_generation_prompt=True)
+        for place, message in enumerate(marked, start=1):
+            marks = _MARKED.findall(message["content"])
+            lost = [mark for mark in marks if mark not in text]
+            if not lost:
+                continue
+            before, _, after = message["content"].partition(lost[0])
+            tags = [*TAG.findall(before)[-1:], *TAG.findall(after)[:1]]
+            part = (
+                ""
+                if lost == marks
+                else f" beside {' and '.join(tags)}, as many do with the reasoning of earlier answers"
+            )
+            raise ModelError(
+                f"the model's chat template leaves out what message {place} of the roles "
+                f"{', '.join(other['role'] for other in messages)} says{part}; leave such "
+                f"{'parts' if part else 'messages'} out yourself, so that the data hold what the policy reads, correct "
+                "the template, or set model.chat_template = 'never'"
+            )
+        if len(self._written) >= _OUTLINES:
+            self._written.clear()
+        self._written.add(shape)
 
     def _doubt_template(self) -> None:
         """Warn of what looks like another model's template, and of arguments that the template does not know."""

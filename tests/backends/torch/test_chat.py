@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,6 +153,43 @@ def test_a_template_that_drops_system_messages_is_refused_for_prompts_that_have_
     assert text(opened(template=dropping), "the dog") == "<user>the dog<eos><bot>"
     with pytest.raises(ModelError, match="leaves out what message 1 of the roles system, user says"):
         opened(template=dropping, messages_before=[SYSTEM])
+
+
+FORGETFUL = TEMPLATE.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1].strip() }}")
+THOUGHT = "<think>\nit is the sky\n</think>\n\nblue"
+
+
+def test_a_template_that_drops_earlier_reasoning_is_refused_for_messages_that_hold_some(opened):
+    assert text(opened(template=FORGETFUL), (*EXAMPLE, DOG)) == "<user>red<eos><bot>blue<eos><user>the dog<eos><bot>"
+    thinking = [EXAMPLE[0], {"role": "assistant", "content": THOUGHT}]
+    told = "what message 2 of the roles user, assistant, user says beside <think> and </think>, as many do"
+    with pytest.raises(ModelError, match=told):
+        opened(template=FORGETFUL, messages_before=thinking)
+    with pytest.raises(ModelError, match=told):
+        opened(template=FORGETFUL).encode_prompt((*thinking, DOG))
+    # Kept, the reasoning may stand in other space; and a question may hold tags without being cut.
+    loose = TEMPLATE.replace("{{ m.content }}", "{{ m.content.replace('\n', ' ') }}")
+    assert "it is the s" in text(opened(template=loose), (*thinking, DOG))
+    assert "<user>" in text(opened(template=TEMPLATE), ({"role": "user", "content": "<b> not </think>"},))
+
+
+@pytest.mark.parametrize("tags", ["[THINK] [/THINK]", "<|begin|> <|end|>", "\u25c1think\u25b7 \u25c1/think\u25b7"])
+def test_the_tags_of_reasoning_may_be_of_any_family(opened, tags):
+    begin, end = tags.split()
+    template = TEMPLATE.replace("{{ m.content }}", f"{{{{ m.content.split('{end}')[-1] }}}}")
+    thinking = [EXAMPLE[0], {"role": "assistant", "content": f"{begin}so{end}blue"}, DOG]
+    with pytest.raises(ModelError, match="leaves out what message 2"):
+        opened(template=template).encode_prompt(thinking)
+
+
+def test_reasoning_that_a_template_drops_is_refused_before_anything_runs(opened):
+    """Only one problem of many holds some, and its prompt is short enough to need no encoding for its length."""
+    backend = SimpleNamespace(tokenizer=opened(template=FORGETFUL), describe=lambda: {"context": 99})
+    problems = [Problem(f"p{i}", "red", {}, (*EXAMPLE, DOG)) for i in range(3)]
+    assert fit_prompts(problems, backend, Sampling(max_new_tokens=4), PromptLimit()).problems == problems
+    thinking = ({**EXAMPLE[0]}, {"role": "assistant", "content": THOUGHT}, DOG)
+    with pytest.raises(ModelError, match="beside <think> and </think>"):
+        fit_prompts([*problems, Problem("q", "red", {}, thinking)], backend, Sampling(max_new_tokens=4), PromptLimit())
 
 
 @pytest.mark.parametrize(
