@@ -29,7 +29,6 @@ SEEDS, STEPS, LAST = tuple(range(8)), 40, 10
 REQUESTS = 800  # that every trained policy answers, measured by PyTorch alone
 SETTINGS = [
     f"run.steps={STEPS}", "run.preflight=off", "rollout.prompts_per_step=16", "evaluate.problems=100",
-    "update.old_logprobs=recompute",  # so that PyTorch too measures the entropy on all rows
 ]  # fmt: skip
 SHOWN = ("reward/mean", "reward/worth", "entropy", "kl_ref_k1_seq", "completion/length", "grad_norm")
 
@@ -76,7 +75,7 @@ def numbers(run: RunDir) -> dict[str, float]:
 def entropy(run: RunDir) -> float:
     """Return the entropy of the last policy's answers, in nats per token, whichever framework trained it."""
     policy = run.path / "checkpoints" / f"{run.checkpoints()[-1]:06d}" / "policy"
-    settings = ["backend.name=torch", f"model.path={policy}", "update.old_logprobs=recompute"]
+    settings = ["backend.name=torch", f"model.path={policy}"]
     session = open_session(configs.load(ROOT / "examples" / "search.toml", settings))
     answered = collect(session.backend, session.problems[:REQUESTS], 1, session.sampling, (0, 0))
     groups = [replace(one, rollouts=tuple(replace(r, reward=0.0) for r in one.rollouts)) for one in answered]

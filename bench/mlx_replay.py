@@ -83,7 +83,7 @@ def main() -> None:
         launch.run(
             ROOT / "examples" / "search.toml",
             [
-                "backend.name=mlx_replay:PLUGIN", "backend.threads=1", "update.old_logprobs=recompute",
+                "backend.name=mlx_replay:PLUGIN", "backend.threads=1",
                 f"run.steps={args.steps}", f"run.seed={args.seed}", f"run.folder={folder}", "run.preflight=off",
                 "rollout.prompts_per_step=16", "evaluate.problems=1",
             ],

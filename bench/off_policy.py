@@ -96,14 +96,14 @@ class RoundedEngine:
         """Sample one completion per prompt."""
         import torch
 
-        from steadyrl.backends.torch.families import plan_of
+        from steadyrl.backends.torch.fits import through_ours
         from steadyrl.backends.torch.model import split_head
         from steadyrl.backends.torch.sampler import sample
 
         if self.stale:
             self._model, self.stale = copy.deepcopy(policy.model).to(torch.bfloat16), False
         ends, pad = policy.tokenizer.end_ids, policy.tokenizer.pad_id
-        return sample(split_head(self._model), plan_of(self._model), prompts, sampling, seeds, ends, pad)
+        return sample(through_ours(self._model, split_head(self._model)), prompts, sampling, seeds, ends, pad)
 
     def rest(self) -> None:
         """Keep the copy: it takes no room that scoring needs."""

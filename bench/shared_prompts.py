@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from steadyrl.backends.huggingface.folder import BASE_MODEL
 from steadyrl.backends.torch import shared
-from steadyrl.backends.torch.decoder import checked_plan
+from steadyrl.backends.torch.fits import through_ours
 from steadyrl.backends.torch.model import split_head
 from steadyrl.backends.torch.sampler import sample
 from steadyrl.types import Sampling
@@ -29,8 +29,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = sys.argv[1] if len(sys.argv) > 1 else str(BASE_MODEL)
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32).eval()
-    parts = split_head(model)
-    plan, generator = checked_plan(model), np.random.default_rng(0)
+    parts, generator = through_ours(model, split_head(model)), np.random.default_rng(0)
     vocabulary = model.config.vocab_size
     print("prompt, tokens | prompts x samples | copied, s | kept once, s | times as fast")
     for length in LENGTHS:
@@ -42,7 +41,7 @@ def main() -> None:
                 for least in best:
                     shared.LEAST_SPARED = least
                     began = time.process_time()
-                    sample(parts, plan, rows, Sampling(TOKENS), range(len(rows)), end_ids=(-5,), pad_id=0)
+                    sample(parts, rows, Sampling(TOKENS), range(len(rows)), end_ids=(-5,), pad_id=0)
                     best[least] = min(best[least], time.process_time() - began)
             copied, once = best[NEVER], best[ALWAYS]
             print(f"{length} | {prompts} x {samples} | {copied:.3f} | {once:.3f} | {copied / once:.2f}", flush=True)

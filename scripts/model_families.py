@@ -204,7 +204,6 @@ def settings_of(folder: Path, *overrides: str) -> config.Config:
         "model": {"path": str(folder)},
         "backend": {"device": "cpu", "threads": 1},
         "rewards": {"length": 1.0},
-        "update": {"old_logprobs": "recompute"},
     }
     return config.resolve(settings, overrides)
 

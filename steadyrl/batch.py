@@ -31,7 +31,7 @@ _ROW_FIELDS = (
 )
 # What a rollout holds of arrays, and how their numbers are written in a checkpoint.
 _PACKED = {"prompt_ids": "<i4", "completion_ids": "<i4", "completion_mask": "|b1", "sampling_logprobs": "<f4"}
-_SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "kl_ref_full", "rechecked")
+_SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "kl_ref_full")
 
 
 def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:

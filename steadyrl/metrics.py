@@ -147,17 +147,10 @@ CATALOGUE: tuple[Metric, ...] = (
         "Mean |log p of the sampler - log p of the trainer|. Normally it is rounding error.",
     ),
     Metric(
-        "rechecked",
-        "share",
-        "",
-        "Tokens that the trainer rechecked. entropy, sampler_gap and kl_ref_exact are measured on these.",
-    ),
-    Metric(
         "importance/mean",
         "",
         "",
-        "Mean importance weight of the rechecked tokens: the trainer's probability over the sampler's, before any "
-        "correction.",
+        "Mean importance weight of the tokens: the trainer's probability over the sampler's, before any correction.",
     ),
     Metric(
         "importance/ess",
@@ -384,14 +377,13 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     if old is None or not mask.any():
         return {}
     assert old.entropy is not None, "score measures the entropy always"
-    rechecked = mask if old.rechecked is None else mask & old.rechecked[:, None]
     found: dict[str, float | None] = {
-        "entropy": float(old.entropy[rechecked].mean()),
-        "entropy_sampled": float(-old.logprobs[rechecked].mean()),
+        "entropy": float(old.entropy[mask].mean()),
+        "entropy_sampled": float(-old.logprobs[mask].mean()),
     }
-    gap = np.abs(batch.sampling_logprobs - old.logprobs)[rechecked]
+    gap = np.abs(batch.sampling_logprobs - old.logprobs)[mask]
     if not np.isnan(gap).any():  # demonstrations have no sampling log-probs
-        found |= {"sampler_gap": float(gap.mean()), "rechecked": float(rechecked.sum() / mask.sum())}
+        found["sampler_gap"] = float(gap.mean())
     if old.ref_logprobs is not None:
         log_ratio = np.where(mask, old.logprobs - old.ref_logprobs, 0.0)
         per_sequence = log_ratio.sum(axis=1)
@@ -400,11 +392,10 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
         if len(per_sequence) > 1:
             found["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
         found["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
-    rows = slice(None) if old.rechecked is None else old.rechecked
     for name, divergence in (("kl_ref_exact", old.kl_ref_exact), ("kl_ref_full", old.kl_ref_full)):
         if divergence is not None:
-            found[name] = float(divergence[rechecked].mean())
-            found[f"{name}_seq"] = float(np.where(mask, divergence, 0.0)[rows].sum(axis=1).mean())
+            found[name] = float(divergence[mask].mean())
+            found[f"{name}_seq"] = float(np.where(mask, divergence, 0.0).sum(axis=1).mean())
     if old.values is not None and batch.returns is not None:
         found["value/mean"] = float(old.values[mask].mean())
         found["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])

@@ -20,11 +20,6 @@ LossFn = Callable[[Any, TokenScores, Mapping[str, Array], float], tuple[Array, d
 Numbers = Mapping[str, float]
 
 
-# A single update trains the very policy that drew the batch. The backend then takes the old log-probs of the loss from
-# the update's own pass, and ``score`` need not measure every row again where the sampler's differ by rounding alone.
-OLD_IS_CURRENT = "old_is_current"
-
-
 def keep_numbers(numbers: Numbers, metrics: Numbers) -> dict[str, float]:
     """Return an algorithm's numbers as they are, whatever the step measured."""
     return dict(numbers)
@@ -55,7 +50,6 @@ class Algorithm:
         state: The numbers at the start; saved in every checkpoint.
         source: Who writes what trains: the policy, or the task, which knows good answers.
         update: Makes one update: backend, minibatch, algorithm, sampling, rate, limit of the gradient norm -> stats.
-        prepares_from: What ``prepare`` reads: the rewards alone, or the log-probs of policy and reference too.
         compares: Whether a rollout is worth what the others of its problem are not. A problem with one scored rollout
             then teaches nothing, and its advantage is 0.
     """
@@ -68,18 +62,7 @@ class Algorithm:
     state: Mapping[str, float] = field(default_factory=dict)
     source: Literal["policy", "demonstrations"] = "policy"
     update: Callable[[Backend, Batch, Algorithm, Sampling, float, float], Stats] = optimizer_step
-    prepares_from: Literal["rewards", "logprobs"] = "logprobs"
     compares: bool = False
-
-    def needs_for(self, updates: int, fresh: bool = True) -> frozenset[str]:
-        """Return what a step of so many updates asks of the backend: ``needs``, and what it may spare itself.
-
-        Args:
-            updates: Optimizer steps on the batch.
-            fresh: Whether the present policy drew it. The sampler's log-probs are never taken for others than its own.
-        """
-        spared = updates == 1 and fresh and self.prepares_from == "rewards"
-        return self.needs | ({OLD_IS_CURRENT} if spared else frozenset())
 
 
 class Tokenizer(Protocol):
@@ -123,7 +106,7 @@ class Backend(Protocol):
         """Sample one completion per prompt; equal seeds give equal tokens, whatever else is in the batch."""
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """Measure a batch under the policy, without gradients; see Algorithm.needs_for for what can be asked."""
+        """Measure a batch under the policy, without gradients; see Algorithm.needs for what can be asked."""
 
     def step(
         self,

@@ -266,12 +266,6 @@ class UpdateSection(Section):
     reward_limit: float = Field(
         0.0, ge=0, description="Clip rewards to within this distance of the step's median. 0 disables clipping."
     )
-    old_logprobs: Literal["sampler", "recompute"] = Field(
-        "sampler",
-        description="Source of the log-probs before the update. 'sampler' takes the sampler's values after the "
-        "trainer has rechecked every fourth row of the step. If they disagree, the trainer computes "
-        "all rows (see the metric 'rechecked'). 'recompute' always computes all rows with the trainer.",
-    )
     correction: Annotated[str, AfterValidator(_is_correction)] = Field(
         "auto",
         description="How the loss corrects for rollouts that another policy drew (see off-policy.md): one of 'token', "

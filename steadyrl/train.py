@@ -260,9 +260,7 @@ def one_step(
             raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
         require_tokens(training, session.environment)
         batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
-        fresh = drawn.version == state.updates
-        needs = algorithm.needs_for(config.update.epochs * config.update.minibatches, fresh)
-        batch = replace(batch, old=backend.score(batch, session.sampling, needs))
+        batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
         batch = algorithm.prepare(batch, state.algorithm)
         clock.lap("score")
         if look:
@@ -278,7 +276,7 @@ def one_step(
         if look:
             look.after(training, groups)
     found, seconds = metrics.StepMetrics(), clock.total()
-    found.add("the rollouts", metrics.summarise(groups, batch, fresh))
+    found.add("the rollouts", metrics.summarise(groups, batch, drawn.version == state.updates))
     found.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
     found.add("the choice of problems", drawn.numbers)
     found.add("the correction", importance_metrics(batch))
@@ -380,7 +378,7 @@ def update(
         DivergedError: A gradient is not finite.
     """
     settings = session.config.update
-    algorithm = replace(session.algorithm, needs=session.algorithm.needs_for(settings.epochs * settings.minibatches))
+    algorithm = session.algorithm
     batch, records = only_trained(batch), list[dict[str, float]]()
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)

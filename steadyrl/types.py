@@ -355,8 +355,6 @@ class TokenScores:
         kl_ref_exact: KL(policy || reference) at that position, nats, both normalised over the ids that truncation
             kept; or None.
         kl_ref_full: The same with the reference over its whole vocabulary; None where sampling does not truncate.
-        rechecked: [B] bool, the rows on which ``entropy`` and the exact KLs were measured and the sampler's log-probs
-            were checked; None for all of them.
     """
 
     logprobs: Array
@@ -365,7 +363,6 @@ class TokenScores:
     ref_logprobs: Array | None = None
     kl_ref_exact: Array | None = None
     kl_ref_full: Array | None = None
-    rechecked: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

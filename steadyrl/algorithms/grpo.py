@@ -96,7 +96,6 @@ def build(settings: Settings) -> Algorithm:
         select=SELECTS[settings.groups],
         prepare=lambda batch, numbers: _prepare(batch, settings),
         loss=partial(_loss, settings=settings),
-        prepares_from="rewards",
         compares=True,
     )
 

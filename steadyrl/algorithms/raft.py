@@ -53,7 +53,6 @@ def build(settings: Settings) -> Algorithm:
         select=partial(best_of_n, count=settings.top_k),
         prepare=lambda batch, numbers: batch,
         loss=likelihood_of_samples,
-        prepares_from="rewards",
     )
 
 

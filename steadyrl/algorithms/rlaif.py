@@ -74,7 +74,6 @@ def build(settings: Settings) -> Algorithm:
         select=drop_unscored,
         prepare=lambda batch, numbers: _prepare(batch, settings),
         loss=partial(_loss, settings=settings),
-        prepares_from="rewards",
         compares=settings.baseline != "none" or settings.keep in ("best", "top_k"),
     )
 

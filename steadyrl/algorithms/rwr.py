@@ -32,7 +32,6 @@ def build(settings: Settings) -> Algorithm:
         select=drop_unscored,
         prepare=lambda batch, numbers: _prepare(batch, settings.temperature),
         loss=likelihood_of_samples,
-        prepares_from="rewards",
         compares=True,
     )
 

@@ -21,5 +21,4 @@ def build(settings: Settings) -> Algorithm:
         # There is no KL to the old policy: it did not write these tokens, so no estimator from samples holds.
         loss=likelihood_loss,
         source="demonstrations",
-        prepares_from="rewards",
     )

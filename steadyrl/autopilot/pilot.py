@@ -48,11 +48,8 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
     part = take_rows(batch, written[np.unique(places)])
     after = backend.score(part, sampling, frozenset())
     assert part.old is not None
-    mask = part.completion_mask if after.rechecked is None else part.completion_mask & after.rechecked[:, None]
-    if not mask.any():
-        return None
     with np.errstate(over="ignore", invalid="ignore"):  # the KL of a collapsed policy may be infinite
-        return float(kl.k3(np, part.old.logprobs, after.logprobs)[mask].mean())
+        return float(kl.k3(np, part.old.logprobs, after.logprobs)[part.completion_mask].mean())
 
 
 def pilot_metrics(

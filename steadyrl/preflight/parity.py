@@ -104,15 +104,14 @@ def _explain(trial: Trial, gap: np.ndarray) -> _Cause:
             "precision",
             "it is the same at every scoring and no padding changes it; on the half of tokens with more before them "
             f"it is {growth:.1f} times that of the others: rounding, in one of the two passes",
-            "sample and score in one precision, float32 if it can be had; until then take the trainer's log-probs",
-            ("backend.precision=fp32", "update.old_logprobs=recompute"),
+            "sample and score in one precision, float32 if it can be had; until then the loss corrects for it",
+            ("backend.precision=fp32",),
         )
     return _Cause(
         "weights",
         "it is the same at every scoring, and neither padding, temperature nor length explains it: the sampler holds "
         "other weights than the trainer, or reads another prompt",
-        "let the sampler use the trainer's weights and token ids; until then take the trainer's log-probs",
-        ("update.old_logprobs=recompute",),
+        "let the sampler use the trainer's weights and token ids",
     )
 
 
@@ -231,8 +230,7 @@ def _offset(trial: Trial, gap: np.ndarray) -> _Cause | None:
         "warp",
         f"it is a constant offset of {gap.mean():+.4f} +- {gap.std():.1g} nats, which no temperature explains: one "
         "side scales its log-probs or normalises them over other tokens",
-        "normalise over the same tokens on both sides; until then take the trainer's log-probs",
-        ("update.old_logprobs=recompute",),
+        "normalise over the same tokens on both sides",
     )
 
 

@@ -42,7 +42,6 @@ _LEFT_OUT = (
     "judge/",
     "reward_share/",
     "autopilot/",
-    "rechecked",
     "updates",
     "epochs",
     "data_epoch",

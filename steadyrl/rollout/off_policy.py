@@ -60,7 +60,7 @@ def correct(algorithm: Algorithm, batch: Batch, setting: str, state: State) -> A
             f"{'no advantages' if log_ratio is not None else 'demonstrations'}; expected 'auto' or 'off'"
         )
     if setting == "auto":
-        gap = float(np.abs(log_ratio[_rechecked(batch)]).mean())
+        gap = float(np.abs(log_ratio[batch.completion_mask]).mean())
         if not state.correcting and gap <= AGREE:
             return algorithm
         if not state.correcting:
@@ -99,16 +99,16 @@ def _weighed(
 
 
 def importance_metrics(batch: Batch) -> dict[str, float]:
-    """Return the mean importance weight and its effective sample sizes, (sum w)^2 / (n * sum w^2), of rechecked tokens.
+    """Return the mean importance weight and its effective sample sizes, (sum w)^2 / (n * sum w^2).
 
     Nothing is returned where no sampler drew the tokens.
     """
     log_ratio = sampler_log_ratio(batch)
     if log_ratio is None:
         return {}
-    rechecked = _rechecked(batch)
-    tokens = np.clip(log_ratio[rechecked], -losses.MAX_LOG_RATIO, losses.MAX_LOG_RATIO)
-    rows = np.where(rechecked, log_ratio, 0.0).sum(axis=1)[rechecked.any(axis=1)]
+    mask = batch.completion_mask
+    tokens = np.clip(log_ratio[mask], -losses.MAX_LOG_RATIO, losses.MAX_LOG_RATIO)
+    rows = log_ratio.sum(axis=1)[mask.any(axis=1)]
     found = {"importance/mean": float(np.exp(tokens).mean())}
     for name, logs in (("importance/ess", tokens), ("importance/ess_seq", np.clip(rows, -FARTHEST, FARTHEST))):
         weights = np.exp(logs - logs.max())  # a common factor does not change the sample size
@@ -121,9 +121,3 @@ def sampler_log_ratio(batch: Batch) -> np.ndarray | None:
     assert batch.old is not None, "score the batch first"
     found: np.ndarray = np.where(batch.completion_mask, batch.old.logprobs - batch.sampling_logprobs, 0.0)
     return None if np.isnan(found).any() or not batch.completion_mask.any() else found
-
-
-def _rechecked(batch: Batch) -> np.ndarray:
-    """Return [B, T] bool: the completion tokens whose log-probs are the trainer's own."""
-    rows = None if batch.old is None else batch.old.rechecked
-    return batch.completion_mask if rows is None else batch.completion_mask & rows[:, None]

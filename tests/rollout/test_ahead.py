@@ -86,12 +86,6 @@ def test_a_torch_run_with_rollouts_ahead_resumes_on_the_same_ones(toy, tiny_mode
     more = ("run.steps=4", "rollout.ahead=2", "update.learning_rate=2e-3", "update.correction=icepop,geometric")
     whole, broken = whole_and_broken(lambda: toy(*torch, *more), after=2)
     assert steady(broken) == steady(whole)
-    assert [line["rechecked"] == 1 for line in whole.metrics()] == [
-        False,
-        True,
-        True,
-        True,
-    ]  # older ones are all scored
     assert all(line["correction/masked"] > 0 for line in whole.metrics()[1:])
 
 

@@ -299,11 +299,3 @@ def test_effective_sample_sizes_by_hand():
     assert found["importance/mean"] == pytest.approx(6 / 4)
     assert found["importance/ess"] == pytest.approx(36 / (4 * 12))  # weights 1, 3, 1, 1
     assert found["importance/ess_seq"] == pytest.approx(16 / (2 * 10))  # weights 3, 1
-
-
-def test_only_rechecked_rows_are_measured():
-    batch = scored(shape=(2, 4))
-    ratio = np.log([[1, 1, 1, 3], [1, 1, 2, 2]])
-    old = TokenScores(logprobs=batch.sampling_logprobs + ratio, rechecked=np.array([False, True]))
-    found = importance_metrics(replace(batch, old=old))
-    assert found == pytest.approx({"importance/mean": 2.0, "importance/ess": 1.0, "importance/ess_seq": 1.0})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -22,28 +21,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from steadyrl.backends.torch.plan import Block, Plan
-from steadyrl.backends.torch.trunk import layer
-
 Result = TypeVar("Result")
-
-
-class Layer(nn.Module):
-    """A layer as a plan computes it, with the hooks that gather its weights and share out its gradients.
-
-    Args:
-        block: Its modules, adapters included.
-    """
-
-    def __init__(self, block: Block):
-        super().__init__()
-        parts = (block.norm_attention, *block.qkv, block.q_norm, block.k_norm, block.out)
-        parts += (block.norm_mlp, *block.mlp_in, block.mlp_out, block.norm_after_attention, block.norm_after_mlp)
-        self.parts = nn.ModuleList([part for part in parts if part is not None])
-
-    def forward(self, *args: Any) -> torch.Tensor:
-        """Compute ``trunk.layer``."""
-        return layer(*args)
 
 
 class Root(nn.Module):
@@ -52,20 +30,11 @@ class Root(nn.Module):
     Args:
         model: A transformers causal model, perhaps under an adapter.
         value_head: It trains as well, in float32.
-        plan: How the model's layers are computed, or None for transformers' own forward.
-
-    Attributes:
-        plan: The same, with layers that gather their own weights.
     """
 
-    def __init__(self, model: nn.Module, value_head: nn.Module | None, plan: Plan | None):
+    def __init__(self, model: nn.Module, value_head: nn.Module | None):
         super().__init__()
         self.model, self.value_head = model, value_head
-        self.layers = nn.ModuleList([Layer(block) for block in plan.blocks] if plan else [])
-        self.plan = plan and replace(
-            plan,
-            blocks=tuple(replace(block, through=one) for block, one in zip(plan.blocks, self.layers, strict=True)),
-        )
 
     def forward(self, work: Callable[[], Result]) -> Result:
         """Do the work; the tensors of its result must stand in a tuple, where FSDP finds them."""
@@ -97,12 +66,8 @@ class Sharding:
         """
         if root.value_head is not None:
             self._shard(root.value_head, self._exact)
-        for one in root.layers:
-            self._shard(one, self._policy)
-        if root.plan is None:
-            self._shard_blocks(inner)
-        # The model's own layers hold the modules of ours, which are shared out already.
-        self._shard(root, self._policy, set(root.layers.parameters()))
+        self._shard_blocks(inner)
+        self._shard(root, self._policy)
 
     def of_reference(self, frozen: Any) -> None:
         """Share out a model that is never trained."""
@@ -114,10 +79,8 @@ class Sharding:
         for module in [m for m in inner.modules() if type(m).__name__ in kinds]:
             self._shard(module, self._policy)
 
-    def _shard(self, module: nn.Module, policy: MixedPrecisionPolicy, others: set[nn.Parameter] | None = None) -> None:
-        made = fully_shard(
-            module, mesh=self._mesh, mp_policy=policy, offload_policy=self._offload, ignored_params=others
-        )
+    def _shard(self, module: nn.Module, policy: MixedPrecisionPolicy) -> None:
+        made = fully_shard(module, mesh=self._mesh, mp_policy=policy, offload_policy=self._offload)
         # Losses are divided by the count of the whole minibatch already, so that gradients are summed.
         made.set_gradient_divide_factor(1.0)
         made.set_force_sum_reduction_for_comms(True)

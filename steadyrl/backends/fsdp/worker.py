@@ -17,17 +17,14 @@ from steadyrl.backends.fsdp.ranks import Ranks
 from steadyrl.backends.fsdp.rows import neighbours, passes, shortest
 from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.shard import Root, Sharding, gathered
-from steadyrl.backends.torch.backend import TorchBackend
-from steadyrl.backends.torch.decoder import checked_plan
+from steadyrl.backends.torch.backend import Measured, TorchBackend
 from steadyrl.backends.torch.device import lower_precision
 from steadyrl.backends.torch.masters import cosine_of, products_with_momentum
-from steadyrl.backends.torch.model import split_head
 from steadyrl.backends.torch.reader import Reader
-from steadyrl.backends.torch.recheck import Measured, checked
 from steadyrl.batch import loss_count, loss_stats, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import ModelError
-from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, LossFn, Stats
+from steadyrl.protocols import Algorithm, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 
@@ -53,13 +50,9 @@ class Worker:
     def _share_out(self, mesh: DeviceMesh) -> None:
         """Share out the weights of policy and reference."""
         own, model, reference = self._config.backend.args, self.whole.model, self.whole.reference
-        parts = split_head(model)
-        plan = checked_plan(model)
-        if plan is not None and plan.reach is not None:  # layers gather their weights for one way through them
-            plan = None
-        self._root = Root(model, self.whole.value_head, plan)
+        self._root = Root(model, self.whole.value_head)
         lower = torch.bfloat16 if self._described["precision"] == "bf16" else None
-        self._read = Reader(model, parts, self._root.plan, lower, own.gradient_checkpointing)
+        self._read = Reader(model, self.whole.parts, lower, own.gradient_checkpointing)
         sharding = Sharding(mesh, torch.bfloat16 if own.weights == "bf16" else None, own.cpu_offload)
         sharding.of_policy(self._root, model.get_base_model() if self._config.model.lora_rank else model)
         self._roots: list[nn.Module] = [self._root]
@@ -83,21 +76,16 @@ class Worker:
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
-        with self.whole.working(), gathered(self._roots):
-            return checked(
-                batch, self.whole.trust(needs), needs, lambda rows: self._measure(batch, rows, sampling, needs)
-            )
-
-    def _measure(self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]) -> Measured:
         shares = neighbours(len(batch.lengths), self._ranks.place.ranks)
         mine, own = self._mine(shares), Measured()
-        if batch.completion_mask[mine].any():
-            own = self.whole.measure_rows(take_rows(batch, mine), rechecked[mine], sampling, needs)
-        found: Measured = {}
+        with self.whole.working(), gathered(self._roots):
+            if batch.completion_mask[mine].any():
+                own = self.whole.measure(take_rows(batch, mine), sampling, needs)
+        measured: Measured = {}
         for rows, part in zip(shares, self._ranks.everywhere(own), strict=True):
             for name, values in part.items():
-                found.setdefault(name, np.zeros(batch.tokens.shape))[rows, : values.shape[1]] = values
-        return found
+                measured.setdefault(name, np.zeros(batch.tokens.shape))[rows, : values.shape[1]] = values
+        return TokenScores(**measured)
 
     def step(
         self,
@@ -138,10 +126,8 @@ class Worker:
             part = take_rows(batch, shortest(batch) if rows is None else rows)
             share = 0.0 if rows is None else 1.0
             logprobs, entropy, values = self._root(lambda part=part: self._scores(part, sampling, needs))
-            arrays = self.whole.arrays(part)
-            if OLD_IS_CURRENT in needs:
-                arrays["old_logprobs"] = logprobs.detach()
-            value, sums = loss(torch, TokenScores(logprobs, entropy, values), arrays, loss_count(batch))
+            new = TokenScores(logprobs, entropy, values)
+            value, sums = loss(torch, new, self.whole.arrays(part), loss_count(batch))
             (share * value).backward()
             for name, total in {"loss/total": value, **sums}.items():
                 totals[name] = totals.get(name, 0.0) + share * total.item()

@@ -103,7 +103,7 @@ class MlxBackend:
         return sample(self._loaded.net, self._loaded.logits, prompts, sampling, seeds, end_ids, pad_id, stops)
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """See Backend. All rows are measured, whatever update.old_logprobs says: that saves nothing here."""
+        """See Backend."""
         return TokenScores(
             **self._fitting(lambda size: self._measured(micro_batches(batch, size), batch, sampling, needs))
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,29 +22,41 @@ from steadyrl import plugins
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import MOST_REMEMBERED, require_room
 from steadyrl.backends.torch import footprint, memory, state
-from steadyrl.backends.torch.ahead import Ahead, read_ahead
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
-from steadyrl.backends.torch.decoder import checked_plan
 from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision
 from steadyrl.backends.torch.drawn import how_drawn
+from steadyrl.backends.torch.fits import through_ours
 from steadyrl.backends.torch.generation import Generation
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
 from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum
 from steadyrl.backends.torch.model import load_model, split_head
+from steadyrl.backends.torch.products import quicken
 from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
-from steadyrl.backends.torch.recheck import Measured, Trust, checked
-from steadyrl.backends.torch.recording import able
 from steadyrl.backends.torch.reference import Reference
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
 from steadyrl.config import Config
 from steadyrl.errors import CheckpointError
-from steadyrl.protocols import OLD_IS_CURRENT, Algorithm, Apart, Gradient, LossFn, Stats
+from steadyrl.protocols import Algorithm, Apart, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
 Result = TypeVar("Result")
+Measured = dict[str, np.ndarray]  # [B, T] by name
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Rows that were scored, and their hidden states [N, H] with the way back; it holds until weights change."""
+
+    part: Batch
+    hidden: torch.Tensor
+
+    def of(self, part: Batch) -> bool:
+        """Return whether these are the rows of ``part``."""
+        ours, theirs = ((rows.tokens, rows.completion_mask) for rows in (self.part, part))
+        return all(map(np.array_equal, ours, theirs))
 
 
 class TorchBackend:
@@ -69,27 +82,22 @@ class TorchBackend:
             self.model, self.tokenizer = load_model(config.model, self.device, kept_in, own.quantize)
         self._lora = config.model.lora_rank > 0
         self._context = context_length(self._inner().config)
-        self._parts = split_head(self.model)
-        self._head = self._parts.head
-        self._plan = checked_plan(self.model)
+        self.parts = through_ours(self.model, split_head(self.model))
+        self._head = self.parts.head
         self._micro_batch_tokens = own.micro_batch_tokens
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         kind = self._inner().config.model_type
-        self._generation = Generation(self._parts, self._plan, kind, self.tokenizer, self._lower, own.generate_rows)
-        self._read = Reader(self.model, self._parts, self._plan, self._lower, own.gradient_checkpointing)
-        self._trusting = config.update.old_logprobs == "sampler"
+        self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows)
+        self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing)
+        quicken(self.model)
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
         self.reference: Reference | None = None  # of all weights; an adapter's is the model without it
         if "ref_logprobs" in algorithm.needs and not self._lora:
-            self.reference = Reference(self.model, self._plan, self._lower, own.reference)
-        self._ahead: Ahead | None = None
-        # Rows of a step whose update may take the sampler's products for its own; 0 for none.
-        once = algorithm.needs_for(config.update.epochs * config.update.minibatches, config.rollout.ahead == 0)
-        plain = self._lower is None and self.device.type == "cpu" and not own.gradient_checkpointing
-        records = OLD_IS_CURRENT in once and plain and self._trusting and able(self._plan)
-        self._recorded_rows = config.rollout.prompts_per_step * config.rollout.samples_per_prompt if records else 0
+            self.reference = Reference(self.model, self.parts, self._lower, own.reference)
+        self._one_update = config.update.epochs * config.update.minibatches == 1
+        self._scored: Scored | None = None
         self.begin_training(config.update.weight_decay)
 
     def begin_training(self, weight_decay: float) -> None:
@@ -111,7 +119,7 @@ class TorchBackend:
         )
         return {
             "type": self._inner().config.model_type,
-            "decoder": "transformers" if self._plan is None else "fast",
+            "decoder": "fast" if self.parts.ours else "transformers",
             "context": self._context,
             "precision": "fp32" if self._lower is None else "bf16",
             "parameters": parameters,
@@ -128,9 +136,8 @@ class TorchBackend:
         if self._engine is not None:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
-        recorded = self._micro_batch_tokens if len(prompts) == self._recorded_rows else 0
         with self.working():
-            return self._generation(prompts, sampling, seeds, self._read.autocast, recorded)
+            return self._generation(prompts, sampling, seeds, self._read.autocast)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -148,109 +155,59 @@ class TorchBackend:
         return self._engine.apart(self) if isinstance(self._engine, Apart) else nullcontext(False)
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """See Backend.
-
-        Where the sampler's log-probs equal the trainer's on some rows, they are taken for the others too, and what
-        needs the policy's whole distribution is measured on those rows only. Where a single update follows, its pass
-        over the rows is made here.
-        """
+        """See Backend."""
         if self._engine is not None:
             self._engine.rest()
-        self._ahead, recording, self._generation.recording = None, self._generation.recording, None
         with self.working():
-            if OLD_IS_CURRENT in needs:
-                self._ahead = self._fitting(
-                    lambda: read_ahead(self._read, batch, self._micro_batch_tokens, recording, self._head)
-                )
-            trust = self.trust(needs)
-            return checked(batch, trust, needs, lambda rows: self.measure_rows(batch, rows, sampling, needs))
+            return TokenScores(**self.measure(batch, sampling, needs))
 
-    def trust(self, needs: frozenset[str]) -> Trust:
-        """Return how far the sampler's log-probs may be taken for the trainer's; see ``checked``."""
-        if not self._trusting:
-            return "no"
-        if self._lower is None:
-            return "exact"
-        return "rounded" if self._engine is None and OLD_IS_CURRENT in needs else "no"
+    def measure(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Measured:
+        """Return all measurements [B, T] by name.
 
-    def measure_rows(self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]) -> Measured:
-        """Return all measurements [B, T]; of rows that are not rechecked, log-probs are the sampler's."""
+        Where the step makes one update, of rows that fit into one micro-batch, the pass over them is made once: here,
+        and it keeps its way back for the update. The graphs of several micro-batches would need more memory than the
+        update does.
+        """
+        self._scored = None
         reference = self.reference if "ref_logprobs" in needs else None
         with nullcontext() if reference is None else reference.on(self.device):
-            return self._fitting(lambda: self._measure_parts(batch, rechecked, sampling, needs))
+            return self._fitting(lambda: self._measure_parts(batch, sampling, needs))
 
-    @torch.inference_mode()
-    def _measure_parts(
-        self, batch: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]
-    ) -> Measured:
-        found: Measured = {}
-        for rows in micro_batches(batch, self._micro_batch_tokens):
+    def _measure_parts(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Measured:
+        measured: Measured = {}
+        parts = micro_batches(batch, self._micro_batch_tokens)
+        for rows in parts:
             part = take_rows(batch, rows)
-            for name, flat in self._measure(part, rechecked[rows], sampling, needs).items():
+            with torch.set_grad_enabled(self._one_update and len(parts) == 1):
+                hidden = self._read(part)
+            if hidden.requires_grad:
+                self._scored = Scored(part, hidden)
+            with torch.inference_mode():
+                flat = self._measure(part, hidden.detach(), sampling, needs)
+            for name, values in flat.items():
                 full = np.zeros(part.tokens.shape)
-                full[part.completion_mask] = flat.double().cpu().numpy()
-                found.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
-        return found
+                full[part.completion_mask] = values.double().cpu().numpy()
+                measured.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
+        return measured
 
     def _measure(
-        self, part: Batch, rechecked: np.ndarray, sampling: Sampling, needs: frozenset[str]
+        self, part: Batch, hidden: torch.Tensor, sampling: Sampling, needs: frozenset[str]
     ) -> dict[str, torch.Tensor]:
-        """Return the measurements of a micro-batch, [N] each, completion tokens in row-major order."""
-        seen = torch.from_numpy(np.broadcast_to(rechecked[:, None], part.tokens.shape)[part.completion_mask])
-        seen = seen.to(self.device)  # [N] bool, tokens of rechecked rows
-        found = {"logprobs": torch.from_numpy(part.sampling_logprobs[part.completion_mask]).to(self.device)}
-        found["entropy"] = torch.zeros_like(found["logprobs"])
-        known = None  # logits [N, V] of all tokens
+        """Return the measurements of a micro-batch from its hidden states [N, H]: [N] each, row-major."""
+        measured: dict[str, torch.Tensor] = {}
         if "values" in needs:
             assert self.value_head is not None, "values asked of a backend built without a value head"
-            hidden = self._read(part)
-            found["values"] = self.value_head(hidden)
-            hidden = hidden[seen]
-        elif self._ahead is not None and self._ahead.of(part):
-            hidden, known = self._ahead.hidden.detach()[seen], self._ahead.logits
-        else:
-            hidden = self._read(take_rows(part, np.flatnonzero(rechecked))) if rechecked.any() else seen[:0]
-        reference = None
+            measured["values"] = self.value_head(hidden)
+        theirs = None
         if "ref_logprobs" in needs:
-            found["ref_logprobs"] = torch.zeros_like(found["logprobs"])
-            found["kl_ref_exact"] = torch.zeros_like(found["logprobs"])
-            reference = self._reference_of_rest(part, ~seen, sampling, found["ref_logprobs"])
-        self._recheck(part, seen.nonzero()[:, 0], sampling, (hidden, known), reference, found)
-        return found
-
-    def _reference_of_rest(
-        self, part: Batch, rest: torch.Tensor, sampling: Sampling, ref_logprobs: torch.Tensor
-    ) -> torch.Tensor:
-        """Fill in the reference's log-probs of tokens not rechecked; return its hidden states [N, H] of all."""
-        kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
-        with self._as_reference() as (read, head):
-            hidden = read(part)
-            cut = None if kept is None else kept[rest]
-            ref_logprobs[rest] = chosen_logprobs(hidden[rest], head, chosen[rest], scale, cut, False)[0]
-        return hidden
-
-    def _recheck(
-        self,
-        part: Batch,
-        places: torch.Tensor,
-        sampling: Sampling,
-        policy: tuple[torch.Tensor, torch.Tensor | None],
-        reference: torch.Tensor | None,
-        found: dict[str, torch.Tensor],
-    ) -> None:
-        """Fill in what needs whole distributions, at places [n] among N tokens.
-
-        ``policy`` is its hidden states [n, H], and its logits [N, V] where they are known; the rest is [N].
-        """
-        (hidden, known), vocabulary = policy, self._head.out_features
-        drawn = how_drawn(part, sampling, vocabulary, self.device)
-        theirs = None if reference is None else (self._reference_logits, reference)
-
-        def logits(rows: slice) -> torch.Tensor:
-            return logits_of(self._head, hidden[rows]) if known is None else known[places[rows]]
-
-        for rows, name, values in distributions((logits, vocabulary), theirs, drawn, places):
-            found.setdefault(name, torch.zeros_like(found["logprobs"]))[places[rows]] = values
+            with self._as_reference() as (read, _):
+                theirs = (self._reference_logits, read(part))
+        drawn = how_drawn(part, sampling, self._head.out_features, self.device)
+        for rows, name, values in distributions(
+            lambda rows: logits_of(self._head, hidden[rows]), theirs, drawn, self._head.out_features
+        ):
+            measured.setdefault(name, torch.zeros_like(hidden[:, 0]))[rows] = values
+        return measured
 
     def _reference_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         with self._as_reference() as (_, head):
@@ -332,10 +289,7 @@ class TorchBackend:
         self._masters.forget_gradients()
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
-            hidden, logits = self._read_once(part)
-            new, arrays = self.new_scores(hidden, part, sampling, needs, logits), self.arrays(part)
-            if OLD_IS_CURRENT in needs:
-                arrays["old_logprobs"] = new.logprobs.detach()
+            new, arrays = self.new_scores(self._read_once(part), part, sampling, needs), self.arrays(part)
             value, sums = loss(torch, new, arrays, count)
             value.backward()
             self._masters.take_gradients()
@@ -344,10 +298,10 @@ class TorchBackend:
                 totals[name] = totals.get(name, 0.0) + total.item()
         return totals
 
-    def _read_once(self, part: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Read rows, unless scoring them has done it; return hidden states [N, H], and logits [N, V] if known."""
-        ahead, self._ahead = self._ahead, None
-        return (ahead.hidden, ahead.logits) if ahead is not None and ahead.of(part) else (self._read(part), None)
+    def _read_once(self, part: Batch) -> torch.Tensor:
+        """Return hidden states [N, H] of rows, those of scoring them where they are kept."""
+        scored, self._scored = self._scored, None
+        return scored.hidden if scored is not None and scored.of(part) else self._read(part)
 
     def _fitting(self, work: Callable[[], Result]) -> Result:
         """Do the work again with smaller micro-batches where it does not fit into memory; its result is the same."""
@@ -365,11 +319,10 @@ class TorchBackend:
         part: Batch,
         sampling: Sampling,
         needs: frozenset[str],
-        logits: torch.Tensor | None = None,
     ) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
         kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
-        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs, logits)
+        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs)
         mask = torch.from_numpy(part.completion_mask).to(self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
@@ -415,7 +368,7 @@ class TorchBackend:
         return self.model.get_base_model() if self._lora else self.model
 
     def _changed(self) -> None:
-        self._ahead = self._generation.recording = None
+        self._scored = None
         if self._engine is not None:
             self._engine.stale = True
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from steadyrl.backends.torch.shared import Prompts, pays
+
+Layers = Mapping[int, torch.Tensor]  # one tensor for each layer that has attention, by its number
 
 
 @dataclass(frozen=True)
@@ -14,37 +17,46 @@ class Known:
     """Keys and values of one sequence.
 
     Attributes:
-        keys: [L, kv_heads, N, head_dim].
+        keys: [kv_heads, N, head_dim] each.
         values: As keys.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Layers
+    values: Layers
 
     def __len__(self) -> int:
         """Return the number of tokens."""
-        return self.keys.shape[2]
+        return next(iter(self.keys.values())).shape[1]
 
 
 @dataclass
 class Cache:
-    """Keys and values of all layers, [L, B, kv_heads, S, head_dim] each, and which columns hold something.
+    """Keys and values of all layers, [B, kv_heads, S, head_dim] each, and which columns hold something.
 
     Attributes:
         visible: [B, S] bool, False on padding; None where no row has any.
         used: Columns that are filled.
         places: [B] position of each row's next token.
-        shares: Whether prompts may be shared: no layer has a window that would reach into them.
+        length: S.
+        keys, values: Filled by the first pass through the model, which says their shapes.
+        shares: Whether prompts may be shared: all layers see them whole.
         prompts: What the rows continue, where prompts are shared; keys and values are then of what follows them.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
     visible: torch.Tensor | None
     used: int
     places: torch.Tensor
+    length: int
+    keys: Layers = field(default_factory=dict)
+    values: Layers = field(default_factory=dict)
     shares: bool = True
     prompts: Prompts | None = None
+
+    def columns(self) -> torch.Tensor:
+        """Return the positions of columns, [B, S] or [1, S] int64; where nothing is visible they say nothing."""
+        if self.visible is not None:
+            return (self.visible.cumsum(1) - 1).clamp(min=0)
+        return torch.arange(self.length, device=self.places.device)[None]
 
     def spread(self, owner: torch.Tensor) -> None:
         """Continue prompt ``owner[b]`` in row b; a prompt may be continued many times.
@@ -52,37 +64,58 @@ class Cache:
         Args:
             owner: [B] int64, rows of the cache as it is.
         """
-        prompts, width, device = self.keys.shape[1], self.used, self.keys.device
-        if not self.shares or not pays(prompts, len(owner), width, self.keys.dtype, device):
+        first, width = next(iter(self.keys.values())), self.used
+        if not self.shares or not pays(len(first), len(owner), width, first.dtype, first.device):
             self.take(owner)
             return
         visible = None if self.visible is None else self.visible[:, :width]
-        self.prompts = Prompts.of(self.keys[..., :width, :], self.values[..., :width, :], visible, owner)
-        layers, _, heads, length, head_dim = self.keys.shape
-        shape = (layers, len(owner), heads, length - width, head_dim)
-        self.keys, self.values = self.keys.new_zeros(shape), self.keys.new_zeros(shape)
+        keys, values = (_each(x, lambda of: of[:, :, :width]) for x in (self.keys, self.values))
+        self.prompts = Prompts.of(keys, values, visible, owner)
+        self.length -= width
+
+        def room(of: torch.Tensor) -> torch.Tensor:
+            return of.new_zeros(len(owner), of.shape[1], self.length, of.shape[3])
+
+        self.keys, self.values = _each(self.keys, room), _each(self.values, room)
         self.visible, self.used, self.places = None, 0, self.places[owner]
 
     def take(self, rows: torch.Tensor) -> None:
         """Keep these rows only; a row may be taken several times."""
         if self.prompts is not None:
             self.prompts = self.prompts.take(rows)
-        self.keys, self.values = self.keys.index_select(1, rows), self.values.index_select(1, rows)
+        self.keys, self.values = (_each(x, lambda of: of.index_select(0, rows)) for x in (self.keys, self.values))
         self.places = self.places[rows]
         if self.visible is not None:
             self.visible = self.visible[rows]
 
     def row(self, row: int, length: int) -> Known:
         """Return a copy of a row's first ``length`` tokens, without the holes of its padding."""
-        filled = torch.ones(self.used, dtype=torch.bool, device=self.keys.device)
+        filled = torch.ones(self.used, dtype=torch.bool, device=self.places.device)
         if self.visible is not None:
             filled = self.visible[row, : self.used]
-        parts = [(self.keys[:, row], self.values[:, row], filled)]
-        if (shared := self.prompts) is not None:
-            of = int(shared.owner[row])
-            filled = filled.new_ones(shared.keys.shape[3]) if shared.closed is None else shared.closed[of, 0] == 0
-            parts.insert(0, (shared.keys[:, of], shared.values[:, of], filled))
-        columns = [filled.nonzero()[:, 0] for _, _, filled in parts]
-        keys = torch.cat([part[0].index_select(2, own) for part, own in zip(parts, columns, strict=True)], dim=2)
-        values = torch.cat([part[1].index_select(2, own) for part, own in zip(parts, columns, strict=True)], dim=2)
-        return Known(keys[:, :, :length].contiguous(), values[:, :, :length].contiguous())
+        own = filled.nonzero()[:, 0]
+        shared = self.prompts
+        if shared is None:
+            return Known(*(_each(x, lambda of: of[row].index_select(1, own)[:, :length]) for x in self._both))
+        prompt = int(shared.owner[row])
+        before = torch.arange(shared.length, device=own.device)
+        if shared.closed is not None:
+            before = (shared.closed[prompt, 0] == 0).nonzero()[:, 0]
+
+        def joined(layer: int, of_prompts: Layers, of_rows: Layers) -> torch.Tensor:
+            begun = of_prompts[layer][prompt].index_select(1, before)
+            return torch.cat([begun, of_rows[layer][row].index_select(1, own)], dim=1)[:, :length]
+
+        theirs = (shared.keys, shared.values)
+        keys, values = (
+            {layer: joined(layer, old, new) for layer in new} for old, new in zip(theirs, self._both, strict=True)
+        )
+        return Known(keys, values)
+
+    @property
+    def _both(self) -> tuple[Layers, Layers]:
+        return self.keys, self.values
+
+
+def _each(layers: Layers, change: Callable[[torch.Tensor], torch.Tensor]) -> dict[int, torch.Tensor]:
+    return {number: change(of) for number, of in layers.items()}

@@ -1,58 +1,33 @@
-"""Decoding with a preallocated cache of keys and values, from the weights of the model that trains."""
+"""Decoding with a cache of keys and values of our own, through the modules of the model that trains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.agree import agree
-from steadyrl.backends.torch.arithmetic import full_float32
+from steadyrl.backends.torch.attention import CAUSAL, View, Visibility, causal_within, closed, viewing, visible
 from steadyrl.backends.torch.cache import Cache, Known
-from steadyrl.backends.torch.families import plan_of
-from steadyrl.backends.torch.plan import Block, Function, Plan, in_threes
-from steadyrl.backends.torch.products import added, head_norm, norm, product, without_autocast
-from steadyrl.backends.torch.recording import HEAD, Name, Recording
-from steadyrl.backends.torch.rotation import Turns, signed, turned
-from steadyrl.backends.torch.shared import Prompts
+from steadyrl.backends.torch.head import decoding_head
+from steadyrl.backends.torch.model import Parts
 
 
 class Decoder:
-    """A model ready to decode; made anew for every call, since training changes the weights in between.
+    """A model that decodes; see ``sampler.Engine``.
 
     Args:
-        plan: Of the model.
+        parts: Of a registered model.
         rows: About as many rows as will be decoded at once.
         length: Columns of the cache: the longest prompt and all new tokens.
-        lower: Type that matrices are multiplied in and the cache is kept in; None for that of the weights.
-        recording: Keeps what products give; None for none.
+        lower: Type that the cache is kept in; None for that of the weights.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        rows: int,
-        length: int,
-        lower: torch.dtype | None = None,
-        recording: Recording | None = None,
-    ):
-        weight = next(plan.embed.parameters())
+    def __init__(self, parts: Parts, rows: int, length: int, lower: torch.dtype | None = None):
+        weight = next(parts.body.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
-        self._plan, self._length, self._recording = plan, length, recording
-
-        def made(name: Name, modules: tuple[nn.Module, ...], dtype: torch.dtype = self.dtype) -> Function:
-            found = product(modules, rows, dtype)
-            return found if recording is None else recording.watch(name, found)
-
-        self._layers = [_Layer(number, block, plan, made) for number, block in enumerate(plan.blocks)]
-        self._norm = norm(plan.norm)
-        self._head = made(HEAD, (plan.head,), torch.float32)  # as the trainer's, whatever the layers are in
-        places, like = torch.arange(length, device=self.device), torch.zeros(1, dtype=weight.dtype, device=self.device)
-        both = [rotation(like, places[None]) for rotation in plan.rotations]
-        self._turns = [signed(cos[0], sin[0], plan.neighbours) for cos, sin in both]  # [S, R] each
+        self._body, self._length = parts.body, length
+        self._logits = decoding_head(parts.head, parts.scale, rows)
 
     def prefill(
         self, ids: torch.Tensor, visible: torch.Tensor, known: Sequence[Known | None] = ()
@@ -62,35 +37,26 @@ class Decoder:
         Args:
             ids: [B, P] int64.
             visible: [B, P] bool, False on padding; the last column is never padding.
-            known: What was read of each row before these ids, in a model whose layers have no window; () for nothing.
+            known: What was read of each row before these ids; () for nothing.
 
         Returns:
             Logits of the next token [B, V] float32, and the cache.
         """
         rows, width = ids.shape
         before = max((len(one) for one in known if one is not None), default=0)
-        shape = (len(self._layers), rows, self._plan.kv_heads, self._length, self._plan.head_dim)
         whole = torch.ones(rows, self._length, dtype=torch.bool, device=self.device)
         whole[:, :before], whole[:, before : before + width] = False, visible
-        # Zeros: what is masked is still multiplied, and 0 times whatever lies in fresh memory may be no number.
-        keys, values = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
         lengths = torch.zeros(rows, dtype=torch.long)
         for row, one in enumerate(known):
             if one is not None:
                 lengths[row] = len(one)
-                there = slice(before - len(one), before)
-                keys[:, row, :, there], values[:, row, :, there], whole[row, there] = one.keys, one.values, True
+                whole[row, before - len(one) : before] = True
         lengths = lengths.to(self.device)
-        cache = Cache(
-            keys=keys,
-            values=values,
-            visible=None if bool(whole.all()) else whole,
-            used=before,
-            places=lengths + visible.sum(1),
-            shares=self._plan.windowless,
-        )
+        all_visible = bool(whole.all())
+        cache = Cache(None if all_visible else whole, before, lengths + visible.sum(1), self._length)
         places = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)
-        hidden = self._through(ids, places, cache, _prompt_masks(whole[:, : before + width], width))
+        hidden = self._through(ids, places, cache, _Prefill(cache, places, self.dtype, known))
+        cache.used += width
         return self._logits(hidden[:, -1]), cache
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
@@ -103,12 +69,9 @@ class Decoder:
         Returns:
             Logits of the next token [B, V] float32.
         """
-        mask = None
-        if cache.visible is not None:
-            mask = torch.zeros(len(tokens), cache.used + 1, dtype=self.dtype, device=self.device)
-            mask = mask.masked_fill(~cache.visible[:, : cache.used + 1], -torch.inf)[:, None, None]  # [B, 1, 1, S]
-        hidden = self._through(tokens[:, None], cache.places[:, None], cache, lambda window: mask)
+        hidden = self._through(tokens[:, None], cache.places[:, None], cache, _Step(cache, self.dtype))
         cache.places = cache.places + 1
+        cache.used += 1
         return self._logits(hidden[:, -1])
 
     def step_at(
@@ -126,196 +89,133 @@ class Decoder:
         Returns:
             Logits of the next token [B, V] float32.
         """
-        numbers = torch.arange(visible.shape[1], device=self.device)
+        view = _CapturedStep(cache, self.dtype, places, column, visible)
+        return self._logits(self._through(tokens[:, None], places[:, None], cache, view)[:, -1])
 
-        def mask(window: int | None) -> torch.Tensor:
-            seen = visible if window is None else visible & (numbers > column - window)
-            open_ = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-            return open_.masked_fill(~seen, -torch.inf)[:, None, None]  # [B, 1, 1, S]
-
-        return self._logits(self._layers_of(tokens[:, None], places[:, None], cache, column, mask)[:, -1])
-
-    def _through(
-        self,
-        ids: torch.Tensor,
-        places: torch.Tensor,
-        cache: Cache,
-        masks: Callable[[int | None], torch.Tensor | None],
-    ) -> torch.Tensor:
-        hidden = self._layers_of(ids, places, cache, cache.used, masks)
-        cache.used += ids.shape[1]
-        return hidden
-
-    def _layers_of(
-        self,
-        ids: torch.Tensor,
-        places: torch.Tensor,
-        cache: Cache,
-        used: int | torch.Tensor,
-        masks: Callable[[int | None], torch.Tensor | None],
-    ) -> torch.Tensor:
-        if self._recording is not None:
-            self._recording.next_pass()
-        rows, width = ids.shape
-        x: torch.Tensor = self._plan.embed(ids).flatten(0, 1)  # [B * T, H]
-        if self._plan.places is not None:
-            x = x + self._plan.places(places).flatten(0, 1)
-        if self._plan.scale_embed != 1.0:
-            x = x * self._plan.scale_embed
-        at = rows * width, 1, -1
-        turns = [(cos[places].view(at), sin[places].view(at)) for cos, sin in self._turns]
-        for number, layer in enumerate(self._layers):
-            x = layer(x, turns, cache.keys[number], cache.values[number], used, masks, cache.prompts)
-        return x.view(rows, width, -1)
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        hidden = self._norm(hidden.contiguous()).float()
-        if self._plan.scale_logits != 1.0:
-            hidden = hidden * self._plan.scale_logits
-        with without_autocast(self.device):
-            logits: torch.Tensor = self._head(hidden)
-        return logits
+    def _through(self, ids: torch.Tensor, places: torch.Tensor, cache: Cache, view: View) -> torch.Tensor:
+        """Return hidden states [B, T, H]; the mask of ones says that padding is the view's to know."""
+        with viewing(view):
+            found: torch.Tensor = self._body(
+                input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids), use_cache=False
+            ).last_hidden_state
+        return found
 
 
-class _Layer:
-    def __init__(self, number: int, block: Block, plan: Plan, made: Callable[[Name, tuple[nn.Module, ...]], Function]):
-        self._number, self._plan, self._window = number, plan, block.window
-        self._norm_attention = block.norm_attention and norm(block.norm_attention)
-        self._norm_mlp = block.norm_mlp and norm(block.norm_mlp)
-        self._after_attention = added(block.norm_after_attention, plan.scale_added)
-        self._after_mlp = added(block.norm_after_mlp, plan.scale_added)
-        self._rotation = block.rotation
-        self._qkv, self._out = made((number, "qkv"), block.qkv), made((number, "out"), (block.out,))
-        self._q_norm = block.q_norm and head_norm(block.q_norm, block.heads_at_once)
-        self._k_norm = block.k_norm and head_norm(block.k_norm, block.heads_at_once)
-        self._mlp_in = made((number, "mlp_in"), block.mlp_in)
-        self._mlp_out = made((number, "mlp_out"), (block.mlp_out,))
+class _Decoding:
+    """See View: keys and values go to a cache, and queries see what is there."""
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        turns: list[Turns],
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        used: int | torch.Tensor,
-        masks: Callable[[int | None], torch.Tensor | None],
-        prompts: Prompts | None,
-    ) -> torch.Tensor:
-        """Return the output [B * T, H]; keys and values [B, kv_heads, S, head_dim] get T columns at ``used``."""
-        inner = x if self._norm_attention is None else self._norm_attention(x)
-        half = x + self._after_attention(self._out(self._attend(inner, turns, keys, values, used, masks, prompts)))
-        x = x if self._plan.parallel else half
-        inner = self._mlp_in(x if self._norm_mlp is None else self._norm_mlp(x))
-        if self._plan.gated:
-            gate, up = inner.chunk(2, dim=-1)
-            inner = self._plan.activation(gate) * up
-        else:
-            inner = self._plan.activation(inner)
-        return half + self._after_mlp(self._mlp_out(inner))
+    def __init__(self, cache: Cache, dtype: torch.dtype):
+        self._cache, self._dtype = cache, dtype
 
-    def _attend(
-        self,
-        x: torch.Tensor,
-        turns: list[Turns],
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        used: int | torch.Tensor,
-        masks: Callable[[int | None], torch.Tensor | None],
-        prompts: Prompts | None,
-    ) -> torch.Tensor:
-        heads, kv_heads, width = self._plan.heads, self._plan.kv_heads, self._plan.head_dim
-        rows, length = len(keys), len(x) // len(keys)
-        joined = self._qkv(x).view(rows * length, heads + 2 * kv_heads, width)
-        if self._plan.by_head:
-            joined = in_threes(joined)
-        qk, v = joined[:, : heads + kv_heads], joined[:, heads + kv_heads :]
-        if self._q_norm is not None and self._k_norm is not None:
-            qk = torch.cat([self._q_norm(qk[:, :heads]), self._k_norm(qk[:, heads:])], dim=1)
-        if self._rotation is not None:
-            qk = turned(qk, turns[self._rotation], self._plan.neighbours)
-        split = qk.view(rows, length, heads + kv_heads, width)
-        queries = split[:, :, :heads]
-        if self._plan.scale_queries != 1.0:
-            queries = queries * self._plan.scale_queries
-        new = split[:, :, heads:].transpose(1, 2), v.view(rows, length, kv_heads, width).transpose(1, 2)
-        mask = masks(self._window)
-        start, end = _append(keys, values, new, used)
-        if length > 1:
-            return self._attend_prompts(queries, keys[:, :, :end], values[:, :, :end], mask)
-        if self._window is not None and isinstance(used, int):
-            start = max(0, end - self._window)
-            mask = None if mask is None else mask[..., start:]
-        # The heads that share keys stand beside each other, as if they were positions.
-        q = queries[:, 0].reshape(rows, kv_heads, heads // kv_heads, width).to(keys.dtype)
-        if prompts is not None:
-            found = prompts.attend(self._number, q, keys[:, :, :end], values[:, :, :end])
-        else:
-            found = F.scaled_dot_product_attention(q, keys[:, :, start:end], values[:, :, start:end], mask)
-        return found.reshape(rows, heads * width)
 
-    def _attend_prompts(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Return [B * T, heads * head_dim] for queries [B, T, heads, head_dim] that stand in the last T columns."""
-        shared, on_cpu = self._plan.heads // self._plan.kv_heads, k.device.type == "cpu"
+class _Prefill(_Decoding):
+    """The first pass: the cache takes the shapes of what the layers give."""
+
+    def __init__(self, cache: Cache, places: torch.Tensor, dtype: torch.dtype, known: Sequence[Known | None]):
+        super().__init__(cache, dtype)
+        self._places, self._known = places, known
+        self._end = cache.used + places.shape[1]
+
+    def mask(self, visibility: Visibility) -> torch.Tensor | None:
+        """Return bool [B, 1, P, end]; None where all tokens see what stands before them, and nothing else is there."""
+        cache = self._cache
+        causal = causal_within(visibility, cache.length, cache.places.device)
+        cache.shares = cache.shares and causal
+        if causal and cache.visible is None and cache.used == 0:
+            return None
+        columns = cache.columns()[:, : self._end]
+        seen = visible(visibility, self._places[:, :, None], columns[:, None])
+        if cache.visible is not None:
+            seen = seen & cache.visible[:, None, : self._end]
+        itself = torch.arange(self._end, device=columns.device)
+        itself = itself[cache.used :, None] == itself  # padding sees itself, lest it become NaN
+        return (seen | itself)[:, None]
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """See View."""
+        begin, cache = self._cache.used, self._cache
+        keys, values = (_room(x, cache.length, self._dtype) for x in (k, v))
+        for row, one in enumerate(self._known):
+            if one is not None:
+                there = slice(begin - len(one), begin)
+                keys[row, :, there], values[row, :, there] = one.keys[layer], one.values[layer]
+        keys[:, :, begin : self._end], values[:, :, begin : self._end] = k, v
+        cache.keys, cache.values = {**cache.keys, layer: keys}, {**cache.values, layer: values}
+        q, k, v = q.to(self._dtype), keys[:, :, : self._end], values[:, :, : self._end]
+        shared, on_cpu = q.shape[1] // k.shape[1], k.device.type == "cpu"
         if shared > 1 and not on_cpu:
             k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
-        found = F.scaled_dot_product_attention(q.transpose(1, 2).to(k.dtype), k, v, mask, enable_gqa=on_cpu)
-        return found.transpose(1, 2).reshape(len(q) * q.shape[1], -1)
+        found = F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=on_cpu and shared > 1
+        )
+        return found.transpose(1, 2)
 
 
-def _append(
-    keys: torch.Tensor, values: torch.Tensor, new: tuple[torch.Tensor, torch.Tensor], used: int | torch.Tensor
-) -> tuple[int, int]:
-    """Write new columns [B, kv_heads, T, head_dim] and return the columns to attend to."""
-    if isinstance(used, torch.Tensor):  # a number on the device, as a captured graph needs: all columns, by the mask
-        keys.index_copy_(2, used, new[0].to(keys.dtype))
-        values.index_copy_(2, used, new[1].to(keys.dtype))
-        return 0, keys.shape[2]
-    end = used + new[0].shape[2]
-    keys[:, :, used:end], values[:, :, used:end] = new
-    return 0, end
+class _Step(_Decoding):
+    """One more token for every row."""
+
+    def mask(self, visibility: Visibility) -> torch.Tensor | None:
+        """Return [B, 1, 1, end]: 0 where something is seen, -inf elsewhere; None where all of it is."""
+        cache, end = self._cache, self._cache.used + 1
+        seen = None if cache.visible is None else cache.visible[:, :end]
+        if not causal_within(visibility, cache.length, cache.places.device):
+            near = visible(visibility, cache.places[:, None], cache.columns()[:, :end])
+            seen = near if seen is None else seen & near
+        return None if seen is None else closed(seen, self._dtype)[:, None, None]
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """See View."""
+        keys, values, end = self._cache.keys[layer], self._cache.values[layer], self._cache.used + 1
+        keys[:, :, end - 1 : end], values[:, :, end - 1 : end] = k, v
+        return self._attend_one(layer, q, keys[:, :, :end], values[:, :, :end], mask, scale)
+
+    def _attend_one(
+        self, layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None,
+        scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        rows, kv_heads = keys.shape[:2]
+        # The heads that share keys stand beside each other, as if they were positions.
+        q = q[:, :, 0].reshape(rows, kv_heads, -1, q.shape[-1]).to(keys.dtype)
+        if self._cache.prompts is not None:
+            found = self._cache.prompts.attend(layer, q, keys, values, scale)
+        else:
+            found = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
+        return found.reshape(rows, 1, -1, values.shape[-1])
 
 
-def _prompt_masks(visible: torch.Tensor, width: int) -> Callable[[int | None], torch.Tensor]:
-    """Return the function from a window to the mask [B, 1, width, S] of the last ``width`` of S columns.
+class _CapturedStep(_Step):
+    """A step whose numbers are tensors: it sees all columns of the cache, by a mask."""
 
-    Padding sees itself, lest it become NaN.
-    """
-    place = torch.arange(visible.shape[1], device=visible.device)
-    back = place[-width:, None] - place[None]  # [width, S], how far a key lies behind the query
-    known: dict[int | None, torch.Tensor] = {}
+    def __init__(
+        self, cache: Cache, dtype: torch.dtype, places: torch.Tensor, column: torch.Tensor, seen: torch.Tensor
+    ):
+        super().__init__(cache, dtype)
+        self._places, self._column, self._seen = places, column, seen
 
-    def mask(window: int | None) -> torch.Tensor:
-        if window not in known:
-            reached = (back >= 0) & (back < (window or len(place)))
-            known[window] = (reached[None] & visible[:, None] | (back == 0)[None])[:, None]
-        return known[window]
+    def mask(self, visibility: Visibility) -> torch.Tensor:
+        """See ``_Step``; nothing is asked of the device."""
+        seen = self._seen
+        if visibility is not CAUSAL:
+            seen = seen & visible(visibility, self._places[:, None], (seen.cumsum(1) - 1).clamp(min=0))
+        return closed(seen, self._dtype)[:, None, None]
 
-    return mask
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """See View."""
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        keys.index_copy_(2, self._column, k.to(keys.dtype))
+        values.index_copy_(2, self._column, v.to(values.dtype))
+        return self._attend_one(layer, q, keys, values, mask, scale)
 
 
-@torch.no_grad()
-@full_float32()
-def checked_plan(model: Any) -> Plan | None:
-    """Return the plan of a model if decoding by it gives transformers' own log-probs, else None.
-
-    Args:
-        model: A transformers causal model, perhaps under a LoRA adapter.
-    """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    plan = plan_of(inner)
-    if plan is None:
-        return None
-    vocabulary = inner.config.get_text_config().vocab_size
-    ids = (torch.arange(2 * 9, device=inner.device).view(2, 9) * 7919) % vocabulary
-    visible = torch.ones_like(ids, dtype=torch.bool)
-    visible[0, :3] = False
-    decoder = Decoder(plan, 2, 10)
-    first, cache = decoder.prefill(ids, visible)
-    found = torch.stack([first, decoder.step(ids[:, 0], cache)], dim=1)
-    whole = torch.cat([ids, ids[:, :1]], dim=1)
-    seen = torch.cat([visible, visible[:, 1:2] | True], dim=1)
-    places = (seen.long().cumsum(1) - 1).clamp(min=0)
-    expected = inner(input_ids=whole, attention_mask=seen.long(), position_ids=places).logits[:, -2:].float()
-    return plan if agree(found, expected, decoder.dtype)[0] else None
+def _room(like: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros: what is masked is still multiplied, and 0 times whatever lies in fresh memory may be no number."""
+    return torch.zeros(*like.shape[:2], length, like.shape[3], dtype=dtype, device=like.device)

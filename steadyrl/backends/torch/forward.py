@@ -1,4 +1,4 @@
-"""Decoding by transformers' own forward and the model's own cache: for every family that the fast decoder lacks.
+"""Decoding by transformers' own forward and the model's own cache: for every family that our attention does not fit.
 
 Keys and values are not all that such a cache holds: hybrids keep states of convolutions and recurrences in it. Whether
 it may be padded and its rows reordered is tried on the model itself, against a plain forward pass of each row.
@@ -14,9 +14,8 @@ import torch
 from steadyrl.backends.huggingface.folder import READING_ERRORS
 from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.head import Capped
+from steadyrl.backends.torch.head import decoding_head
 from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.products import product, without_autocast
 from steadyrl.errors import ModelError
 
 _CACHES = ("past_key_values", "cache_params")  # what transformers calls the cache in a model's forward
@@ -42,10 +41,7 @@ class ForwardDecoder:
     """See sampler.Engine."""
 
     def __init__(self, parts: Parts, rows: int = 1):
-        self._body, self._scale = parts.body, parts.scale
-        capped = parts.head if isinstance(parts.head, Capped) else None
-        self._bend = capped.bend if capped else lambda logits: logits
-        self._head = product((capped.linear if capped else parts.head,), rows, torch.float32)
+        self._body, self.logits = parts.body, decoding_head(parts.head, parts.scale, rows)
         known = inspect.signature(parts.body.forward).parameters
         self._cache = next((name for name in _CACHES if name in known), None)
         self._placed = "position_ids" in known
@@ -55,14 +51,14 @@ class ForwardDecoder:
         attention = visible.long()
         places = (attention.cumsum(1) - 1).clamp(min=0)
         hidden, past = self._through(ids, attention, places, None)
-        return self._logits(hidden), OwnCache(past, attention, places[:, -1:] + 1)
+        return self.logits(hidden), OwnCache(past, attention, places[:, -1:] + 1)
 
     def step(self, tokens: torch.Tensor, cache: OwnCache) -> torch.Tensor:
         """See Engine."""
         cache.attention = torch.cat([cache.attention, cache.attention.new_ones(len(tokens), 1)], dim=1)
         hidden, cache.past = self._through(tokens[:, None], cache.attention, cache.places, cache.past)
         cache.places = cache.places + 1
-        return self._logits(hidden)
+        return self.logits(hidden)
 
     def _through(
         self, ids: torch.Tensor, attention: torch.Tensor | None, places: torch.Tensor, past: Any
@@ -74,11 +70,6 @@ class ForwardDecoder:
         out = self._body(input_ids=ids, attention_mask=attention, use_cache=True, **{self._cache: past}, **more)
         return out.last_hidden_state[:, -1], out[self._cache]
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [B, V] in float32, as the trainer computes them."""
-        with without_autocast(hidden.device):
-            return self._bend(self._head(hidden.float() * self._scale))
-
 
 @torch.no_grad()
 @full_float32()
@@ -86,7 +77,7 @@ def pads(parts: Parts, kind: str) -> bool:
     """Return whether prompts of different lengths may be decoded together; if not, those of one length may.
 
     Args:
-        parts: Of a model whose family the fast decoder lacks.
+        parts: Of a model that our attention does not fit.
         kind: Its model type, for the message.
 
     Raises:
@@ -131,4 +122,4 @@ def _compare(parts: Parts, padding: int) -> tuple[bool, str]:
         rows = [torch.cat([row, token[None]]) for row, token in zip(rows, tokens, strict=True)]
         found.append(decoder.step(tokens, cache))
     plain = [parts.body(input_ids=row[None], use_cache=False).last_hidden_state[0, -3:] for row in rows]
-    return agree(torch.stack(found, dim=1), decoder._logits(torch.stack(plain)), weight.dtype)
+    return agree(torch.stack(found, dim=1), decoder.logits(torch.stack(plain)), weight.dtype)

@@ -12,9 +12,7 @@ from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory
 from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.plan import Plan
 from steadyrl.backends.torch.prefixes import Prefixes
-from steadyrl.backends.torch.recording import Recording, room
 from steadyrl.backends.torch.sampler import sample
 from steadyrl.counting.count import tell
 from steadyrl.protocols import Tokenizer
@@ -26,29 +24,22 @@ class Generation:
 
     Args:
         parts: Of a transformers causal model in eval mode.
-        plan: How to decode it quickly, or None for transformers' own forward.
         kind: Its model type.
         tokenizer: Its own.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         rows: Completions that are sampled at the same time, at most; fewer once memory has run out.
-
-    Attributes:
-        recording: Of the last call, if it was asked for one; whoever has used it sets it to None.
     """
 
-    def __init__(
-        self, parts: Parts, plan: Plan | None, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int
-    ):
-        self._parts, self._plan, self._tokenizer, self._lower, self._rows = parts, plan, tokenizer, lower, rows
+    def __init__(self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int):
+        self._parts, self._tokenizer, self._lower, self._rows = parts, tokenizer, lower, rows
         # Of the model's own cache; where not, only prompts of one length go together.
-        self._pads = (plan is not None and plan.reach is None) or pads(parts, kind)
+        self._pads = parts.ours or pads(parts, kind)
         self._prefixes: Prefixes | None = None
-        self.recording: Recording | None = None
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """See PrefixCaching; a model whose keys and values are not ours to keep reads everything again."""
-        if self._plan is not None and self._plan.windowless:
+        if self._parts.ours:
             self._prefixes = Prefixes(self._rows)
         try:
             yield
@@ -61,7 +52,6 @@ class Generation:
         sampling: Sampling,
         seeds: Sequence[int],
         within: Callable[[], AbstractContextManager[object]],
-        recorded: int = 0,
     ) -> list[Completion]:
         """Return a completion per prompt; see Backend.
 
@@ -70,32 +60,23 @@ class Generation:
             sampling: How to draw.
             seeds: One per prompt.
             within: The context that the model reads in.
-            recorded: Tokens that ``recording`` may be of; where completions may take more, nothing is kept.
         """
-        self.recording = None
-        plan, longest = self._plan, max(map(len, prompts), default=0) + sampling.max_new_tokens
-        if plan is not None and not plan.reaches(longest):
-            plan = None
-        prefixes = None if plan is None else self._prefixes
+        prefixes = self._prefixes
         known = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
         unread = [len(prompt) - len(one or ()) for prompt, one in zip(prompts, known, strict=True)]
         order = sorted(range(len(prompts)), key=unread.__getitem__)
         done: dict[int, Completion] = {}
         while len(done) < len(order):
             rows = order[len(done) : len(done) + self._rows]
-            if plan is None and not self._pads:
+            if not self._pads:
                 rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
             before = [known[i] for i in rows]
             for i in rows:
                 known[i] = None  # ``before`` alone holds it, and is emptied
-            recording = None
-            if len(rows) == len(order) and prefixes is None and plan is not None:
-                recording = room(rows, prompts, sampling.max_new_tokens, plan, recorded)
             try:
                 with within():
                     drawn = sample(
                         self._parts,
-                        plan,
                         [prompts[i] for i in rows],
                         sampling,
                         [seeds[i] for i in rows],
@@ -105,12 +86,10 @@ class Generation:
                         StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
                         before,
                         None if prefixes is None else prefixes.keep,
-                        recording,
                     )
             except (RuntimeError, MemoryError) as error:
                 self._rows = memory.halved(error, len(rows), "backend.args.generate_rows")
                 continue
-            self.recording = recording
             done.update(zip(rows, drawn, strict=True))
             tell("completions in all", len(done), len(order))
         return [done[i] for i in range(len(prompts))]

@@ -1,16 +1,20 @@
 """Decoding steps as CUDA graphs: one launch a token instead of hundreds.
 
 A graph is captured for the rows that are left; when finished rows leave the batch, another one is. Captured on a GPU
-only; the step that is captured is tested on a CPU.
+only; the step that is captured is tested on a CPU. Models that ask the device for a number in every step (experts that
+count their tokens, rotations that depend on the longest row) cannot be captured, and go on without.
 """
 
 from __future__ import annotations
+
+import logging
 
 import torch
 
 from steadyrl.backends.torch.cache import Cache
 from steadyrl.backends.torch.decoder import Decoder
 
+log = logging.getLogger(__name__)
 WARM_UP = 2  # runs before a capture, as torch's documentation asks: libraries set themselves up in the first
 
 
@@ -18,13 +22,22 @@ class GraphDecoder:
     """A decoder whose steps are replayed graphs; see ``sampler.Engine``."""
 
     def __init__(self, decoder: Decoder):
-        self._decoder = decoder
+        self._decoder, self._captures = decoder, True
         self._captured: _Captured | None = None
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         """See Engine."""
-        if self._captured is None or self._captured.keys is not cache.keys:
-            self._captured = _Captured(self._decoder, cache)
+        if self._captures and (self._captured is None or self._captured.keys is not cache.keys):
+            self._captured = None  # other rows have other keys
+            try:
+                self._captured = _Captured(self._decoder, cache)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self._captures = False
+                log.info("decoding steps are not captured as a CUDA graph: %s", str(error).splitlines()[0])
+        if self._captured is None:
+            return self._decoder.step(tokens, cache)
         cache.places = cache.places + 1
         cache.used += 1
         return self._captured.replay(tokens)
@@ -34,14 +47,18 @@ class _Captured:
     """A graph of one step for the rows of one cache."""
 
     def __init__(self, decoder: Decoder, cache: Cache):
-        rows, length = cache.keys.shape[1], cache.keys.shape[3]
         self.keys = cache.keys
-        self._tokens = torch.zeros(rows, dtype=torch.long, device=decoder.device)
-        self._moving = StepState(cache, length)
+        self._tokens = torch.zeros_like(cache.places)
+        self._moving = StepState(cache)
         torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            for _ in range(WARM_UP):
-                self._moving.step(decoder, self._tokens, cache)
+        asks = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")  # what waits for the device cannot be captured
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+                for _ in range(WARM_UP):
+                    self._moving.step(decoder, self._tokens, cache)
+        finally:
+            torch.cuda.set_sync_debug_mode(asks)
         torch.cuda.synchronize()
         self._moving.rewind(cache)
         self._graph = torch.cuda.CUDAGraph()
@@ -58,10 +75,10 @@ class _Captured:
 class StepState:
     """What moves from step to step, in tensors that keep their place in memory."""
 
-    def __init__(self, cache: Cache, length: int):
+    def __init__(self, cache: Cache):
         self._places = cache.places.clone()
-        self._column = torch.tensor([cache.used], device=cache.keys.device)
-        self._visible = torch.zeros(len(cache.places), length, dtype=torch.bool, device=cache.keys.device)
+        self._column = torch.tensor([cache.used], device=cache.places.device)
+        self._visible = torch.zeros(len(cache.places), cache.length, dtype=torch.bool, device=cache.places.device)
         self.rewind(cache)
 
     def rewind(self, cache: Cache) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from steadyrl.backends.torch.products import Function, product, without_autocast
+
 CHUNK = 2**23  # logits computed at once
 LEAST_ROWS = 512  # but at least so many tokens: every chunk reads the whole head and adds to its whole gradient
 KEEP = 2**26  # probabilities that are kept for the backward pass; more of them are computed again
@@ -43,7 +45,6 @@ def chosen_logprobs(
     scale: float,
     kept: torch.Tensor | None,
     entropy: bool,
-    logits: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log-probs [N] of chosen tokens and, if asked for, entropies [N]; both carry gradients.
 
@@ -54,51 +55,49 @@ def chosen_logprobs(
         scale: Logits are multiplied by it: one over the temperature.
         kept: [N, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies.
-        logits: [N, V] float32, the head's outputs where they are known, which are overwritten.
     """
     cap, linear = (head.cap, head.linear) if isinstance(head, Capped) else (0.0, head)
     if type(linear) is not nn.Linear:  # an adapter on the head itself
         logp = log_softmax(logits_of(head, hidden), scale, kept)
         return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
     found: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
-        hidden, linear.weight, linear.bias, chosen, scale, kept, entropy, logits, cap
+        hidden, linear.weight, linear.bias, chosen, scale, kept, entropy, cap
     )
     return found[0], found[1] if entropy else None
 
 
 def distributions(
-    policy: tuple[Callable[[slice], torch.Tensor], int],
+    policy: Callable[[slice], torch.Tensor],
     reference: tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor] | None,
     drawn: tuple[torch.Tensor | None, torch.Tensor, float],
-    places: torch.Tensor,
+    vocabulary: int,
 ) -> Iterator[tuple[slice, str, torch.Tensor]]:
     """Yield (rows, name, values) of what is measured from whole distributions, a chunk of rows at a time.
 
     Args:
-        policy: What makes logits [rows, V] of these of the n places, and V.
-        reference: What makes logits of hidden states, and those of all N tokens [N, H]; None without a reference.
-        drawn: See ``how_drawn``, for all N tokens.
-        places: [n] int64, which of the tokens are measured.
+        policy: What makes logits [rows, V] of these of the N tokens.
+        reference: What makes logits of hidden states, and those of the tokens [N, H]; None without a reference.
+        drawn: See ``how_drawn``.
+        vocabulary: V.
     """
-    (ours, vocabulary), (kept, chosen, scale) = policy, drawn
-    for rows in chunks(len(places), vocabulary):
-        at = places[rows]
-        cut = None if kept is None else kept[at]
-        logp = log_softmax(ours(rows), scale, cut)  # [rows, V]
+    kept, chosen, scale = drawn
+    for rows in chunks(len(chosen), vocabulary):
+        cut, at = None if kept is None else kept[rows], chosen[rows, None]
+        logp = log_softmax(policy(rows), scale, cut)  # [rows, V]
         p = logp.exp()
-        yield rows, "logprobs", logp.gather(1, chosen[at, None])[:, 0]
+        yield rows, "logprobs", logp.gather(1, at)[:, 0]
         yield rows, "entropy", -expected(p, logp, cut is not None)
         if reference is not None:
             logits, states = reference
-            theirs = logits(states[at])
+            theirs = logits(states[rows])
             ref = log_softmax(theirs, scale, cut)
-            there = ref.gather(1, chosen[at, None])[:, 0]
+            there = ref.gather(1, at)[:, 0]
             exact = expected(p, logp.sub_(ref), cut is not None)
             yield rows, "ref_logprobs", there
             yield rows, "kl_ref_exact", exact
             if cut is not None:
                 # Of every kept token the reference's two log-probs differ by the same: the mass that was cut.
-                whole = log_softmax(theirs, scale, None).gather(1, chosen[at, None])[:, 0]
+                whole = log_softmax(theirs, scale, None).gather(1, at)[:, 0]
                 yield rows, "kl_ref_full", exact + there - whole
 
 
@@ -111,6 +110,25 @@ def logits_of(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         return found.float()
     bias = None if head.bias is None else head.bias.float()
     return nn.functional.linear(hidden.float(), head.weight.float(), bias)
+
+
+def decoding_head(head: Any, scale: float, rows: int) -> Function:
+    """Return a function from hidden states [B, H] to logits [B, V] in float32, as the trainer computes them.
+
+    Args:
+        head: Linear, perhaps with a cap; its weights must not change while the function is used.
+        scale: What the model multiplies logits by.
+        rows: About as many rows as are decoded at once.
+    """
+    linear = head.linear if isinstance(head, Capped) else head
+    multiply = product(linear, rows, torch.float32) or (lambda hidden: linear(hidden).float())
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        with without_autocast(hidden.device):
+            found = multiply(hidden.float() if scale == 1.0 else hidden.float() * scale)
+            return head.bend(found) if isinstance(head, Capped) else found
+
+    return logits
 
 
 def log_softmax(logits: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:
@@ -155,7 +173,6 @@ class _Chosen(torch.autograd.Function):
         scale: float,
         kept: torch.Tensor | None,
         entropy: bool,
-        logits: torch.Tensor | None,
         cap: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden_dtype, hidden = hidden.dtype, hidden.float()
@@ -164,13 +181,11 @@ class _Chosen(torch.autograd.Function):
         entropies = hidden.new_empty(len(hidden) if entropy else 0)
         needed = any(ctx.needs_input_grad)
         keep = needed and len(hidden) * len(weight) <= KEEP and not cap  # whose slope is not to be had of probabilities
-        weights, totals = logits, torch.empty_like(logprobs)
-        if weights is None or entropy or not keep:
-            weights = hidden.new_empty((len(hidden), len(weight)) if keep else 0)
+        weights, totals = hidden.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
         for part in chunks(len(hidden), len(weight)):
             room = weights[part] if keep else None
             cut = None if kept is None else kept[part]
-            made = _made(hidden[part], wide, offset, None if entropy else room) if logits is None else logits[part]
+            made = _made(hidden[part], wide, offset, None if entropy else room)
             z = _shift(_bend(made, cap), scale, cut)
             found = z.gather(1, chosen[part][:, None])[:, 0]
             p = torch.exp(z, out=room if entropy else z)
@@ -223,7 +238,7 @@ class _Chosen(torch.autograd.Function):
             None if d_hidden is None else d_hidden.to(hidden_dtype),
             None if d_weight is None else d_weight.to(weight_dtype),
             None if d_bias is None else d_bias.to(weight_dtype),
-            None, None, None, None, None, None,
+            None, None, None, None, None,
         )  # fmt: skip
 
 

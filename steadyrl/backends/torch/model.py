@@ -38,11 +38,13 @@ class Parts:
         body: Token ids to hidden states.
         head: Linear, hidden states to logits; Capped where the model caps them (Gemma).
         scale: What the model multiplies the head's logits by (Granite, Cohere); 1 for most.
+        ours: Whether its attention goes through ours; see ``fits``.
     """
 
     body: nn.Module
     head: Any
     scale: float = 1.0
+    ours: bool = False
 
 
 def load_model(

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
+from steadyrl.backends.torch.attention import Visibility, causal_within, closed, visible
+from steadyrl.backends.torch.products import without_autocast
 from steadyrl.types import Batch
 
 # Places of the mask between what follows prompts and what it may attend to, above which rows are attended to whole: the
@@ -49,18 +52,18 @@ class Packed:
         places: [K] int64, positions within their rows.
         source: [K] int64, where each stands in the flattened [B * T] of the batch.
         chosen: [N] int64, packed index of the token before each completion token, row-major.
-        heads: Prompts, or whole rows. Where they are prompts, they stand first among the tokens.
-        tails: What follows the prompts, a piece per row; None where rows are attended to whole.
-        prompt_of: [R] int64, the row of ``heads`` that each tail continues.
-        starts: [R] int64, the position where each tail starts: the length of its prompt.
+        prompts: Or whole rows. Where they are prompts, they stand first among the tokens.
+        answers: What follows the prompts, a piece per row; None where rows are attended to whole.
+        prompt_of: [R] int64, the row of ``prompts`` that each answer continues.
+        starts: [R] int64, the position where each answer starts: the length of its prompt.
     """
 
     ids: torch.Tensor
     places: torch.Tensor
     source: np.ndarray
     chosen: torch.Tensor
-    heads: Segments
-    tails: Segments | None
+    prompts: Segments
+    answers: Segments | None
     prompt_of: torch.Tensor
     starts: torch.Tensor
 
@@ -76,15 +79,15 @@ def pack(part: Batch, device: torch.device) -> Packed:
     columns = np.arange(mask.shape[1])
     ends = np.where(mask, columns, 0).max(axis=1)  # [B], tokens before the last completion token are read
     starts = np.where(mask.any(axis=1), mask.argmax(axis=1), 0)  # [B]
-    prompts = [part.tokens[row, :start].tobytes() for row, start in enumerate(starts)]
+    texts_before = [part.tokens[row, :start].tobytes() for row, start in enumerate(starts)]
     numbers: dict[bytes, int] = {}
-    prompt_of = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts])
-    if len(numbers) == len(prompts):  # nothing to share
-        starts, prompt_of = ends, np.arange(len(prompts))
+    prompt_of = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in texts_before])
+    if len(numbers) == len(texts_before):  # nothing to share
+        starts, prompt_of = ends, np.arange(len(texts_before))
     first = np.unique(prompt_of, return_index=True)[1]  # the row that each prompt is read from
-    head_lengths, tail_lengths = starts[first], ends - starts
-    head_offsets = np.concatenate([[0], head_lengths.cumsum()])
-    tail_offsets = head_offsets[-1] + np.concatenate([[0], tail_lengths.cumsum()])
+    prompt_lengths, answer_lengths = starts[first], ends - starts
+    prompt_offsets = np.concatenate([[0], prompt_lengths.cumsum()])
+    answer_offsets = prompt_offsets[-1] + np.concatenate([[0], answer_lengths.cumsum()])
     width = mask.shape[1]
     texts = [row * width + np.arange(starts[row]) for row in first]
     texts += [row * width + np.arange(start, end) for row, (start, end) in enumerate(zip(starts, ends, strict=True))]
@@ -92,13 +95,13 @@ def pack(part: Batch, device: torch.device) -> Packed:
     row, column = np.nonzero(mask)
     before = column - 1
     index = np.where(
-        before < starts[row], head_offsets[prompt_of[row]] + before, tail_offsets[row] + before - starts[row]
+        before < starts[row], prompt_offsets[prompt_of[row]] + before, answer_offsets[row] + before - starts[row]
     )
-    if len(starts) * int(tail_lengths.max()) * int(ends.max()) > MASK_PLACES:
-        heads, tails = _whole_rows(prompt_of, first, starts, ends, device), None
+    if len(starts) * int(answer_lengths.max()) * int(ends.max()) > MASK_PLACES:
+        prompts, answers = _whole_rows(prompt_of, first, starts, ends, device), None
     else:
-        heads = _segments(head_lengths, device)
-        tails = _segments(tail_lengths, device) if tail_lengths.any() else None
+        prompts = _segments(prompt_lengths, device)
+        answers = _segments(answer_lengths, device) if answer_lengths.any() else None
 
     def send(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
@@ -108,8 +111,8 @@ def pack(part: Batch, device: torch.device) -> Packed:
         places=send(source % width),
         source=source,
         chosen=send(index.astype(np.int64)),
-        heads=heads,
-        tails=tails,
+        prompts=prompts,
+        answers=answers,
         prompt_of=send(prompt_of.astype(np.int64)),
         starts=send(starts.astype(np.int64)),
     )
@@ -135,15 +138,15 @@ def _whole_rows(
         device: Where the tensors go.
     """
     width = int(ends.max())
-    heads, tails = starts[first], ends - starts
-    head_offsets = np.concatenate([[0], heads.cumsum()])
-    tail_offsets = head_offsets[-1] + np.concatenate([[0], tails.cumsum()])
+    in_prompt, in_answer = starts[first], ends - starts
+    prompt_offsets = np.concatenate([[0], in_prompt.cumsum()])
+    answer_offsets = prompt_offsets[-1] + np.concatenate([[0], in_answer.cumsum()])
     column = np.arange(width)[None]
-    of_prompt = head_offsets[prompt_of][:, None] + column
-    of_tail = tail_offsets[:-1][:, None] + column - starts[:, None]
-    lay = np.where(column < starts[:, None], of_prompt, np.where(column < ends[:, None], of_tail, 0))  # [R, W]
-    prompts = np.flatnonzero(column < heads[:, None])
-    back = [first[prompts // width] * width + prompts % width]
+    of_prompt = prompt_offsets[prompt_of][:, None] + column
+    of_answer = answer_offsets[:-1][:, None] + column - starts[:, None]
+    lay = np.where(column < starts[:, None], of_prompt, np.where(column < ends[:, None], of_answer, 0))  # [R, W]
+    prompt_columns = np.flatnonzero(column < in_prompt[:, None])
+    back = [first[prompt_columns // width] * width + prompt_columns % width]
     back.append(np.flatnonzero((column >= starts[:, None]) & (column < ends[:, None])))
     return Segments(
         len(starts),
@@ -151,3 +154,105 @@ def _whole_rows(
         torch.from_numpy(np.concatenate(back).astype(np.int64)).to(device),
         torch.from_numpy(lay.ravel().astype(np.int64)).to(device),
     )
+
+
+class PackedView:
+    """See View: attention of packed tokens, each prompt once."""
+
+    def __init__(self, packed: Packed):
+        self._packed = packed
+
+    def mask(self, visibility: Visibility) -> PackedMask:
+        """See View."""
+        prompts, answers, starts = self._packed.prompts, self._packed.answers, self._packed.starts
+        longest = prompts.width + (0 if answers is None else answers.width)
+        causal = causal_within(visibility, longest, starts.device)
+        column = torch.arange(prompts.width, device=starts.device)
+        of_prompts = None if causal else visible(visibility, column[:, None], column)
+        if answers is None:
+            return PackedMask(of_prompts, None)
+        row = torch.arange(answers.width, device=starts.device)
+        there = (column < starts[:, None])[:, None].expand(-1, answers.width, -1)  # [R, Wa, Wp]
+        own = (row[:, None] >= row).expand(len(starts), -1, -1)  # [R, Wa, Wa]
+        if not causal:
+            place = starts[:, None] + row  # [R, Wa]
+            there = there & visible(visibility, place[:, :, None], column)
+            own = own & visible(visibility, place[:, :, None], place[:, None])
+        return PackedMask(of_prompts, torch.cat([there, own], dim=2)[:, None])
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: PackedMask, scale: float | None
+    ) -> torch.Tensor:
+        """See View; the batch is one run of tokens."""
+        q, k, v = (x[0].transpose(0, 1) for x in (q.to(v.dtype), k.to(v.dtype), v))  # [K, heads, D]
+        prompts, answers = self._packed.prompts, self._packed.answers
+        count = len(prompts.back)
+        pq, pk, pv = (_lay(x[:count], prompts) for x in (q, k, v))
+        found = _flat(_attention(pq, pk, pv, mask.of_prompts(v), scale), prompts)
+        if answers is not None:
+            aq, ak, av = (_lay(x[count:], answers) for x in (q, k, v))
+            ak = torch.cat([pk.index_select(0, self._packed.prompt_of), ak], dim=2)
+            av = torch.cat([pv.index_select(0, self._packed.prompt_of), av], dim=2)
+            found = torch.cat([found, _flat(_attention(aq, ak, av, mask.of_answers(v), scale), answers)])
+        return found[None]
+
+
+class PackedMask:
+    """What tokens may see in layers of one kind, laid out as attention wants it once for all of them.
+
+    Args:
+        prompts: [W, W] bool, or None where nothing but the order of the tokens says what is seen.
+        answers: [R, 1, Wa, Wp + Wa] bool: prompts beside the answers that continue them; None without answers.
+    """
+
+    def __init__(self, prompts: torch.Tensor | None, answers: torch.Tensor | None):
+        self._prompts, self._answers = prompts, answers
+        self._closed: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+
+    def of_prompts(self, values: torch.Tensor) -> torch.Tensor | None:
+        """Return what is added to scores of prompts, for values of this type."""
+        return None if self._prompts is None else self._of("prompts", self._prompts, values)
+
+    def of_answers(self, values: torch.Tensor) -> torch.Tensor:
+        """Return what is added to scores of answers, for values of this type."""
+        assert self._answers is not None, "asked only where there are answers"
+        return self._of("answers", self._answers, values)
+
+    def _of(self, name: str, seen: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        dtype = torch.float32 if values.device.type == "cpu" else values.dtype  # see ``_attention``
+        if (name, dtype) not in self._closed:
+            self._closed[name, dtype] = closed(seen, dtype)
+        return self._closed[name, dtype]
+
+
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+) -> torch.Tensor:
+    """Return [S, heads, W, D]; causal where there is no mask."""
+    dtype, shared, on_cpu = v.dtype, q.shape[1] // k.shape[1], v.device.type == "cpu"
+    if on_cpu:  # forward and back it takes nearly three times as long there in lower precision
+        q, k, v = q.float(), k.float(), v.float()
+    elif shared > 1:  # the kernels of GPUs that take a mask want as many keys as queries
+        k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
+    with without_autocast(v.device):
+        found = F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=on_cpu and shared > 1
+        )
+        return found.to(dtype)
+
+
+def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
+    """Lay packed [n, heads, D] into padded rows [S, heads, W, D]."""
+    if segments.whole:
+        laid = x
+    elif segments.lay is not None:
+        laid = x.index_select(0, segments.lay)
+    else:
+        laid = x.new_zeros(segments.rows * segments.width, *x.shape[1:]).index_copy(0, segments.back, x)
+    return laid.reshape(segments.rows, segments.width, *x.shape[1:]).transpose(1, 2)
+
+
+def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
+    """Take the tokens of padded rows [S, heads, W, D] back into a run [n, heads, D]."""
+    flat = x.transpose(1, 2).flatten(0, 1)
+    return flat if segments.whole else flat.index_select(0, segments.back)

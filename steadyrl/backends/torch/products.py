@@ -1,15 +1,17 @@
-"""Linear modules and norms as functions of few kernels, for the decoder.
+"""Linear modules and norms of a model as few kernels, in the place of what its modules do by themselves.
 
-On a CPU the products of a few rows with a large matrix are what takes the time, and a plain linear layer reaches a
-third of the machine's rate there. So for the length of one call the weights are laid out once more in the blocked form
-of oneDNN, queries, keys and values as one matrix, gate and up as another; the copy is dropped at the end. On other
-devices the modules are used as they are.
+On a CPU the products of a few rows with a large matrix are what takes the time of decoding, and a plain linear layer
+reaches a third of the machine's rate there. So for the length of one call (``laid_out``) the weights are laid out once
+more in the blocked form of oneDNN; the copies are dropped at the end. On other devices they are copied where they are
+multiplied in another type than they are kept in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
@@ -18,35 +20,56 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.device import lays_blocks
-from steadyrl.backends.torch.plan import Function
+
+Function = Callable[[torch.Tensor], torch.Tensor]
 
 CONV1D = "transformers.pytorch_utils.Conv1D"  # GPT-2's linear modules: weights [in, out]
+ADAPTED = "peft.tuners.lora.layer.Linear"
 
 
-def product(modules: Sequence[nn.Module], rows: int, dtype: torch.dtype) -> Function:
-    """Return a function that applies linear modules to one input and joins their outputs.
+@contextmanager
+def laid_out(body: nn.Module, rows: int, dtype: torch.dtype) -> Iterator[None]:
+    """Let the linear modules of a model multiply about so many rows quickly, in a type; weights must not change."""
+    changed: list[tuple[nn.Module, Any]] = []
+    passed_over: set[int] = set()  # what stands inside a module that is adapted
+    for module in body.modules():
+        multiply = None if id(module) in passed_over else product(module, rows, dtype)
+        if multiply is not None:
+            passed_over |= {id(part) for part in module.modules()}
+            changed.append((module, module.__dict__.get("forward")))
+            module.forward = _of_any_shape(multiply)
+    try:
+        yield
+    finally:
+        for module, before in changed:
+            if before is None:
+                del module.forward
+            else:
+                module.forward = before
+
+
+def product(module: nn.Module, rows: int, dtype: torch.dtype) -> Function | None:
+    """Return a function that applies a linear module to inputs [n, in]; None for a module of another kind.
 
     Args:
-        modules: nn.Linear, GPT-2's transposed linear, LoRA around either, or anything callable.
+        module: nn.Linear, GPT-2's transposed linear, or LoRA around either.
         rows: The number of input rows to be quick for.
         dtype: To multiply in.
     """
-    pairs = [_weights(module) for module in modules]
-    known = [pair for pair in pairs if pair is not None]
-    if len(known) < len(pairs):  # quantised, or of a kind that is not known
-        return lambda x: torch.cat([module(x) for module in modules], dim=-1)
-    weights, bias = [w for w, _ in known], None
-    if any(b is not None for _, b in known):
-        bias = torch.cat([b if b is not None else w.new_zeros(len(w)) for w, b in known]).to(dtype)
-    if lays_blocks(weights[0].device, dtype):
-        joined = torch.cat(weights) if len(weights) > 1 else weights[0]
-        packed = torch.ops.mkldnn._reorder_linear_weight(joined.to(dtype).contiguous(), rows)
+    pair = _weights(module)
+    if pair is None:  # quantised, or no linear module
+        return None
+    weight, bias = pair[0], None if pair[1] is None else pair[1].to(dtype)
+    if lays_blocks(weight.device, dtype):
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), rows)
         multiply = torch.ops.mkldnn._linear_pointwise
         return lambda x: multiply(x.to(dtype), packed, bias, "none", [], "")
-    if len(weights) == 1 and weights[0].dtype == dtype:
-        return lambda x: F.linear(x, weights[0], bias)  # the very weights that train
-    joined = torch.cat([weight.to(dtype) for weight in weights])
-    return lambda x: F.linear(x.to(dtype), joined, bias)
+    weight = weight.to(dtype)  # the very weights that train, where they are of this type
+    return lambda x: F.linear(x.to(dtype), weight, bias)
+
+
+def _of_any_shape(multiply: Function) -> Function:
+    return lambda x: multiply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
 def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
@@ -57,7 +80,7 @@ def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | No
     if name == CONV1D:
         whole: Any = module
         return whole.weight.t(), whole.bias
-    if name == "peft.tuners.lora.layer.Linear":
+    if name == ADAPTED:
         adapted: Any = module
         inner = _weights(adapted.base_layer)
         if inner is None or adapted.disable_adapters or len(adapted.active_adapters) != 1:
@@ -72,32 +95,62 @@ def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | No
     return None
 
 
-def norm(module: nn.Module) -> Function:
-    """Return a norm module as a function of few kernels."""
+@torch.no_grad()
+def quicken(model: nn.Module) -> None:
+    """Let the norms and adapters of a model take few kernels; what is not computed alike stays as it is."""
+    for module in model.modules():
+        name = f"{type(module).__module__}.{type(module).__name__}"
+        if name == ADAPTED:
+            module.forward = MethodType(_adapted, module)
+        elif name.endswith("RMSNorm") and (forward := _fused_norm(module)):
+            # Bound to its module, so that a copy of the model has norms of its own.
+            module.forward = MethodType(forward, module)
+
+
+def _fused_norm(module: nn.Module) -> Callable[..., torch.Tensor] | None:
+    """Return the fused form of a norm over the root of the mean square, tried on two tokens; None if it has none."""
     whole: Any = module
-    name = type(module).__name__
-    if isinstance(module, nn.LayerNorm):
-        return module
-    if name.endswith("RMSNorm"):
-        # Gemma's weight is the distance from 1.
-        weight = whole.weight + 1.0 if name.startswith("Gemma") else whole.weight
-        epsilon = whole.eps if name.startswith("Gemma") else whole.variance_epsilon
-        return lambda x: F.rms_norm(x.to(weight.dtype), (x.shape[-1],), weight, epsilon)
-    return module
+    weight = getattr(whole, "weight", None)
+    alone = len(inspect.signature(type(module).forward).parameters) == 2  # others take a gate, too
+    if not alone or weight is None or weight.dim() != 1 or type(module).__module__.startswith("torch."):
+        return None
+    x = torch.sin(torch.arange(2.0 * len(weight), device=weight.device)).view(2, -1)
+    x = (x * torch.tensor([[1.0], [1e-3]], device=weight.device)).to(weight.dtype)  # epsilon shows in the second
+    expected = whole(x).float()
+    near = 1e-5 if weight.dtype == torch.float32 else 4 * torch.finfo(weight.dtype).eps
+    return next(
+        (form for form in (_rms_norm, _rms_norm_from_one)
+         if torch.allclose(form(module, x).float(), expected, rtol=near, atol=1e-7)), None
+    )  # fmt: skip
 
 
-def head_norm(module: nn.Module, at_once: bool) -> Function:
-    """Return a norm of heads [K, heads, head_dim] as a function: of each one, or of all of a token together."""
-    found = norm(module)
-    return (lambda x: found(x.flatten(1)).view(x.shape)) if at_once else found
+def _rms_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, _epsilon(self))
 
 
-def added(module: nn.Module | None, scale: float) -> Function:
-    """Return what half a layer adds to its input as a function of what it gives: a norm of it, or itself, scaled."""
-    if module is None:
-        return (lambda y: y) if scale == 1.0 else (lambda y: y * scale)
-    found = norm(module)
-    return found if scale == 1.0 else (lambda y: found(y) * scale)
+def _rms_norm_from_one(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Compute the norm of Gemma, whose weight is the distance from 1."""
+    return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight + 1.0, _epsilon(self))
+
+
+def _epsilon(norm: Any) -> float:
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+
+
+def _adapted(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Compute a linear module with a plain adapter: its second product adds to the first, without passes of its own."""
+    adapter = added_to(self)
+    flat = x.reshape(-1, x.shape[-1])
+    low = None if adapter is None else F.linear(flat, adapter.down.to(x.dtype))  # peft would copy x for every module
+    if adapter is None or low is None or args or kwargs:
+        found: torch.Tensor = type(self).forward(self, x, *args, **kwargs)
+        return found
+    base: torch.Tensor = adapter.base(flat)
+    if base.dtype == low.dtype:
+        base = base.addmm_(low, adapter.up.t().to(low.dtype), alpha=adapter.scale)
+    else:
+        base = base + adapter.scale * F.linear(low, adapter.up.to(low.dtype))
+    return base.view(*x.shape[:-1], -1)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

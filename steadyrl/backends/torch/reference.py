@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from steadyrl.backends.torch.families import plan_of
-from steadyrl.backends.torch.model import split_head
-from steadyrl.backends.torch.plan import Plan
+from steadyrl.backends.torch.model import Parts, split_head
 from steadyrl.backends.torch.reader import Reader
 
 
@@ -21,7 +20,7 @@ class Reference:
 
     Args:
         model: The policy, on its device.
-        plan: Of the policy.
+        parts: Of the policy.
         lower: See ``Reader``.
         kept_on: Where its weights are while nothing is scored: in the memory of the machine, or on the policy's device.
 
@@ -31,11 +30,11 @@ class Reference:
         head: Hidden states to logits.
     """
 
-    def __init__(self, model: Any, plan: Plan | None, lower: torch.dtype | None, kept_on: Literal["device", "cpu"]):
+    def __init__(self, model: Any, parts: Parts, lower: torch.dtype | None, kept_on: Literal["device", "cpu"]):
         self.model = copy.deepcopy(model).requires_grad_(False)
-        parts = split_head(self.model)
-        self.read = Reader(self.model, parts, None if plan is None else plan_of(self.model), lower, recompute=False)
-        self.head, self._visits = parts.head, kept_on == "cpu"
+        own = replace(split_head(self.model), ours=parts.ours)  # the copy is registered as the model is
+        self.read = Reader(self.model, own, lower, recompute=False)
+        self.head, self._visits = own.head, kept_on == "cpu"
         if self._visits:
             _put(self.model, torch.device("cpu"))
 

@@ -8,6 +8,7 @@ a token, so that what a row becomes does not depend on its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,8 +21,7 @@ from steadyrl.backends.torch.deterministic import running_sums
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.plan import Plan
-from steadyrl.backends.torch.recording import Recording
+from steadyrl.backends.torch.products import laid_out
 from steadyrl.counting.count import tell
 from steadyrl.types import Completion, Sampling
 
@@ -48,7 +48,6 @@ class Engine(Protocol):
 @torch.inference_mode()
 def sample(
     parts: Parts,
-    plan: Plan | None,
     prompts: Sequence[np.ndarray],
     sampling: Sampling,
     seeds: Sequence[int],
@@ -58,13 +57,11 @@ def sample(
     stops: StopStrings | None = None,
     known: list[Known | None] | None = None,
     leaving: Leaving | None = None,
-    recording: Recording | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
     Args:
         parts: Of a transformers causal model in eval mode.
-        plan: How to decode it quickly, or None for transformers' own forward.
         prompts: Token ids, at least one each; all of one length where the model's own cache cannot be padded.
         sampling: How to draw.
         seeds: One per prompt.
@@ -76,7 +73,6 @@ def sample(
             emptied once it is in the cache, lest both take memory.
         leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
             perhaps not read; the cache, and the row's place in it.
-        recording: Keeps what our decoder multiplies, where nothing is known; None for none.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
@@ -86,35 +82,30 @@ def sample(
     ids, visible = _left_pad(unread, pad_id, device)
     engine: Engine
     cache: Any
-    if plan is None:
-        engine = whole = ForwardDecoder(parts, len(prompts))
-        logits, cache = whole.prefill(ids, visible)
-    else:
-        if recording is not None:
-            recording.begin(distinct, which, sampling.max_new_tokens)
-        decoder = Decoder(plan, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower, recording)
-        engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
-        logits, cache = decoder.prefill(ids, visible, before)
-    before.clear()
-    if known:
-        known.clear()
-    if len(distinct) < len(prompts):
-        chosen = torch.tensor(which, device=device)
-        logits = logits[chosen]
-        cache.spread(chosen)
     uniforms = _uniforms(seeds, sampling.max_new_tokens, device)
 
     def leave(places: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor) -> None:
-        if recording is not None:
-            recording.leave(rows.tolist())
         if leaving is not None:
             for place, row, ids in zip(places.tolist(), rows.tolist(), drawn[rows].cpu().numpy(), strict=True):
                 leaving(np.concatenate([prompts[row], ids[ids >= 0][:-1]]), cache, place)
 
-    completions = _decode(engine, cache, logits, sampling, uniforms, end_ids, stops, leave)
-    if recording is not None:
-        recording.finish(prompts, completions)
-    return completions
+    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype)
+    with own_products if parts.ours else nullcontext():
+        if not parts.ours:
+            engine = whole = ForwardDecoder(parts, len(prompts))
+            logits, cache = whole.prefill(ids, visible)
+        else:
+            decoder = Decoder(parts, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
+            engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
+            logits, cache = decoder.prefill(ids, visible, before)
+        before.clear()
+        if known:
+            known.clear()
+        if len(distinct) < len(prompts):
+            chosen = torch.tensor(which, device=device)
+            logits = logits[chosen]
+            cache.spread(chosen)
+        return _decode(engine, cache, logits, sampling, uniforms, end_ids, stops, leave)
 
 
 def _decode(

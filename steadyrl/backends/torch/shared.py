@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,7 @@ class Prompts:
     """Keys and values of G prompts, and which rows continue which of them.
 
     Attributes:
-        keys: [L, G, kv_heads, P, head_dim].
+        keys: [G, kv_heads, P, head_dim] of each layer.
         values: As keys.
         closed: [G, 1, P] float, -inf on the padding left of a prompt, else 0; None where no prompt has any.
         owner: [B] int64, the prompt of each row.
@@ -30,41 +31,55 @@ class Prompts:
         most: Rows of the prompt that has most.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Mapping[int, torch.Tensor]
+    values: Mapping[int, torch.Tensor]
     closed: torch.Tensor | None
     owner: torch.Tensor
     slots: torch.Tensor | None
     most: int
 
     @classmethod
-    def of(cls, keys: torch.Tensor, values: torch.Tensor, visible: torch.Tensor | None, owner: torch.Tensor) -> Prompts:
+    def of(
+        cls,
+        keys: Mapping[int, torch.Tensor],
+        values: Mapping[int, torch.Tensor],
+        visible: torch.Tensor | None,
+        owner: torch.Tensor,
+    ) -> Prompts:
         """Lay rows out by their prompts.
 
         Args:
-            keys: [L, G, kv_heads, P, head_dim].
+            keys: [G, kv_heads, P, head_dim] of each layer.
             values: As keys.
             visible: [G, P] bool, False on padding; None where there is none.
             owner: [B] int64, every prompt among them.
         """
         closed = None
         if visible is not None:
-            closed = torch.zeros(visible.shape, dtype=keys.dtype, device=keys.device)
+            closed = torch.zeros(visible.shape, dtype=next(iter(keys.values())).dtype, device=owner.device)
             closed = closed.masked_fill(~visible, -torch.inf)[:, None]
         slots, most = _slots(owner)
         return cls(keys, values, closed, owner, slots, most)
 
+    @property
+    def length(self) -> int:
+        """Return P."""
+        return next(iter(self.keys.values())).shape[2]
+
     def take(self, rows: torch.Tensor) -> Prompts:
         """Return what is left when these rows go on; a prompt that no row continues is dropped."""
         left, owner = torch.unique(self.owner[rows], return_inverse=True)
-        if len(left) == self.keys.shape[1]:
-            slots, most = _slots(owner)
-            return Prompts(self.keys, self.values, self.closed, owner, slots, most)
-        keys, values = self.keys.index_select(1, left), self.values.index_select(1, left)
         slots, most = _slots(owner)
+        if len(left) == len(next(iter(self.keys.values()))):
+            return Prompts(self.keys, self.values, self.closed, owner, slots, most)
+        keys, values = (
+            {layer: of.index_select(0, left) for layer, of in layers.items()} for layers in (self.keys, self.values)
+        )
         return Prompts(keys, values, None if self.closed is None else self.closed[left], owner, slots, most)
 
-    def attend(self, layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
         """Attend to the rows' prompts and to their own columns.
 
         Args:
@@ -72,13 +87,14 @@ class Prompts:
             q: [B, kv_heads, R, head_dim], the heads that share keys beside each other.
             keys: [B, kv_heads, N, head_dim], the rows' own.
             values: As keys.
+            scale: Of the products of queries and keys; None for one over the root of head_dim.
 
         Returns:
             [B, kv_heads, R, head_dim].
         """
         _, kv_heads, shared, width = q.shape
-        prompts = self.keys.shape[1]
-        q = q * width**-0.5
+        prompts = len(self.keys[layer])
+        q = q * (width**-0.5 if scale is None else scale)
         grid = q
         if self.slots is not None:
             grid = q.new_zeros(prompts * self.most, kv_heads, shared, width)

@@ -304,9 +304,7 @@ def _batch(rows: Sequence[tuple[np.ndarray, Completion]], tokenizer: Tokenizer) 
 
 
 def _gap(policy: Policy, batch: Batch, sampling: Sampling) -> np.ndarray:
-    """Return |policy - server| of the completion tokens that the policy measured, [N]."""
+    """Return |policy - server| of the completion tokens, [N]."""
     scores = policy.score(batch, sampling, frozenset())
-    assert scores.rechecked is not None, "a policy says which rows it measured"
-    measured = batch.completion_mask & scores.rechecked[:, None]
-    found: np.ndarray = np.abs(scores.logprobs - batch.sampling_logprobs)[measured]
-    return found
+    gaps: np.ndarray = np.abs(scores.logprobs - batch.sampling_logprobs)[batch.completion_mask]
+    return gaps

@@ -116,7 +116,7 @@ def test_a_lost_rank_is_named_although_a_library_caught_the_error_that_says_so(m
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
-@pytest.mark.parametrize(("rank", "weights", "near"), [(0, "fp32", NATS), (4, "fp32", NATS), (4, "bf16", 0.2)])
+@pytest.mark.parametrize(("rank", "weights", "near"), [(0, "fp32", NATS), (4, "fp32", NATS), (4, "bf16", 0.4)])
 def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_path, rank, weights, near):
     settings["model"]["lora_rank"] = rank
     settings["backend"]["args"] = {"weights": weights}

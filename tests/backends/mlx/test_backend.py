@@ -42,7 +42,6 @@ def opened(name, folder, *overrides):
         "model": {"path": str(folder)},
         "backend": {"name": name, "device": "cpu"},
         "rewards": {"length": 1.0},
-        "update": {"old_logprobs": "recompute"},
     }
     return CLASSES[name](config.resolve(settings, overrides), ALGORITHM)
 

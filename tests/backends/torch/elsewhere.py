@@ -260,6 +260,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
     there = {
         "is_available": lambda: True, "is_bf16_supported": lambda *_, **__: True, "device_count": lambda: 1,
         "current_device": lambda: 0, "empty_cache": lambda: None, "synchronize": lambda *_: None,
+        "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
         "max_memory_allocated": lambda *_: 0, "Stream": lambda *_: None, "stream": lambda _: nullcontext(),
         "CUDAGraph": Graph, "graph": capturing,
     }  # fmt: skip

@@ -30,7 +30,7 @@ from tests.backends.ppo_batch import (
     train,
 )
 from tests.file_limit import files_end_after
-from tests.rounding import NATS, rounding
+from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
@@ -53,7 +53,6 @@ def opened(folder, *overrides):
         "model": {"path": str(folder)},
         "backend": {"device": "cpu", "threads": 1},
         "rewards": {"length": 1.0},
-        "update": {"old_logprobs": "recompute"},  # entropy and exact KL of all rows; trust has a test of its own
     }
     return TorchBackend(config.resolve(settings, overrides), ALGORITHM)
 
@@ -197,13 +196,13 @@ def test_a_text_beyond_the_models_positions_is_refused(backends, family):
         backend.generate([prompt], Sampling(max_new_tokens=5), [0])
 
 
-@pytest.mark.parametrize("way", ["plan", "transformers"])
+@pytest.mark.parametrize("way", ["ours", "transformers"])
 def test_sampling_stops_at_the_first_of_several_ends(backends, way):
     backend = backends["llama"]
-    plan = backend._plan if way == "plan" else None
+    parts = replace(backend.parts, ours=way == "ours")
     prompts, plain = prompts_of(backend), Sampling(max_new_tokens=24, temperature=1.5)
     for ends in ((1,), (1, 9, 20)):
-        drawn = sample(backend._parts, plan, prompts, plain, range(6), ends, 0)
+        drawn = sample(parts, prompts, plain, range(6), ends, 0)
         for completion in drawn:
             assert not np.isin(completion.ids[:-1], ends).any()
             assert (completion.stop_reason == "stop") == (completion.ids[-1] in ends)
@@ -525,36 +524,6 @@ def test_a_saved_policy_is_a_model_folder(tiny_models, tmp_path):
         np.testing.assert_array_equal(a.logprobs, b.logprobs)
 
 
-def test_the_sampler_is_trusted_where_it_agrees_and_nowhere_else(backends):
-    """Eight rows of many are rechecked; a sampler that is off by 0.01 nats in one of them is not believed at all."""
-    backend = backends["llama"]
-    batch = scored_batch(backend, PLAIN, samples=8)
-    whole = opened_scores(backend, batch, trusting=False)
-    trusted = opened_scores(backend, batch, trusting=True)
-    assert trusted.rechecked.sum() == 12, "one of four"
-    mask, rest = batch.completion_mask, ~trusted.rechecked[:, None] & batch.completion_mask
-    np.testing.assert_array_equal(trusted.logprobs[rest], batch.sampling_logprobs[rest])
-    np.testing.assert_allclose(trusted.logprobs[mask], whole.logprobs[mask], atol=NATS)
-    np.testing.assert_allclose(trusted.values[mask], whole.values[mask], atol=rounding(1.0))
-    np.testing.assert_allclose(trusted.ref_logprobs[mask], whole.ref_logprobs[mask], atol=NATS)
-    seen = mask & trusted.rechecked[:, None]
-    np.testing.assert_allclose(trusted.entropy[seen], whole.entropy[seen], atol=NATS)
-    np.testing.assert_allclose(trusted.kl_ref_exact[seen], whole.kl_ref_exact[seen], atol=NATS)
-    off = batch.sampling_logprobs.copy()
-    row = int(np.flatnonzero(trusted.rechecked)[-1])
-    off[row, batch.lengths[row] - 1] -= 0.01
-    doubted = opened_scores(backend, replace(batch, sampling_logprobs=off), trusting=True)
-    assert doubted.rechecked.all()
-    np.testing.assert_allclose(doubted.logprobs, whole.logprobs, atol=NATS)
-
-
-def opened_scores(backend, batch, trusting):
-    before, backend._trusting = backend._trusting, trusting
-    found = backend.score(batch, PLAIN, ALGORITHM.needs)
-    backend._trusting = before
-    return found
-
-
 def test_running_out_of_memory_changes_the_size_of_the_parts_and_not_the_result(tiny_models, caplog):
     wanted, tried = opened(tiny_models["llama"]), opened(tiny_models["llama"])
     batch = scored_batch(wanted, PLAIN)
@@ -601,13 +570,13 @@ def test_an_error_that_is_no_lack_of_memory_is_raised_on(tiny_models):
         step(backend, batch)
 
 
-@pytest.mark.parametrize("way", ["plan", "transformers"])
+@pytest.mark.parametrize("way", ["ours", "transformers"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_gradient_checkpointing_changes_no_result(tiny_models, monkeypatch, family, way):
     if way == "transformers":
-        monkeypatch.setattr("steadyrl.backends.torch.reader.fits", lambda plan, body: False)
+        monkeypatch.setattr("steadyrl.backends.torch.backend.through_ours", lambda model, parts: parts)
     plain, frugal = opened(tiny_models[family]), opened(tiny_models[family], "backend.args.gradient_checkpointing=true")
-    assert (frugal._read._plan is None) == (way == "transformers")
+    assert frugal.parts.ours == (way == "ours")
     batch = scored_batch(plain, NARROW)
     calls = []
     inner = next(m for name, m in frugal.model.named_modules() if name.endswith(("q_proj", "c_attn")))
@@ -621,7 +590,7 @@ def test_gradient_checkpointing_changes_no_result(tiny_models, monkeypatch, fami
 
 def test_both_ways_of_reading_train_alike(tiny_models, monkeypatch):
     packed = opened(tiny_models["llama"])
-    monkeypatch.setattr("steadyrl.backends.torch.reader.fits", lambda plan, body: False)
+    monkeypatch.setattr("steadyrl.backends.torch.backend.through_ours", lambda model, parts: parts)
     padded = opened(tiny_models["llama"])
     batch = scored_batch(padded, NARROW, samples=3)
     one, other = step(padded, batch), step(packed, batch)
@@ -704,12 +673,10 @@ class Hearing:
 
 @pytest.mark.parametrize("tokens", [1, 8192])
 def test_rows_without_a_completion_change_neither_scores_nor_the_update(tiny_models, tokens):
-    """An episode in which no turn fitted is a row of its prompt: alone in a micro-batch, or every rechecked row."""
+    """An episode in which no turn fitted is a row of its prompt: alone in a micro-batch, or beside others."""
     found = []
     for empty in (0, 6):
-        backend = opened(
-            tiny_models["llama"], f"backend.args.micro_batch_tokens={tokens}", "update.old_logprobs=sampler"
-        )
+        backend = opened(tiny_models["llama"], f"backend.args.micro_batch_tokens={tokens}")
         groups = collect(backend, PROBLEMS, 1, PLAIN, (0, 0))
         rollouts = [replace(group.rollouts[0], reward=float(i)) for i, group in enumerate(groups)]
         nothing = np.zeros(0)
@@ -736,6 +703,5 @@ def test_the_trainer_reads_episodes_of_several_turns_as_the_sampler_wrote_them(b
     batch = make_batch(scored, backend.tokenizer.pad_id)
     withheld = replace(batch, sampling_logprobs=np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32))
     found = backend.score(withheld, sampling, frozenset())
-    assert found.rechecked.all()
     assert np.abs(found.logprobs - batch.sampling_logprobs)[batch.completion_mask].max() <= NATS
     assert (found.logprobs[~batch.completion_mask] == 0).all()

@@ -1,4 +1,7 @@
-"""The fast decoder against transformers' own forward, family by family, on random models made on the spot."""
+"""Attention through ours against transformers' own forward, family by family, on random models made on the spot."""
+
+import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +14,14 @@ torch = needs.package("torch")
 transformers = needs.package("transformers")
 
 from steadyrl.backends.torch import shared as torch_shared  # noqa: E402
-from steadyrl.backends.torch.decoder import Decoder, checked_plan  # noqa: E402
-from steadyrl.backends.torch.families import plan_of  # noqa: E402
-from steadyrl.backends.torch.graph import StepState  # noqa: E402
+from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
+from steadyrl.backends.torch.fits import through_ours  # noqa: E402
+from steadyrl.backends.torch.graph import GraphDecoder, StepState  # noqa: E402
 from steadyrl.backends.torch.model import split_head  # noqa: E402
 from steadyrl.backends.torch.packed import pack  # noqa: E402
+from steadyrl.backends.torch.products import quicken  # noqa: E402
+from steadyrl.backends.torch.reader import read_packed  # noqa: E402
 from steadyrl.backends.torch.sampler import draw, sample  # noqa: E402
-from steadyrl.backends.torch.trunk import _linear, fits, hidden_states  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -118,6 +122,13 @@ def random_model(name):
     return model
 
 
+def parts_of(model):
+    """Return the parts of a model whose attention goes through ours."""
+    parts = through_ours(model, split_head(model))
+    assert parts.ours
+    return parts
+
+
 def batch_of(prompts, completions):
     """A batch of rows prompt + completion; the mask holds the completion tokens."""
     rows = [np.concatenate([p, c]).astype(np.int32) for p, c in zip(prompts, completions, strict=True)]
@@ -147,20 +158,20 @@ def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(na
     if way == "sharing, whole rows":
         monkeypatch.setattr("steadyrl.backends.torch.packed.MASK_PLACES", 0)
     model, batch = random_model(name), some_rows(sharing)
-    plan, weights = plan_of(model), torch.randn(int(batch.completion_mask.sum()), 32)
+    parts, weights = parts_of(model), torch.randn(int(batch.completion_mask.sum()), 32)
     packed = pack(batch, torch.device("cpu"))
-    assert (packed.tails is not None) == (way == "sharing")
+    assert (packed.answers is not None) == (way == "sharing")
     unshared = sum(int(n) - 1 for n in batch.lengths)
     assert len(packed.ids) == unshared - (7 + 4 + 4 if sharing else 0)
     leaves = list(model.parameters())
-    found = hidden_states(plan, packed)
+    found = read_packed(parts.body, packed)
     gradients = torch.autograd.grad((found * weights).sum(), leaves, allow_unused=True)
     rows = []
     for i, length in enumerate(batch.lengths):
         ids = torch.from_numpy(batch.tokens[i, :length].astype(np.int64))[None]
         hidden = model.base_model(input_ids=ids).last_hidden_state[0]
         rows.append(hidden[np.flatnonzero(batch.completion_mask[i]) - 1])
-    expected = torch.cat(rows) * plan.scale_logits
+    expected = torch.cat(rows)
     torch.testing.assert_close(found, expected, atol=rounding(expected.abs().max().item()), rtol=0)
     wanted = torch.autograd.grad((expected * weights).sum(), leaves, allow_unused=True)
     near = of_gradients(wanted)
@@ -179,7 +190,9 @@ def test_a_float32_adapter_on_a_bfloat16_matrix_adds_what_peft_adds():
     module.lora_B["default"].weight.data.normal_(std=0.3, generator=made)
     x = torch.randn(6, module.in_features, generator=made).bfloat16()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        found, expected, plain = _linear(module, x), module(x), module.base_layer(x)
+        expected, plain = module(x), module.base_layer(x)
+        quicken(model)
+        found = module(x)
     assert module.lora_A["default"].weight.dtype == torch.float32 and found.dtype == torch.bfloat16
     near = rounding(expected.abs().max().item(), 3, OF_BFLOAT16)  # both products and their sum are rounded
     torch.testing.assert_close(found, expected, atol=near, rtol=0)
@@ -211,7 +224,9 @@ def test_packed_hidden_states_and_gradients_of_an_adapter_equal_its_own_forward(
             rows.append(hidden[np.flatnonzero(batch.completion_mask[i]) - 1])
         return torch.cat(rows)
 
-    found, expected = hidden_states(plan_of(inner), pack(batch, torch.device("cpu"))), of_rows()
+    body, expected = parts_of(model).body, of_rows()
+    quicken(model)
+    found = read_packed(body, pack(batch, torch.device("cpu")))
     torch.testing.assert_close(found, expected, atol=rounding(expected.abs().max().item()), rtol=0)
     pairs = [torch.autograd.grad((hidden * weights).sum(), leaves) for hidden in (found, expected)]
     near = of_gradients(pairs[1])
@@ -219,7 +234,7 @@ def test_packed_hidden_states_and_gradients_of_an_adapter_equal_its_own_forward(
         assert other.abs().max() > 0
         torch.testing.assert_close(one, other, atol=near, rtol=0)
     with model.disable_adapter():
-        off = hidden_states(plan_of(inner), pack(batch, torch.device("cpu")))
+        off = read_packed(body, pack(batch, torch.device("cpu")))
         torch.testing.assert_close(off, of_rows(), atol=rounding(expected.abs().max().item()), rtol=0)
     assert (off - found).abs().max() > 1e-2
 
@@ -230,7 +245,7 @@ def test_packing_long_rows_takes_memory_in_proportion_to_their_tokens():
     prompt = rng.integers(3, VOCABULARY, 100)
     batch = batch_of([prompt] * 4, [rng.integers(3, VOCABULARY, 2900) for _ in range(4)])
     packed = pack(batch, torch.device("cpu"))
-    tensors = [packed.ids, packed.places, packed.chosen, packed.heads.back, packed.heads.lay, packed.prompt_of]
+    tensors = [packed.ids, packed.places, packed.chosen, packed.prompts.back, packed.prompts.lay, packed.prompt_of]
     assert sum(t.numel() for t in tensors) < 6 * batch.tokens.size
 
 
@@ -242,26 +257,18 @@ def test_gradients_are_equal_to_the_last_bit_on_two_threads():
     rows = batch_of([prompts[i % 2] for i in range(16)], [rng.integers(3, VOCABULARY, 24 + i) for i in range(16)])
     settings = transformers.LlamaConfig(**COMMON, **(ROTARY | {"hidden_size": 64, "max_position_embeddings": 256}))
     model = transformers.AutoModelForCausalLM.from_config(settings).eval()
-    plan, packed, leaves = plan_of(model), pack(rows, torch.device("cpu")), list(model.parameters())
+    body, packed, leaves = parts_of(model).body, pack(rows, torch.device("cpu")), list(model.parameters())
     torch.set_num_threads(2)
     try:
         found = []
         for _ in range(8):
-            hidden = hidden_states(plan, packed)
+            hidden = read_packed(body, packed)
             found.append(torch.autograd.grad((hidden * hidden.detach().roll(1, 0)).sum(), leaves, allow_unused=True))
     finally:
         torch.set_num_threads(threads)
     for repeated in found[1:]:
         for one, other in zip(found[0], repeated, strict=True):
             assert one is other is None or torch.equal(one, other)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_family_passes_the_check_of_its_hidden_states(name):
-    model = random_model(name)
-    assert fits(plan_of(model), model.base_model)
-    model.base_model.register_forward_hook(lambda module, inputs, out: setattr(out, "last_hidden_state", out[0] * 1.1))
-    assert not fits(plan_of(model), model.base_model)
 
 
 def padded(lengths=LENGTHS):
@@ -280,7 +287,7 @@ def alone(model, row):
 def test_prefill_and_steps_equal_a_plain_forward_of_each_row_alone(name):
     model = random_model(name)
     ids, visible = padded()
-    decoder = Decoder(plan_of(model), 4, 20)
+    decoder = Decoder(parts_of(model), 4, 20)
     logits, cache = decoder.prefill(ids, visible)
     rows = [ids[i, visible[i]].tolist() for i in range(4)]
     for t in range(8):
@@ -297,11 +304,12 @@ def test_prefill_and_steps_equal_a_plain_forward_of_each_row_alone(name):
 def test_the_step_that_a_graph_captures_equals_the_plain_step(name):
     """Its column, places and mask are tensors that stay where they are; what is behind the column must not count."""
     ids, visible = padded()
-    decoder = Decoder(plan_of(random_model(name)), 4, 20)
+    decoder = Decoder(parts_of(random_model(name)), 4, 20)
     _, plain = decoder.prefill(ids, visible)
     _, static = decoder.prefill(ids, visible)
-    static.keys[:, :, :, plain.used :], static.values[:, :, :, plain.used :] = 9.0, 9.0
-    state = StepState(static, 20)
+    for of_layer in (*static.keys.values(), *static.values.values()):
+        of_layer[:, :, plain.used :] = 9.0
+    state = StepState(static)
     for t in range(8):
         tokens = (ids[:, -1] * 5 + t) % VOCABULARY
         expected = decoder.step(tokens, plain).log_softmax(-1)
@@ -312,40 +320,94 @@ def test_the_step_that_a_graph_captures_equals_the_plain_step(name):
     torch.testing.assert_close(again, decoder.step(ids[:, -1] * 5 % VOCABULARY, plain), atol=NATS, rtol=0)
 
 
+@torch.no_grad()
+def test_a_model_whose_steps_cannot_be_captured_is_decoded_without_a_graph(monkeypatch):
+    def refused(*args):
+        raise RuntimeError("called a synchronizing CUDA operation")
+
+    monkeypatch.setattr("steadyrl.backends.torch.graph._Captured", refused)
+    ids, visible = padded()
+    decoder = Decoder(parts_of(random_model("qwen3")), 4, 20)
+    (_, cache), (_, plain) = decoder.prefill(ids, visible), decoder.prefill(ids, visible)
+    graph = GraphDecoder(decoder)
+    for tokens in (ids[:, -1], ids[:, -2]):
+        torch.testing.assert_close(graph.step(tokens, cache), decoder.step(tokens, plain))
+    assert (cache.used, cache.places.tolist()) == (plain.used, plain.places.tolist())
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_graphs_draw_what_plain_steps_draw():
     model = random_model("qwen3").cuda()
     prompts = [np.array(row, np.int32) for row in ([5, 6, 7], [8], [9, 10], [5, 6, 7])]
-    graphs = sample(split_head(model), plan_of(model), prompts, Sampling(16), range(4), (1,), 0)
-    plain = sample(split_head(model), None, prompts, Sampling(16), range(4), (1,), 0)
+    graphs = sample(parts_of(model), prompts, Sampling(16), range(4), (1,), 0)
+    plain = sample(split_head(model), prompts, Sampling(16), range(4), (1,), 0)
     assert [c.ids.tolist() for c in graphs] == [c.ids.tolist() for c in plain]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
-def test_every_family_passes_its_own_check(name):
-    assert checked_plan(random_model(name)) is not None
+def wrong_mask(model):
+    """Let a model see less than it says where attention is not transformers' own."""
+    for layer in model.model.layers:
+        attend = layer.self_attn.forward
+
+        def changed(*args, attend=attend, **kwargs):
+            if model.config._attn_implementation != "sdpa":
+                kwargs["position_embeddings"] = tuple(x.roll(1, -2) for x in kwargs["position_embeddings"])
+            return attend(*args, **kwargs)
+
+        layer.self_attn.forward = changed
 
 
+def one_number(model):
+    """Give all layers one number, so that they share keys and values while they decode."""
+    for layer in model.model.layers:
+        layer.self_attn.layer_idx = 0
+
+
+@pytest.mark.parametrize("broken", [wrong_mask, one_number])
 @torch.no_grad()
-def test_a_plan_that_does_not_fit_the_model_is_not_used(monkeypatch):
+def test_a_model_that_ours_does_not_fit_goes_on_as_before(broken):
     model = random_model("llama")
-    model.model.layers[1].self_attn.o_proj.register_forward_hook(lambda module, inputs, out: out * 1.5)
-    assert plan_of(model) is not None
-    assert checked_plan(model) is None
+    broken(model)
+    assert not through_ours(model, split_head(model)).ours
+    assert model.config._attn_implementation == "sdpa"
 
 
 @torch.no_grad()
-def test_an_unknown_family_has_no_plan():
+def test_a_family_with_attention_of_its_own_is_not_read_by_ours():
     settings = transformers.GPTJConfig(**COMMON, n_embd=32, n_layer=2, n_head=4, rotary_dim=8)
-    assert checked_plan(transformers.AutoModelForCausalLM.from_config(settings).eval()) is None
+    model = transformers.AutoModelForCausalLM.from_config(settings).eval()
+    before = model.config._attn_implementation
+    assert not through_ours(model, split_head(model)).ours and model.config._attn_implementation == before
+
+
+@torch.no_grad()
+def test_a_registered_model_that_is_called_as_any_other_gives_what_it_gave():
+    model, (ids, visible) = random_model("mistral, window"), padded()
+    before = model(input_ids=ids, attention_mask=visible.long()).logits[visible]
+    parts_of(model)
+    torch.testing.assert_close(model(input_ids=ids, attention_mask=visible.long()).logits[visible], before)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma", "olmo2", "gpt2"])
+@torch.no_grad()
+def test_a_quickened_model_and_its_copies_compute_what_they_did(kind):
+    """A copy has norms of its own: those of the model train on."""
+    model, ids = random_model(kind), torch.arange(3, 20)[None]
+    before = model(ids).logits
+    quicken(model)
+    copied = copy.deepcopy(model)
+    torch.testing.assert_close(model(ids).logits, before, atol=1e-5, rtol=1e-4)
+    for parameter in model.parameters():
+        parameter.mul_(1.5)
+    assert (model(ids).logits - before).abs().max() > 0.1
+    torch.testing.assert_close(copied(ids).logits, before, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
 def test_a_cache_row_taken_twice_goes_on_in_two_ways():
     model = random_model("qwen3")
     ids, visible = padded()
-    decoder = Decoder(plan_of(model), 4, 20)
+    decoder = Decoder(parts_of(model), 4, 20)
     _, cache = decoder.prefill(ids, visible)
     cache.take(torch.tensor([1, 1, 3]))
     logits = decoder.step(torch.tensor([10, 11, 12]), cache)
@@ -361,7 +423,7 @@ def test_a_prompt_kept_once_is_read_by_every_row_that_continues_it(name, owner, 
     monkeypatch.setattr(torch_shared, "LEAST_SPARED", 0)
     model = random_model(name)
     ids, visible = padded()
-    decoder = Decoder(plan_of(model), 8, 20)
+    decoder = Decoder(parts_of(model), 8, 20)
     _, cache = decoder.prefill(ids, visible)
     cache.spread(torch.tensor(owner))
     assert cache.prompts is not None
@@ -381,14 +443,14 @@ def test_a_prompt_kept_once_is_read_by_every_row_that_continues_it(name, owner, 
         cache.take(torch.tensor(stay))
         rows = [rows[i] for i in stay]
         check(rows, 2 + len(stay))
-    assert cache.prompts.keys.shape[1] == 1  # of the last row
+    assert {len(of_layer) for of_layer in cache.prompts.keys.values()} == {1}  # of the last row
 
 
 @torch.no_grad()
 def test_a_layer_with_a_window_shares_no_prompt(monkeypatch):
     monkeypatch.setattr(torch_shared, "LEAST_SPARED", 0)
     ids, visible = padded()
-    _, cache = Decoder(plan_of(random_model("mistral, window")), 8, 20).prefill(ids, visible)
+    _, cache = Decoder(parts_of(random_model("mistral, window")), 8, 20).prefill(ids, visible)
     cache.spread(torch.tensor([0, 0, 1]))
     assert cache.prompts is None
 
@@ -401,9 +463,8 @@ def test_the_fast_and_the_plain_path_draw_the_same(name, shared, monkeypatch):
     ids, visible = padded()
     prompts = [ids[i, visible[i]].numpy().astype(np.int32) for i in (0, 1, 1, 2, 3, 1)]
     for sampling in (Sampling(12), Sampling(12, temperature=0.6, top_k=30, top_p=0.9)):
-        fast, plain = (
-            sample(split_head(model), plan, prompts, sampling, range(6), (1,), 0) for plan in (plan_of(model), None)
-        )
+        parts = parts_of(model)
+        fast, plain = (sample(way, prompts, sampling, range(6), (1,), 0) for way in (parts, replace(parts, ours=False)))
         assert [c.ids.tolist() for c in fast] == [c.ids.tolist() for c in plain]
         assert len({tuple(c.ids.tolist()) for c in fast}) == 6, "one prompt, three seeds, three completions"
         for one, other in zip(fast, plain, strict=True):
@@ -418,17 +479,17 @@ def test_an_adapter_is_decoded_with_its_weights():
         settings = peft.LoraConfig(
             r=4, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2"
         )
-        before = sample(split_head(model), plan_of(model), [np.array([5, 6], np.int32)], Sampling(8), [0], (1,), 0)[0]
+        before = sample(parts_of(model), [np.array([5, 6], np.int32)], Sampling(8), [0], (1,), 0)[0]
         adapted = peft.get_peft_model(model, settings).eval()
         with torch.random.fork_rng():
             torch.manual_seed(5)
             for key, parameter in adapted.named_parameters():
                 if "lora_B" in key:
                     parameter.data.normal_(std=0.3)
-        plan = checked_plan(adapted)
-        assert plan is not None
-        prompts = [np.array([5, 6], np.int32), np.array([7], np.int32)]
-        fast, plain = (sample(split_head(adapted), p, prompts, Sampling(8), range(2), (1,), 0) for p in (plan, None))
+        parts, prompts = parts_of(adapted), [np.array([5, 6], np.int32), np.array([7], np.int32)]
+        fast, plain = (
+            sample(way, prompts, Sampling(8), range(2), (1,), 0) for way in (parts, replace(parts, ours=False))
+        )
         assert [c.ids.tolist() for c in fast] == [c.ids.tolist() for c in plain]
         np.testing.assert_allclose(fast[0].logprobs, plain[0].logprobs, atol=NATS)
         assert abs(fast[0].logprobs[0] - before.logprobs[0]) > 1e-3 or fast[0].ids[0] != before.ids[0]

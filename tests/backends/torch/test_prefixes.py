@@ -18,28 +18,21 @@ transformers = needs.package("transformers")
 from steadyrl.backends.torch import generation, sampler, shared  # noqa: E402
 from steadyrl.backends.torch.cache import Cache  # noqa: E402
 from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
-from steadyrl.backends.torch.families import plan_of  # noqa: E402
 from steadyrl.backends.torch.graph import StepState  # noqa: E402
 from steadyrl.backends.torch.prefixes import Prefixes  # noqa: E402
 from tests.backends.torch.test_backend import Answering, opened  # noqa: E402
-from tests.backends.torch.test_decoder import MODELS, VOCABULARY, alone, padded, random_model  # noqa: E402
+from tests.backends.torch.test_decoder import MODELS, VOCABULARY, alone, padded, parts_of, random_model  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
-
-WINDOWLESS = [name for name in MODELS if "window" not in name.replace("no window", "")]
-
-
-def test_models_with_a_window_are_those_that_say_so():
-    assert [name for name in MODELS if plan_of(random_model(name)).windowless] == WINDOWLESS
 
 
 @pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("name", WINDOWLESS)
+@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_a_row_that_goes_on_from_what_was_read_equals_a_plain_forward_of_the_whole(name, captured):
     """Four rows, of which two go on from a read row and one step, one from a read row, and one from nothing."""
     model = random_model(name)
     ids, visible = padded()
-    decoder = Decoder(plan_of(model), 4, 40)
+    decoder = Decoder(parts_of(model), 4, 40)
     _, cache = decoder.prefill(ids, visible)
     decoder.step(torch.tensor([20, 21, 22, 23]), cache)
     texts = [[*ids[i, visible[i]].tolist(), 20 + i] for i in range(4)]
@@ -52,7 +45,7 @@ def test_a_row_that_goes_on_from_what_was_read_equals_a_plain_forward_of_the_who
     unread = torch.tensor([[0] * (width - len(new)) + new for new in news])
     seen = torch.tensor([[False] * (width - len(new)) + [True] * len(new) for new in news])
     logits, cache = decoder.prefill(unread, seen, known)
-    state = StepState(cache, 40) if captured else None
+    state = StepState(cache) if captured else None
     for t in range(5):
         for i, text in enumerate(texts):
             assert (logits[i].log_softmax(-1) - alone(model, text)[-1]).abs().max().item() <= NATS, f"row {i}, {t}"
@@ -66,7 +59,7 @@ def test_a_row_of_a_prompt_that_others_continue_too_is_the_prompt_and_its_own_to
     monkeypatch.setattr(shared, "LEAST_SPARED", 0)
     model = random_model("qwen3")
     ids, visible = padded()
-    decoder = Decoder(plan_of(model), 4, 20)
+    decoder = Decoder(parts_of(model), 4, 20)
     _, cache = decoder.prefill(ids, visible)
     cache.spread(torch.tensor([2, 0, 0, 3, 0]))
     decoder.step(torch.tensor([20, 21, 22, 23, 24]), cache)
@@ -74,7 +67,7 @@ def test_a_row_of_a_prompt_that_others_continue_too_is_the_prompt_and_its_own_to
     for row, owner in enumerate([2, 0, 0, 3, 0]):
         text = [*ids[owner, visible[owner]].tolist(), 20 + row]
         found = cache.row(row, len(text))
-        assert len(found) == len(text) and found.keys.shape[2] == len(text)
+        assert len(found) == len(text) and found.keys[0].shape[1] == len(text)
         logits, _ = decoder.prefill(torch.tensor([[40]]), torch.tensor([[True]]), [found])
         assert (logits[0].log_softmax(-1) - alone(model, [*text, 40])[-1]).abs().max().item() <= NATS
 
@@ -82,12 +75,12 @@ def test_a_row_of_a_prompt_that_others_continue_too_is_the_prompt_and_its_own_to
 def cache_of(*lengths):
     """A cache whose rows hold their own number as keys."""
     width = max(lengths)
-    keys = torch.arange(len(lengths)).view(1, -1, 1, 1, 1).expand(1, -1, 1, width, 2).float()
-    return Cache(keys, keys, None, width, torch.tensor(lengths))
+    keys = {0: torch.arange(len(lengths)).view(-1, 1, 1, 1).expand(-1, 1, width, 2).float()}
+    return Cache(None, width, torch.tensor(lengths), width, keys, keys)
 
 
 def number(known):
-    return None if known is None else int(known.keys[0, 0, 0, 0])
+    return None if known is None else int(known.keys[0][0, 0, 0])
 
 
 def test_a_prompt_goes_on_from_the_longest_sequence_that_it_begins_with():
@@ -200,9 +193,9 @@ def test_a_call_that_runs_out_of_memory_reads_again_what_it_had_been_handed(tiny
     expected, _ = talk(backend, turn)
     real, failed = generation.sample, []
 
-    def failing(parts, plan, prompts, *rest):
-        handed = sum(one is not None for one in rest[-3])
-        found = real(parts, plan, prompts, *rest)
+    def failing(parts, prompts, *rest):
+        handed = sum(one is not None for one in rest[-2])
+        found = real(parts, prompts, *rest)
         if handed and not failed:  # as late as it can be: what was handed is gone
             failed.append(handed)
             raise MemoryError

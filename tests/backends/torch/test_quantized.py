@@ -25,7 +25,6 @@ def settings(folder, *overrides):
         "model": {"path": str(folder)},
         "backend": {"device": "cpu", "threads": 1},
         "rewards": {"length": 1.0},
-        "update": {"old_logprobs": "recompute"},
     }
     return config.resolve(own, overrides)
 

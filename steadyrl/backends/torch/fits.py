@@ -1,0 +1,96 @@
+"""May a model's attention go through ours? Tried on the model itself, against transformers' own way through it.
+
+Most families hand all that attention depends on to a registered function. Some do not: those with states of
+convolutions or recurrences, with sinks or caps in the softmax, or with code of their own. They are read padded, and
+decoded by transformers' cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from steadyrl.backends.huggingface.folder import READING_ERRORS
+from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.arithmetic import full_float32
+from steadyrl.backends.torch.attention import register
+from steadyrl.backends.torch.decoder import Decoder
+from steadyrl.backends.torch.head import logits_of
+from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.packed import pack
+from steadyrl.backends.torch.reader import read_packed
+from steadyrl.errors import ModelError
+from steadyrl.types import Batch
+
+# Relative to the largest number: hidden states further from those of transformers' forward are wrong, not rounded.
+PARITY = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
+PROMPT, ANSWER, ROWS = 7, 4, 3  # tokens of the longest ones, and rows of which two share a prompt
+
+
+@torch.no_grad()
+@full_float32()
+def through_ours(model: Any, parts: Parts) -> Parts:
+    """Return the parts of a model as they are to be read, and register its attention where ours fits it.
+
+    Args:
+        model: A transformers causal model in eval mode, perhaps under an adapter.
+        parts: Of the model.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    before = inner.config.get_text_config()._attn_implementation
+    batch = _batch(parts)
+    try:
+        ids = torch.from_numpy(batch.tokens.astype(np.int64)).to(inner.device)
+        expected = parts.body(input_ids=ids, use_cache=False).last_hidden_state.float()
+        register(inner)
+        if _reads(parts, batch, expected) and _decodes(parts, ids, expected):
+            return replace(parts, ours=True)
+    except (ModelError, *READING_ERRORS):  # whatever a family's code makes of masks and positions that it does not know
+        pass
+    inner.set_attn_implementation(before)
+    return parts
+
+
+def _batch(parts: Parts) -> Batch:
+    """Return rows of several lengths, of which two share a prompt."""
+    shape = (ROWS, PROMPT + ANSWER)
+    tokens = (np.arange(shape[0] * shape[1]).reshape(shape) * 7919 + 3) % parts.head.out_features
+    tokens[1, :PROMPT] = tokens[0, :PROMPT]
+    mask = np.zeros(shape, bool)
+    mask[0, PROMPT:] = mask[1, PROMPT:-1] = mask[2, PROMPT - 2 :] = True
+    nothing = np.zeros(shape, np.float32)
+    return Batch(
+        tokens=tokens.astype(np.int32), lengths=np.full(ROWS, shape[1]), completion_mask=mask,
+        sampling_logprobs=nothing, rewards=np.zeros(ROWS), groups=np.arange(ROWS),
+    )  # fmt: skip
+
+
+def _reads(parts: Parts, batch: Batch, expected: torch.Tensor) -> bool:
+    """Return whether packed rows have the hidden states [B, T, H] of whole ones."""
+    found = read_packed(parts.body, pack(batch, expected.device)).float()
+    mask = torch.from_numpy(batch.completion_mask[:, 1:]).to(expected.device)
+    theirs = expected[:, :-1][mask]
+    far = (found - theirs).abs().max() / theirs.abs().max()
+    return bool(far <= PARITY.get(next(parts.body.parameters()).dtype, 0.0))
+
+
+def _decodes(parts: Parts, ids: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return whether rows that are padded and decoded token by token have the log-probs of whole ones."""
+    begun = PROMPT - 2
+    prompts = ids[:2, :begun].clone()
+    visible = torch.ones_like(prompts, dtype=torch.bool)
+    padded = torch.cat([prompts.new_zeros(2, 2), prompts], dim=1)
+    padded[1] = ids[1, : begun + 2]
+    visible = torch.ones_like(padded, dtype=torch.bool)
+    visible[0, :2] = False
+    decoder = Decoder(parts, 2, padded.shape[1] + 2)
+    first, cache = decoder.prefill(padded, visible)
+    steps = [first]
+    for number in range(2):
+        steps.append(decoder.step(torch.stack([ids[0, begun + number], ids[1, begun + 2 + number]]), cache))
+    ends = torch.stack([expected[0, begun - 1 : begun + 2], expected[1, begun + 1 : begun + 4]])
+    theirs = logits_of(parts.head, ends.flatten(0, 1) * parts.scale).view(2, 3, -1)
+    return agree(torch.stack(steps, dim=1), theirs, next(parts.body.parameters()).dtype)[0]
