@@ -15,6 +15,7 @@ from steadyrl.doctor.check import Cause, Check
 from steadyrl.doctor.examine import CHECKS
 from steadyrl.doctor.names.identify import COMMON, TABLES
 from steadyrl.metrics import CATALOGUE
+from steadyrl.sections import FunctionSettings
 
 DOCS = Path(__file__).parent.parent / "docs"
 GENERATED = "Generated from the code by `make docs`."
@@ -58,6 +59,7 @@ def config_page() -> str:
         settings = getattr(plugins.load("reward", name), "Settings", None)
         if settings is not None:
             parts.append(_section(f"[rewards.{name}]", settings))
+    parts.append(_section('[rewards."package.module:function"], and every other reward', FunctionSettings))
     return "\n".join(parts).rstrip() + "\n"
 
 

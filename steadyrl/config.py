@@ -23,6 +23,7 @@ from steadyrl.sections import (
     BackendSection,
     CurriculumSection,
     EvaluateSection,
+    FunctionSettings,
     ModelSection,
     RewardSettings,
     RolloutSection,
@@ -235,7 +236,7 @@ def _own_reward(name: str, entry: object) -> float | BaseModel:
     if isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= LARGEST:
         return float(entry)
     settings = getattr(_reward_plugin(name), "Settings", None)
-    own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else RewardSettings
+    own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else FunctionSettings
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: got {_shown(own, entry):.40}; expected a finite number, at most {LARGEST:g}")
     return validate(own, entry, where)

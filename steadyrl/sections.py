@@ -247,6 +247,8 @@ def _is_correction(text: str) -> str:
 class UpdateSection(Section):
     """How the policy is updated on the batch of a step."""
 
+    free_on_resume = frozenset({"schedule_steps"})
+
     epochs: int = Field(2, ge=1, le=100, description="Number of passes over a step's batch.")
     minibatches: int = Field(
         2, ge=1, description="Number of minibatches that the batch is split into. Each one is an optimizer step."
@@ -258,6 +260,13 @@ class UpdateSection(Section):
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant",
         description="Learning-rate schedule after the warm-up. 'linear' and 'cosine' fall to 0 at the last step.",
+    )
+    # A run that is lengthened under a falling schedule would go on with a higher rate than it ended with.
+    schedule_steps: int = Field(
+        0,
+        ge=0,
+        description="Number of steps over which the schedule falls. Afterwards its last rate stays. 0 means run.steps. "
+        "A run that is resumed with more steps keeps its rate with the number of steps that it had.",
     )
     weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW.")
     max_grad_norm: float = Field(
@@ -280,9 +289,15 @@ class UpdateSection(Section):
     )
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step: a linear warm-up, then the schedule down to 0 at ``steps``."""
+        """Return the learning rate of a step: a linear warm-up, then the schedule down to 0 at its end.
+
+        Args:
+            step: Counted from 0.
+            steps: Of the run, where ``schedule_steps`` is 0.
+        """
         warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
-        done = max(0.0, step - self.warmup_steps) / max(1, steps - self.warmup_steps)
+        end = self.schedule_steps or steps
+        done = max(0.0, min(step, end - 1) - self.warmup_steps) / max(1, end - self.warmup_steps)
         falling = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}
         return self.learning_rate * warm * falling[self.schedule]
 
@@ -355,6 +370,29 @@ class RewardSettings(Section):
         "",
         description="Mark that ends the reasoning of an answer, such as '</think>'. The reward sees what stands behind "
         "the last one and the space after it. Empty shows it the whole text.",
+    )
+
+
+class FunctionSettings(RewardSettings):
+    """The settings of a reward that is a function of the user's or the task's own."""
+
+    free_on_resume = frozenset({"timeout_s", "retries"})  # a server may have become slow
+
+    # A limit costs a thread for each call, in which math-verify's own limits do not work: none by default.
+    timeout_s: float = Field(
+        0.0,
+        ge=0,
+        le=86_400,
+        description="Maximum seconds per call: for one rollout, or for a whole step where the function takes all "
+        "completions. 0 means no limit. With a limit the function runs in a thread, where signal.alarm does not work.",
+    )
+    # An exception is more often a mistake than an outage, and a call may cost money: none by default.
+    retries: int = Field(
+        0,
+        ge=0,
+        le=20,
+        description="How many times to repeat a call that raised or took too long, after 1, 2, 4, ... seconds. After "
+        "the last one its rollouts stay unscored (None) and count in reward/unscored.",
     )
 
 

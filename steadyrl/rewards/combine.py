@@ -16,11 +16,12 @@ from steadyrl.config import Config, validate
 from steadyrl.counting.interrupts import at_once
 from steadyrl.errors import ConfigError, DataError
 from steadyrl.protocols import Checking, RewardFn, Task
+from steadyrl.rewards.attempts import NO_LIMITS
 from steadyrl.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout
 from steadyrl.rewards.reasoning import answers_alone
 from steadyrl.rewards.trl import from_trl, is_for_trl
 from steadyrl.rewards.verl import from_verl, is_for_verl
-from steadyrl.sections import RewardSettings
+from steadyrl.sections import FunctionSettings, RewardSettings
 from steadyrl.types import Group, Problem, Rollout, Score
 
 _EXPECTED = "a function (problem, rollout), or one that takes TRL's 'completions' or verl's 'solution_str'"
@@ -188,12 +189,13 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
 
 
 def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str, RewardFn], max_steps: int) -> Term:
-    settings = entry if isinstance(entry, RewardSettings) else RewardSettings(weight=entry)
+    settings = entry if isinstance(entry, RewardSettings) else FunctionSettings(weight=entry)
+    limits = settings if isinstance(settings, FunctionSettings) else NO_LIMITS
     measured: Callable[[], dict[str, float]] = dict
     found = own[name] if name in own else _load(name, own)
     plugins.require_members(f"the reward '{name}'", found, optional=(Configured, Prepared, Measured, Checking))
     if name in own:
-        reward = per_rollout(name, found)
+        reward = per_rollout(name, found, limits)
     elif isinstance(found, Configured):
         if not isinstance(entry, RewardSettings):
             entry = validate(found.Settings, {"weight": entry}, f"rewards.{name}")
@@ -202,7 +204,7 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
             raise ConfigError(f"rewards: '{name}' builds {reprlib.repr(reward)}; expected a function of all rollouts")
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:
-        reward = _adapt(_short(name), found, max_steps)
+        reward = _adapt(_short(name), found, max_steps, limits)
     if settings.answer_after:
         reward = answers_alone(reward, settings.answer_after)
     return Term(_short(name), settings.weight, reward, measured)
@@ -236,16 +238,16 @@ def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
     return function
 
 
-def _adapt(name: str, function: Callable[..., Any], max_steps: int) -> BatchReward:
+def _adapt(name: str, function: Callable[..., Any], max_steps: int, limits: FunctionSettings) -> BatchReward:
     """Bring a function to one call for all rollouts, by whose trainer's arguments it takes."""
     try:
         signature = inspect.signature(function)
     except ValueError as error:  # of some functions in C the parameters are not known
         raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
     if is_for_trl(function):
-        return from_trl(name, function, max_steps)
+        return from_trl(name, function, max_steps, limits)
     if is_for_verl(function):
-        return per_rollout(name, from_verl(name, function))
+        return per_rollout(name, from_verl(name, function), limits)
     parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
     peers = plugins.of_peers("rewards")
@@ -261,7 +263,7 @@ def _adapt(name: str, function: Callable[..., Any], max_steps: int) -> BatchRewa
         raise ConfigError(
             f"the reward '{name}' cannot be called with (problem, rollout): {error}; expected {_EXPECTED}"
         ) from error
-    return per_rollout(name, function)
+    return per_rollout(name, function, limits)
 
 
 def _short(name: str) -> str:

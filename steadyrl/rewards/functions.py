@@ -12,7 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from steadyrl.counting.count import tell
 from steadyrl.errors import DataError, exception_line
+from steadyrl.rewards.attempts import NO_LIMITS, repeated, within
 from steadyrl.rewards.waiting import is_async, wait_for
+from steadyrl.sections import FunctionSettings
 from steadyrl.types import Problem, Rollout, Score
 
 log = logging.getLogger(__name__)
@@ -39,22 +41,25 @@ class Prepared(Protocol):
         """Score one rollout."""
 
 
-def per_rollout(name: str, function: AnyRewardFn) -> BatchReward:
-    """Lift a function of one rollout. What it raises becomes an unscored rollout with the reason.
+def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = NO_LIMITS) -> BatchReward:
+    """Lift a function of one rollout. What it raises at last becomes an unscored rollout with the reason.
 
     An asynchronous function is called for all rollouts of a step at the same time.
     """
 
+    def call(pairs: Pairs) -> list[Any]:
+        if is_async(function):
+            return wait_for([function(*pair) for pair in pairs], settings.timeout_s)
+        called: list[Any] = []
+        for pair in pairs:
+            called.append(_call(function, settings.timeout_s, *pair))
+            tell(f"rollouts scored by {name}", len(called), len(pairs))
+        return called
+
     def reward(pairs: Pairs) -> list[Score]:
         if isinstance(function, Prepared):
             function.prepare(pairs)
-        if is_async(function):
-            called = wait_for([function(*pair) for pair in pairs])
-        else:
-            called = []
-            for pair in pairs:
-                called.append(_call(function, *pair))
-                tell(f"rollouts scored by {name}", len(called), len(pairs))
+        called = repeated(name, call, pairs, settings.retries)
         scores, raised = [], []
         for value in called:
             if isinstance(value, BaseException):
@@ -68,9 +73,9 @@ def per_rollout(name: str, function: AnyRewardFn) -> BatchReward:
     return reward
 
 
-def _call(function: AnyRewardFn, problem: Problem, rollout: Rollout) -> Any:
+def _call(function: AnyRewardFn, timeout_s: float, problem: Problem, rollout: Rollout) -> Any:
     try:
-        return function(problem, rollout)
+        return within(timeout_s, function, problem, rollout)
     except RAISED as error:  # the rollout boundary
         return error
 

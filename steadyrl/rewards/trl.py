@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steadyrl.errors import ConfigError, DataError
+from steadyrl.rewards.attempts import NO_LIMITS, repeated, within
 from steadyrl.rewards.functions import RAISED, BatchReward, Pairs, as_score, raised_reason
 from steadyrl.rewards.waiting import is_async, wait_for
+from steadyrl.sections import FunctionSettings
 from steadyrl.types import Score
 
 log = logging.getLogger(__name__)
@@ -72,7 +74,9 @@ def is_for_trl(function: Callable[..., Any]) -> bool:
     return any(parameter.name == "completions" for parameter in parameters) or (bool(parameters) and named)
 
 
-def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> BatchReward:
+def from_trl(
+    name: str, function: Callable[..., Any], max_steps: int = 0, settings: FunctionSettings = NO_LIMITS
+) -> BatchReward:
     """Lift a reward function written for TRL, asynchronous or not.
 
     Columns that only some problems have are filled with None. A completion for which the function returns None is not
@@ -82,6 +86,7 @@ def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> Bat
         name: Of the reward.
         function: The function.
         max_steps: Optimizer steps of the run.
+        settings: How long a call may take, and how often it is repeated.
 
     Raises:
         ConfigError: It needs what only TRL's environments give.
@@ -98,13 +103,21 @@ def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> Bat
         if not pairs:
             return []
         logged = Logged()
-        given = _arguments(pairs, logged, max_steps)
-        if not takes_all:
-            given = {key: value for key, value in given.items() if key in parameters}
-        try:
-            values = list(_called(function, given))
-        except RAISED as error:  # the rollout boundary
-            reason = raised_reason(name, error)
+
+        def call(some: Pairs) -> list[Any]:
+            nonlocal logged
+            logged = Logged()
+            given = _arguments(some, logged, max_steps)
+            if not takes_all:
+                given = {key: value for key, value in given.items() if key in parameters}
+            try:
+                return _called(function, given, settings.timeout_s)
+            except RAISED as error:  # the rollout boundary
+                return [error] * len(some)
+
+        values = repeated(name, call, pairs, settings.retries)
+        if values and isinstance(values[0], BaseException):
+            reason = raised_reason(name, values[0])
             log.warning("%d rollouts unscored; %s", len(pairs), reason)
             return [Score(None, unscored=reason) for _ in pairs]
         for what, returned in {"returned": values, **logged.extra}.items():
@@ -116,13 +129,13 @@ def from_trl(name: str, function: Callable[..., Any], max_steps: int = 0) -> Bat
     return reward
 
 
-def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+def _called(function: Callable[..., Any], given: Mapping[str, Any], timeout_s: float) -> list[Any]:
     if not is_async(function):
-        return function(**given)
-    (found,) = wait_for([function(**given)])
+        return within(timeout_s, lambda: list(function(**given)))  # type: ignore[no-any-return]  # as the function does
+    (found,) = wait_for([function(**given)], timeout_s)
     if isinstance(found, BaseException):
         raise found
-    return found
+    return list(found)
 
 
 def _arguments(pairs: Pairs, logged: Logged, max_steps: int) -> dict[str, Any]:
