@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from steadyrl.trackers.tracked import require_trackers, tracked
 from steadyrl.train import Session, Watch, open_session, train
 from steadyrl.types import Problem
 
+_SAME_RATE = 0.01  # relative
 # What parquet files hold beside the kinds of JSON; a datetime is a date. Their texts are the same in every process.
 _SPELLED = (bytes, Decimal, date, time, timedelta, UUID)
 _FROM_PYTHON = "# This run was started from Python with settings of its own; resolved.json holds every value.\n"
@@ -190,6 +192,8 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         if not accept_changed_data:
             _require_same_data(directory, session)
         _require_readable(directory, before.backend.name, session)
+        if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
+            watch.note(line)
         attempt = record.begin_again(directory, session.config)
         return _train(session, directory, attempt, watch)
 
@@ -258,6 +262,27 @@ def _require_free(before: Config, overrides: Sequence[str]) -> None:
                 f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step N. "
                 "For anything else start a new run"
             )
+
+
+def rate_change(before: Config, after: Config, done: int) -> str:
+    """Say how the learning rate jumps where a run goes on with another length; "" where it does not.
+
+    Args:
+        before: The settings of the run so far.
+        after: Those that it goes on with.
+        done: Steps that are finished.
+    """
+    if not done:
+        return ""
+    last, planned = (before.update.rate(step, before.run.steps) for step in (done - 1, done))
+    new = after.update.rate(done, after.run.steps)
+    if math.isclose(new, planned, rel_tol=_SAME_RATE):
+        return ""
+    return (
+        f"the learning rate goes from {last:.3g} (step {done}) to {new:.3g} (step {done + 1}), for update.schedule = "
+        f"'{after.update.schedule}' now falls over {after.update.schedule_steps or after.run.steps} steps; to keep the "
+        f"rate as it was, resume with update.schedule_steps={before.update.schedule_steps or before.run.steps}"
+    )
 
 
 def _require_unfinished(directory: RunDir, settings: Config) -> None:

@@ -308,3 +308,36 @@ def test_a_run_stays_in_its_folder_where_a_reward_changes_the_current_one(settin
     assert again.path == found.path == next((tmp_path / "runs").iterdir())
     assert again.status == "finished" and again.checkpoints()[-1] == 6 and len(again.metrics()) == 6
     assert len(list((found.path / "rollouts").glob("*.jsonl"))) == 6 and set(again.evaluations()) >= {"before", "after"}
+
+
+def lengthened(settings, schedule, *overrides, steps=6):
+    """Return the rates of a finished run of six steps that goes on to twelve, and what was noted."""
+    update = {"schedule": schedule, "warmup_steps": 0, "learning_rate": 1e-3, "epochs": 1, "minibatches": 1}
+    notes, ended = [], []
+    watch = Watch(step=ended.append, stop=lambda: len(ended) == steps)
+    found = run({**settings, "update": update, "run": {**settings["run"], "steps": 6, "doctor_every": 0}}, watch=watch)
+    run(resume=found, overrides=["run.steps=12", *overrides], watch=Watch(note=notes.append))
+    return [round(line["learning_rate"], 6) for line in found.metrics()], notes
+
+
+def test_a_run_that_is_lengthened_under_a_falling_schedule_is_told_how_its_rate_jumps(settings):
+    rates, notes = lengthened(settings, "linear")
+    assert rates[5:8] == [0.000167, 0.0005, 0.000417]  # 1/6, then 6/12 and 5/12 of it
+    assert notes == [
+        "the learning rate goes from 0.000167 (step 6) to 0.0005 (step 7), for update.schedule = 'linear' now falls "
+        "over 12 steps; to keep the rate as it was, resume with update.schedule_steps=6"
+    ]
+
+
+def test_the_offer_keeps_the_rate_and_no_more_is_said(settings):
+    rates, notes = lengthened(settings, "linear", "update.schedule_steps=6")
+    assert (rates[5:], notes) == ([0.000167] * 7, [])
+    rates, notes = lengthened(settings, "linear", "update.schedule_steps=6", steps=3)
+    assert (rates[3:7], notes) == ([0.0005, 0.000333, 0.000167, 0.000167], [])
+
+
+@pytest.mark.parametrize(("schedule", "steps"), [("constant", 6), ("cosine", 3)])
+def test_a_jump_is_told_wherever_there_is_one(settings, schedule, steps):
+    rates, notes = lengthened(settings, schedule, steps=steps)
+    told = [f"from {rates[steps - 1]:.3g} (step {steps}) to {rates[steps]:.3g} (step {steps + 1})"]
+    assert [told[0] in note for note in notes] == ([] if schedule == "constant" else [True])
