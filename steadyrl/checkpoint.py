@@ -1,5 +1,7 @@
 """All mutable state of a run on disk: the backend's weights and optimizer, and one small ``State``.
 
+``Safeguard`` writes it whatever ends a run.
+
 A checkpoint is a folder with a marker in it, and the marker is written last. A folder without the marker is no
 checkpoint. A checkpoint that is written again is complete beside the old one before the old one goes, so that at every
 moment one of them can be read.
