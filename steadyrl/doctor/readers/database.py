@@ -15,7 +15,7 @@ from typing import Any
 
 from steadyrl.doctor.readers.lines import MAX_LINE, parse_json, text_of
 from steadyrl.doctor.readers.mlflow import finite_or_not
-from steadyrl.doctor.readers.rows import POINT, TRACKER_STEP_KEYS, Rows
+from steadyrl.doctor.readers.rows import MAX_RUNS, POINT, TOO_MANY_RUNS, TRACKER_STEP_KEYS, Rows
 from steadyrl.doctor.readers.spelling import flat_settings, number, typed
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
@@ -89,7 +89,7 @@ def _read_mlflow(connection: sqlite3.Connection, path: Path) -> list[RawLog]:
         names = dict(connection.execute("SELECT run_uuid, name FROM runs").fetchall())
     has_settings = _columns(connection, "params") >= {"key", "value", "run_uuid"}
     logs = []
-    for (run,) in connection.execute("SELECT run_uuid FROM metrics GROUP BY run_uuid ORDER BY min(timestamp)"):
+    for (run,) in _runs(connection, "SELECT run_uuid FROM metrics GROUP BY run_uuid ORDER BY min(timestamp)"):
         rows, settings = Rows((POINT,)), dict[str, Any]()
         query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid IS ? ORDER BY timestamp, rowid"
         for key, step, value, is_nan in connection.execute(query, (run,)):
@@ -103,13 +103,19 @@ def _read_mlflow(connection: sqlite3.Connection, path: Path) -> list[RawLog]:
     return logs
 
 
+def _runs(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
+    found = connection.execute(query).fetchmany(MAX_RUNS + 1)
+    if len(found) > MAX_RUNS:
+        raise RunError(TOO_MANY_RUNS)
+    return found
+
+
 def _read_trackio(connection: sqlite3.Connection, path: Path, key: str) -> list[RawLog]:
     """Read every run of a project; older versions distinguished runs by their name only."""
     has_settings = _columns(connection, "configs") >= {key, "config"}
     logs = []
-    for run, name in connection.execute(
-        f"SELECT {key}, min(run_name) FROM metrics GROUP BY {key} ORDER BY min(timestamp)"
-    ):
+    query = f"SELECT {key}, min(run_name) FROM metrics GROUP BY {key} ORDER BY min(timestamp)"
+    for run, name in _runs(connection, query):
         rows, broken, settings = Rows(TRACKER_STEP_KEYS), 0, dict[str, Any]()
         query = f"SELECT step, metrics FROM metrics WHERE {key} IS ? AND length(metrics) <= ? ORDER BY timestamp, rowid"
         for step, metrics in connection.execute(query, (run, MAX_LINE)):

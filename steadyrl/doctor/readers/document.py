@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
-from steadyrl.doctor.readers.rows import SUMMARY, Rows
+from steadyrl.doctor.readers.rows import MAX_RUNS, SUMMARY, Rows
 from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
 
 MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
-MAX_RUNS = 1000
+MAX_INNER = 5_000_000  # lists and objects, of which each takes some hundred bytes
 MAX_TORN = 100  # objects that begin and do not end
 TORN = "the JSON is torn or a part of one: its whole rows are read, settings are not"
 STATE, HISTORY = "trainer_state.json", "log_history"  # of Hugging Face's Trainer, which writes one at every checkpoint
@@ -58,6 +58,8 @@ def read(path: Path) -> list[RawLog]:
     content = head(path, MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise RunError(f"'{path}' is larger than a JSON file of metrics may be ({MAX_BYTES >> 20} MiB): use JSON lines")
+    if content.count(b"[") + content.count(b"{") > MAX_INNER:
+        raise RunError(f"'{path}' holds more than {MAX_INNER:,} lists and objects; a JSON file of metrics may not")
     found = parse_json(content)
     if found is None and (whole := _whole_rows(text_of(content))):
         rows = Rows()

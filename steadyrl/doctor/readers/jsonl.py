@@ -12,7 +12,7 @@ from typing import Any
 
 from steadyrl.doctor.readers.completions import JsonTexts, holds_text
 from steadyrl.doctor.readers.lines import objects
-from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows, find_step_key
+from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows, find_step_key, rows_of
 from steadyrl.doctor.readers.tables import RUNS
 from steadyrl.doctor.series import RawLog
 
@@ -20,7 +20,11 @@ FEW = 200  # rows of a chunk that tell what the file holds
 
 
 def read(path: Path) -> list[RawLog]:
-    """Read a file of JSON lines that some trainer or logger wrote: a run, or one for each name under a key for it."""
+    """Read a file of JSON lines that some trainer or logger wrote: a run, or one for each name under a key for it.
+
+    Raises:
+        RunError: It has too many rows, or too many runs.
+    """
     runs, notes, texts, wrapped, named = dict[str, Rows](), list[str](), False, False, ""
     for chunk in objects(path, notes):
         if not runs:
@@ -35,7 +39,7 @@ def read(path: Path) -> list[RawLog]:
         for row in chunk if named else ():
             parts.setdefault(str(row.pop(named, "")), []).append(row)
         for run, rows in parts.items():
-            kept = runs.setdefault(run, Rows(("step",) if wrapped else STEP_KEYS))
+            kept = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS)
             kept.add([row for row in rows if SUMMARY not in row])
     kind, several = "verl_file" if wrapped else "jsonl", len(runs) > 1
     logs = [rows.log(f"{path}#{run}" if several else str(path), kind, {}, notes) for run, rows in runs.items()]

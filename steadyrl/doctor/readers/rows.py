@@ -15,6 +15,7 @@ import numpy as np
 
 from steadyrl.doctor.readers.spelling import MAX_NESTING, numbers
 from steadyrl.doctor.series import Column, RawLog
+from steadyrl.errors import RunError
 
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
 # trainer also says its own step, so it comes after those.
@@ -36,6 +37,10 @@ MAX_NAMES = 20_000  # a log has hundreds; more come from a broken file, and each
 MAX_STEP = 2**53  # above it float64 does not hold every whole number, and differences of int64 may overflow
 MIN_ROWS = 3  # that tell how far rows are apart
 POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
+MAX_ROWS = 4_000_000  # of a run, which has one or a few for each step; a packed file of kilobytes can hold any number
+MAX_POINTS = 40_000_000  # of a run, where each row is one value
+MAX_RUNS = 1000  # of a file
+TOO_MANY_RUNS = f"the log names more than {MAX_RUNS:,} runs, which is more than is read; name a log of fewer"
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 COARSE = ("epoch", "episode")  # of which a step may be a part
@@ -68,7 +73,7 @@ class Rows:
         self._notes: Counter[str] = Counter()
 
     def put(self, row: dict[str, Any]) -> None:
-        """Add one row."""
+        """Add one row; refuses as ``add`` does."""
         self.count += 1
         self._waiting.append(row)
         if len(self._waiting) >= CHUNK:
@@ -81,6 +86,9 @@ class Rows:
             rows: [n] as parsed.
             attempts: [n], larger for a later writing of a step, which replaces the whole row; None where a step that
                 is lower than the one before begins a later writing.
+
+        Raises:
+            RunError: They are more than ``MAX_ROWS`` together.
         """
         self.count += len(rows)
         self._take(rows)
@@ -176,6 +184,12 @@ class Rows:
         if not self._steps:
             self.step_key = find_step_key(rows, self._candidates)
         start = sum(map(len, self._steps))
+        most = MAX_POINTS if self.step_key == POINT else MAX_ROWS
+        if start + len(rows) > most:
+            raise RunError(
+                f"a run of the log has more than {most:,} rows, which is more than is read; name a log with a row for "
+                "each step, or a part of this one"
+            )
         places = np.arange(start, start + len(rows))
         self._steps.append(places + 1.0 if self.step_key is None else _steps_of(rows, self.step_key))
         self._add_level(rows, places, "", 0)
@@ -228,6 +242,17 @@ class Rows:
             some = [(i, found) for i, found in held if part != "std" or len(found) > 1]
             summed = np.array([summary(found) for _, found in some], np.float64)
             self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
+
+
+def rows_of(runs: dict[str, Rows], run: str, step_keys: Sequence[str] = STEP_KEYS) -> Rows:
+    """Return the rows of a run of a file, new ones for a run that had none.
+
+    Raises:
+        RunError: The file names more than ``MAX_RUNS``.
+    """
+    if run not in runs and len(runs) >= MAX_RUNS:
+        raise RunError(TOO_MANY_RUNS)
+    return runs.setdefault(run, Rows(step_keys))
 
 
 def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from steadyrl.doctor.readers.lines import head, lines, text_of
-from steadyrl.doctor.readers.rows import POINT, STEP_KEYS, Rows, find_step_key
+from steadyrl.doctor.readers.rows import POINT, STEP_KEYS, Rows, find_step_key, rows_of
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
@@ -54,7 +54,11 @@ def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
 
 
 def read_csv(path: Path, separator: str) -> list[RawLog]:
-    """Read every run of a CSV; an empty cell is no value, and a row with too few or too many cells is left out."""
+    """Read every run of a CSV; an empty cell is no value, and a row with too few or too many cells is left out.
+
+    Raises:
+        RunError: It has too many rows, or too many runs.
+    """
     runs, notes, broken = dict[str, Rows](), list[str](), 0
     table = _cells_of(_from_header((line for chunk in lines(path, notes) for line in chunk), separator), separator)
     names = next(table)
@@ -63,7 +67,7 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
         if len(cells) == len(names):
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
             for run, part in parts(row):
-                runs.setdefault(run, Rows((POINT, *STEP_KEYS))).put(part)
+                rows_of(runs, run, (POINT, *STEP_KEYS)).put(part)
         elif all(spelled(cell) is None for cell in cells) and find_step_key([dict.fromkeys(cells, 1)]):
             names = cells  # what goes on after a restart may log more or less
             parts = _by_metric(names) or _by_run(names)

@@ -4,7 +4,9 @@ import gzip
 import io
 import json
 import math
+import sqlite3
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -313,6 +315,68 @@ def test_a_gzipped_log_is_read_and_never_unpacked_beyond_a_limit(tmp_path, monke
     path.write_bytes(gzip.compress(b'{"step": 1, "reward": 1}\n' + b'{"x": 1}\n' * (1 << 20)))
     (log,) = search(path, holds_known_metric).logs
     assert "unpacks to more than 1 MiB; the rest is left out" in log.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "row"),
+    [
+        ("log.jsonl", "", '{{"step": {0}, "reward": 1}}\n'),
+        ("log.csv", "step,reward\n", "{0},1\n"),
+        ("log.md", "| step | reward |\n|--|--|\n", "| {0} | 1 |\n"),
+        ("log.log", "", "{{'reward': 1.0, 'loss': {0}}}\n"),
+        ("log.csv", "run,step,reward\n", "run,{0},1\n"),
+    ],
+)
+def test_a_log_of_more_rows_than_any_run_has_is_refused(tmp_path, monkeypatch, name, first, row):
+    path = tmp_path / name
+    path.write_text(first + "".join(row.format(i) for i in range(6000)))
+    assert len(search(path, holds_known_metric).logs) == 1
+    monkeypatch.setattr("steadyrl.doctor.readers.rows.MAX_ROWS", 5000)
+    with pytest.raises(RunError, match="more than 5,000 rows"):
+        search(path, holds_known_metric)
+
+
+def test_a_table_with_one_value_in_each_row_may_have_many(tmp_path, monkeypatch):
+    path = tmp_path / "log.csv"
+    path.write_text("run_id,key,value,step\n" + "".join(f"a,reward,{i},{i}\n" for i in range(6000)))
+    monkeypatch.setattr("steadyrl.doctor.readers.rows.MAX_ROWS", 5000)
+    (log,) = search(path, holds_known_metric).logs
+    assert len(points(log, "reward")) == 6000
+    monkeypatch.setattr("steadyrl.doctor.readers.rows.MAX_POINTS", 5000)
+    with pytest.raises(RunError, match="more than 5,000 rows"):
+        search(path, holds_known_metric)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "row"),
+    [
+        ("log.jsonl", "", '{{"run": "r{0}", "step": 1, "reward": 1}}\n'),
+        ("log.csv", "run,step,reward\n", "r{0},1,1\n"),
+    ],
+)
+def test_a_log_that_names_more_runs_than_are_read_is_refused(tmp_path, name, first, row):
+    path = tmp_path / name
+    path.write_text(first + "".join(row.format(i) for i in range(1001)))
+    with pytest.raises(RunError, match="more than 1,000 runs"):
+        search(path, holds_known_metric)
+
+
+def test_a_database_that_names_more_runs_than_are_read_is_refused(tmp_path):
+    path = tmp_path / "trackio.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE metrics (run_name, step, metrics, timestamp)")
+        rows = ((f"r{i}", 1, '{"reward": 1}', i) for i in range(1001))
+        connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", rows)
+        connection.commit()
+    with pytest.raises(RunError, match="more than 1,000 runs"):
+        search(path, holds_known_metric)
+
+
+def test_a_document_of_millions_of_lists_is_refused_before_it_is_parsed(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text('{"loss": [' + "[]," * 5_000_001 + "1]}")
+    with pytest.raises(RunError, match="more than 5,000,000 lists and objects"):
+        search(path, holds_known_metric)
 
 
 def test_pasted_rows_are_read_from_standard_input(monkeypatch):
