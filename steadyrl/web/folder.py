@@ -1,7 +1,8 @@
 """Finds the runs of a folder: run directories of steadyrl, and logs of other trainers.
 
 A run is opened only through the name that this module gave it, never through a path of a request. Links are not
-followed, and a run directory that holds a link which leads out of the folder is not shown.
+followed, and a run directory that holds a link which leads out of the folder, at any depth, is not shown. This is
+checked whenever a run is opened, so that those who read its files need not check it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MAX_DEPTH = 6
 MAX_FILES = 20_000  # looked at in one search
 MAX_LOG_BYTES = 256 << 20
 FRESH_S = 2.0  # a search is repeated after this time
+SETTLED_NS = 10**9  # after a change, for what a folder holds to be remembered
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _LONGEST_ID = 160
 
@@ -73,9 +75,17 @@ class Folder:
             RunError: There is none of that name.
         """
         known = self._places.get(run_id) or next((place for place in self.places() if place.id == run_id), None)
-        if known is None or not known.path.exists():
-            raise RunError(f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed")
+        if known is None or not known.path.exists() or self._leads_out(known):
+            raise RunError(
+                f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed, or hold a link that "
+                "leads out of this folder"
+            )
         return known
+
+    def _leads_out(self, place: Place) -> bool:
+        if place.path.is_dir():
+            return _leads_out(self.root, place.path)
+        return not place.path.resolve().is_relative_to(self.root)
 
     def id_of(self, path: Path) -> str:
         """Return the name that stands for a folder below this one, or for this one, in addresses."""
@@ -102,7 +112,7 @@ def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tu
         return  # a folder that cannot be read holds nothing to show
     left[0] -= len(entries)
     if is_run_folder(folder):
-        if not _leads_out(root, folder, entries):
+        if not _leads_out(root, folder):
             yield folder, "run"
         return
     files = tuple(
@@ -135,9 +145,33 @@ def _logs(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[tuple[
     return tuple((source.path, source.kind) for source in found if source.kind >= Kind.TRACKED or not tracked)
 
 
-def _leads_out(root: Path, folder: Path, entries: list[os.DirEntry[str]]) -> bool:
+def _leads_out(root: Path, folder: Path) -> bool:
+    """Return whether a folder or one below it holds a link that leads out of the root, or cannot be looked at."""
+    if not folder.resolve().is_relative_to(root):
+        return True
+    waiting = [folder]
+    while waiting:
+        inner = waiting.pop()
+        try:
+            changed = inner.stat().st_mtime_ns
+            # The clock of files may stand still for some milliseconds, in which a link can be made.
+            look = _inside.__wrapped__ if time.time_ns() - changed < SETTLED_NS else _inside
+            links, folders = look(inner, changed)
+        except OSError:
+            return True
+        if any(not link.resolve().is_relative_to(root) for link in links):
+            return True
+        waiting += folders
+    return False
+
+
+@lru_cache(maxsize=1 << 14)
+def _inside(folder: Path, changed: int) -> tuple[list[Path], list[Path]]:
+    """Return the links and the folders in a folder; the time of its last change tells whether to look again."""
+    with os.scandir(folder) as held:
+        entries = list(held)
     links = [Path(entry.path) for entry in entries if entry.is_symlink()]
-    return any(not link.resolve().is_relative_to(root) for link in links)
+    return links, [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _id_of(name: str) -> str:

@@ -70,3 +70,57 @@ def test_what_lies_outside_is_not_shown(tmp_path):
     run.rollouts_file(0).symlink_to("/etc/passwd")
     assert folder.file(run.rollouts_file(0)) is None
     assert folder.file(run.rollouts_file(10)) == run.rollouts_file(10)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evaluations/after.jsonl",
+        "rollouts/tokens/000010.jsonl",
+        "report/summary.json",
+        "checkpoints/000200/DONE",
+        "x/y/z",
+    ],
+)
+def test_a_run_with_a_link_that_leads_out_is_not_shown_at_whatever_depth(tmp_path, name):
+    (tmp_path / "secret").write_text('{"problem": "secret"}\n')
+    inside = tmp_path / "in"
+    run = make_run(inside / "a")
+    make_run(inside / "b")
+    folder = Folder(inside)
+    assert folder.find("a").path == run.path
+    link = run.path / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(tmp_path / "secret")
+    with pytest.raises(RunError, match="a link that leads out of this folder"):
+        folder.find("a")  # also where it was seen before
+    assert [place.name for place in Folder(inside).places()] == ["b"]
+    link.unlink()
+    link.symlink_to(inside / "b" / "run.json")
+    assert folder.find("a").path == run.path
+
+
+@pytest.mark.parametrize("moved", ["a", "sweep"])
+def test_a_folder_that_became_a_link_is_not_followed(tmp_path, moved):
+    inside = tmp_path / "in"
+    for name in ("a", "sweep/b"):
+        make_run(inside / name)
+    folder = Folder(inside)
+    assert len(folder.places()) == 2
+    (inside / moved).rename(tmp_path / "out")
+    (inside / moved).symlink_to(tmp_path / "out")
+    with pytest.raises(RunError):
+        folder.find("a" if moved == "a" else "sweep~b")
+
+
+def test_a_log_that_became_a_link_is_not_followed(tmp_path):
+    inside = tmp_path / "in"
+    inside.mkdir()
+    log = inside / "log.jsonl"
+    log.write_text("".join(json.dumps({"step": i, "loss": 0.1}) + "\n" for i in range(5)))
+    folder = Folder(inside)
+    (place,) = folder.places()
+    log.rename(tmp_path / "log.jsonl")
+    log.symlink_to(tmp_path / "log.jsonl")
+    with pytest.raises(RunError):
+        folder.find(place.id)
