@@ -149,9 +149,13 @@ def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> Told:
         widths: See ``widths_on``.
         metric: A metric of metrics.jsonl, such as ``score_name``.
     """
+    return forecast_curve(run, widths, metric, *points(run, metric))
+
+
+def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.ndarray, values: np.ndarray) -> Told:
+    """Forecast a run's last score as ``forecast_run`` does, from the ``points`` of its curve, [n] each."""
     covered, tried = coverage(widths), len(widths)
     silent = partial(Told, metric, None, covered=covered, tried=tried)
-    steps, values = points(run, metric)
     if len(steps) < LEAST_POINTS:
         need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
         return silent(f"{len(steps)} values of {metric} are known and {LEAST_POINTS} are needed; {need}")
@@ -201,10 +205,13 @@ def needed_width(steps: np.ndarray, values: np.ndarray) -> float | None:
 def points(run: RunDir, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Return a run's steps and scores, [n] each; what was measured at every step as means of blocks."""
     records = run.metrics()
-    values = curve(records, metric)
-    steps = np.array([record["step"] + 1 for record in records], np.float64)
+    return curve_of(run, metric, np.array([record["step"] for record in records], np.float64), curve(records, metric))
+
+
+def curve_of(run: RunDir, metric: str, steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``points`` of what was recorded, steps from 0 and values [n], NaN where there is none."""
     known = np.isfinite(values)
-    steps, values = steps[known], values[known]
+    steps, values = steps[known] + 1.0, values[known]
     if len(steps) > 2 * BLOCKS:
         return blocks(steps, values)
     before = heldout_mean(run, "before", "metric") if metric.startswith("heldout/") else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from steadyrl.errors import RunError
 from steadyrl.report.actions import describe_action
 from steadyrl.report.settings import settings_rows
 from steadyrl.rundir import RunDir
-from steadyrl.studies.forecast import LEAST_POINTS, finished_beside, forecast_run, points, score_name, widths_on
+from steadyrl.studies.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
 from steadyrl.web.columns import Curves, Shelf
 from steadyrl.web.findings import finding_views, standing
 from steadyrl.web.folder import Place
@@ -22,6 +23,7 @@ from steadyrl.web.topics import panels, topic_of
 
 MOST_EVENTS = 300  # of findings and actions on one page, the newest
 DIGITS = 6  # of a number that is drawn
+OTHERS_KEPT_S = 60.0  # that what was read of other runs counts for a forecast
 _TABS = (("Curves", ""), ("Rollouts", "/rollouts"), ("Doctor", "/doctor"), ("Report", "/report"))
 
 
@@ -33,7 +35,6 @@ def head_view(place: Place) -> dict[str, Any]:
     tabs = _TABS if place.kind == "run" else tuple(tab for tab in _TABS if tab[0] in ("Curves", "Doctor"))
     return {
         "section": "run",
-        "forecast": forecast_of(run) if found.status == "running" else "",
         "run": {
             "id": place.id,
             "name": place.name,
@@ -47,16 +48,35 @@ def head_view(place: Place) -> dict[str, Any]:
     }
 
 
-def forecast_of(run: RunDir) -> str:
+def live_view(place: Place, shelf: Shelf) -> dict[str, Any]:
+    """Return what the part of a run's page shows that changes while the run goes on."""
+    run, head = RunDir(place.path), head_view(place)
+    forecast = forecast_of(run, shelf) if head["run"]["row"].status == "running" else ""
+    return {**head, **what_happened(run), "recorded": recorded_steps(run), "forecast": forecast}
+
+
+def forecast_of(run: RunDir, shelf: Shelf) -> str:
     """Return where the held-out score of a run will end, as `steadyrl forecast` says it; "" where it would abstain."""
     try:
         name = score_name(run)
-        if len(points(run, name)[0]) < LEAST_POINTS:
+        steps, columns = shelf.columns(run).arrays([name])
+        values = columns.get(name, np.full(len(steps), np.nan))
+        known = np.isfinite(values)
+        if known.sum() < LEAST_POINTS - 1:  # the evaluation before training is one more
             return ""
-        others = finished_beside(run, note=lambda line: None)  # a damaged run's own page says so
-        told = forecast_run(run, _widths(run.path, name, tuple(other.path for other in others)), name)
-    except RunError:  # its page says so
+        when = run.path.parent.stat().st_mtime_ns, time.monotonic() // OTHERS_KEPT_S
+        return _forecast(run.path, name, steps[known].tobytes(), values[known].tobytes(), when)
+    except (RunError, FileNotFoundError):  # its page says so
         return ""
+
+
+@lru_cache(maxsize=64)
+def _forecast(path: Path, name: str, steps: bytes, values: bytes, when: tuple[int, float]) -> str:
+    """Return the forecast from a curve; ``when`` tells how old what it has read of other runs may be."""
+    run = RunDir(path)
+    curve = curve_of(run, name, np.frombuffer(steps, np.int64).astype(np.float64), np.frombuffer(values))
+    others = finished_beside(run, note=lambda line: None)  # a damaged run's own page says so
+    told = forecast_curve(run, _widths(path, name, tuple(other.path for other in others)), name, *curve)
     return str(told.forecast or "")
 
 
@@ -69,21 +89,26 @@ def run_view(place: Place, shelf: Shelf) -> dict[str, Any]:
     """Return what the first page of a run shows."""
     run = RunDir(place.path)
     curves = shelf.curves(run)
-    head = head_view(place)
-    readable = run.resolved_file.is_file() and not head["run"]["row"].problem
+    live = live_view(place, shelf)
+    readable = run.resolved_file.is_file() and not live["run"]["row"].problem
     return {
-        **head,
-        **what_happened(run),
+        **live,
         "topics": panels(curves.lines),
         "numbers": _numbers(curves),
         "checkpoints": run.checkpoints(),
-        "recorded": recorded_steps(run),
         "settings": settings_rows(run.resolved() if readable else {}),
     }
 
 
 def what_happened(run: RunDir) -> dict[str, Any]:
     """Return the findings that hold, and everything that happened in a run with its step, the newest first."""
+    return _happened(run.path, _stamp(run.findings_file), _stamp(run.actions_file))
+
+
+@lru_cache(maxsize=32)
+def _happened(path: Path, *stamps: tuple[int, int]) -> dict[str, Any]:
+    """Return what happened; the stamps of the two files tell whether they have to be read again."""
+    run = RunDir(path)
     findings = finding_views(run.findings())
     events = [_raised(finding) for finding in findings] + [_acted(line) for line in run.actions()]
     events.sort(key=lambda event: event["step"])
@@ -168,13 +193,13 @@ def _plain(values: np.ndarray) -> list[float | None]:
 
 def stamp(run: RunDir) -> list[int]:
     """Return numbers that change whenever the run has something new to show."""
-    files: Sequence[Path] = (run.metrics_file, run.findings_file, run.actions_file, run.info_file)
-    found = []
-    for file in files:
-        try:
-            held = file.stat()
-        except OSError:
-            found += [0, 0]
-        else:
-            found += [held.st_size, held.st_mtime_ns // 1_000_000]
-    return found
+    files = (run.metrics_file, run.findings_file, run.actions_file, run.info_file)
+    return [number for file in files for number in _stamp(file)]
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
