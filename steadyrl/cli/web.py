@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -34,4 +37,9 @@ def web_command(
         if open_page:
             webbrowser.open(address)
 
-    serve(folder, host, port, token, ready)
+    try:
+        serve(folder, host, port, token, ready)
+    except KeyboardInterrupt:
+        # The interpreter would wait for threads that read for pages which nobody waits for. They write nothing.
+        sys.stdout.flush()
+        os._exit(128 + signal.SIGINT)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import unquote_plus
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -28,7 +28,7 @@ from steadyrl.web.overview import rows
 from steadyrl.web.render import page
 from steadyrl.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.web.rollouts import Rollouts
-from steadyrl.web.run_page import curves_json, head_view, recorded_steps, run_view, stamp, what_happened
+from steadyrl.web.run_page import curves_json, head_view, live_view, run_view, stamp, what_happened
 from steadyrl.web.runs_page import runs_view
 from steadyrl.web.studies_page import studies_view, study_view
 
@@ -50,6 +50,7 @@ SUFFIXES = (
 )
 MOST_REPORTED = 16 << 20  # bytes of metrics
 MOST_ASKED = 400  # metrics in one request
+MOST_FIELDS = 8  # of a form
 
 
 class Pages:
@@ -161,7 +162,7 @@ class Pages:
             view["problem"] = f"The log has more than {MOST_PASTED >> 20} MiB; use `steadyrl doctor` on its file."
         else:
             if pasted:
-                view["pasted"] = parse_qs(content.decode("utf-8", "replace")).get("log", [""])[0]
+                view["pasted"] = _field(content, "log")
                 content = view["pasted"].encode()
             suffix = Path(request.query_params.get("name", "")).suffix
             try:
@@ -173,9 +174,7 @@ class Pages:
 
     def live(self, request: Request) -> Response:
         """Answer with the part of a run's page that changes while it goes on."""
-        place = self._run(request)
-        run = RunDir(place.path)
-        return page("_live.html.j2", {**head_view(place), **what_happened(run), "recorded": recorded_steps(run)})
+        return page("_live.html.j2", live_view(self._run(request), self.shelf))
 
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
@@ -236,6 +235,12 @@ async def body(request: Request, most: int) -> bytes | None:
     return b"".join(parts)
 
 
+def _field(form: bytes, name: str) -> str:
+    """Return a field of a form that was sent; "" where it has none. Of a form that is none nothing is taken apart."""
+    pairs = (pair.partition(b"=") for pair in form.split(b"&", MOST_FIELDS)[:MOST_FIELDS])
+    return next((unquote_plus(value.decode("latin-1")) for key, _, value in pairs if key == name.encode()), "")
+
+
 def _step(text: str | None, default: int) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) <= 12 else default
 
@@ -262,7 +267,12 @@ def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
         Route("/doctor", pages.diagnose, methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    handlers: dict[Any, Callable[..., Response]] = {SteadyError: _refused, 404: _missing, 405: _missing}
+    handlers: dict[Any, Callable[..., Response]] = {
+        SteadyError: _refused,
+        ClientDisconnect: _nobody,
+        404: _missing,
+        405: _missing,
+    }
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
@@ -270,6 +280,10 @@ def _refused(request: Request, error: SteadyError) -> Response:
     if "text/html" not in request.headers.get("accept", ""):
         return PlainTextResponse(f"{error}\n", status_code=404)
     return page("error.html.j2", {"section": "", "title": "This cannot be shown", "message": str(error)}, status=404)
+
+
+def _nobody(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=400)  # whoever sent half a log is gone
 
 
 def _missing(request: Request, error: HTTPException) -> Response:

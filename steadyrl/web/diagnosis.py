@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,14 +13,19 @@ import numpy as np
 
 from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose
+from steadyrl.doctor.readers.lines import head
 from steadyrl.errors import RunError
+from steadyrl.scratch import scratch_folder
 from steadyrl.types import Finding
 from steadyrl.web.columns import Curves, thin
 from steadyrl.web.findings import finding_view
 from steadyrl.web.folder import Place
 from steadyrl.web.topics import Panel, topic_of
 
-MOST_PASTED = 32 << 20  # bytes
+MOST_PASTED = 32 << 20  # bytes, unpacked
+MOST_LINES = 500_000  # printed lines are read at thirty microseconds each
+MOST_VALUES = 4_000_000  # of which each takes up to a hundred bytes
+_BEFORE_VALUES = (b",", b"[", b"{", b"\t", b";")
 KEPT = 6  # diagnoses, with their logs
 MOST_CURVES = 300
 _TOPIC_OF_CHECK = {check.name: topic for topic, checks in TOPICS.items() for check in checks}
@@ -59,14 +63,31 @@ class Diagnoses:
         Raises:
             RunError: It is no log that can be read.
         """
-        with self._alone, tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"log{suffix}"
+        with self._alone, scratch_folder() as folder:  # Ctrl-C does not wait for its end
+            path = folder / f"log{suffix}"
             path.write_bytes(content)
+            refuse_large(path)
             try:
                 found = [_without_texts(diagnosis) for diagnosis in diagnose(path)]
             except RunError as error:
                 raise RunError(str(error).replace(str(path), "the log")) from error
             return [replace(one, run=replace(one.run, path="the log")) for one in found]
+
+
+def refuse_large(path: Path) -> None:
+    """Refuse a log that would keep the page and its memory for long, however small it is packed.
+
+    Raises:
+        RunError: It has more bytes, or more lines and values, than a page reads.
+    """
+    unpacked = head(path, MOST_PASTED + 1)
+    advice = "use `steadyrl doctor` on its file, or paste the part that matters"
+    if len(unpacked) > MOST_PASTED:
+        raise RunError(f"The log unpacks to more than {MOST_PASTED >> 20} MiB; {advice}.")
+    if unpacked.count(b"\n") + unpacked.count(b"\r") > MOST_LINES:
+        raise RunError(f"The log has more than {MOST_LINES:,} lines; {advice}.")
+    if sum(map(unpacked.count, _BEFORE_VALUES)) > MOST_VALUES:
+        raise RunError(f"The log has more than {MOST_VALUES:,} values; {advice}.")
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 LOOK_S = 0.4  # between looks at the files of a run
 LOOK_ALL_S = 2.0  # between looks at all runs
@@ -41,28 +42,39 @@ class Followers:
         """
         if self.count >= MOST_FOLLOWERS:
             return PlainTextResponse(f"{MOST_FOLLOWERS} pages follow runs already; close some\n", 503)
-        return StreamingResponse(self._events(request, state, every_s), media_type="text/event-stream")
+        return _Stream(self, self._events(request, state, every_s))
 
     async def _events(self, request: Request, state: Callable[[], Any], every_s: float) -> AsyncIterator[str]:
-        self.count += 1
-        try:
-            last, silent = await run_in_threadpool(state), 0.0
-            yield f"retry: 2000\nevent: begin\ndata: {json.dumps(last)}\n\n"
-            while not self._ending() and not await request.is_disconnected():
-                await self._pause(every_s)
-                silent += every_s
-                now = await run_in_threadpool(state)
-                if now != last:
-                    last, silent = now, 0.0
-                    yield f"event: changed\ndata: {json.dumps(now)}\n\n"
-                elif silent >= ALIVE_S:
-                    silent = 0.0
-                    yield ": alive\n\n"
-        finally:
-            self.count -= 1
+        last, silent = await run_in_threadpool(state), 0.0
+        yield f"retry: 2000\nevent: begin\ndata: {json.dumps(last)}\n\n"
+        while not self._ending() and not await request.is_disconnected():
+            await self._pause(every_s)
+            silent += every_s
+            now = await run_in_threadpool(state)
+            if now != last:
+                last, silent = now, 0.0
+                yield f"event: changed\ndata: {json.dumps(now)}\n\n"
+            elif silent >= ALIVE_S:
+                silent = 0.0
+                yield ": alive\n\n"
 
     async def _pause(self, seconds: float) -> None:
         passed = 0.0
         while passed < seconds and not self._ending():
             await asyncio.sleep(LOOK_S)
             passed += LOOK_S
+
+
+class _Stream(StreamingResponse):
+    """A stream that is counted from the moment in which it is decided on, whether or not it gets to its first event."""
+
+    def __init__(self, followers: Followers, events: AsyncIterator[str]):
+        super().__init__(events, media_type="text/event-stream")
+        self._followers = followers
+        followers.count += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._followers.count -= 1

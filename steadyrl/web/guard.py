@@ -10,8 +10,6 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import platform
-from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -33,22 +31,25 @@ HEADERS = {
 }
 NO_TOKEN = "This page needs the token of its address. Open the address that `steadyrl web` printed.\n"
 OTHER_NAME = "This server has another name. Open the address that `steadyrl web` printed.\n"
-_LONGEST_QUERY = 16_384
+_LONGEST = 16_384  # characters of an address
 
 
 class Guard:
     """Refuses requests without the token, of other names and of other origins, before anything else sees them."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, token: str):
+    def __init__(self, app: ASGIApp, address: str, port: int, token: str, host: str = ""):
         """Set what is allowed.
 
         Args:
             app: Answers what is let through.
-            host: The address that the server listens on.
+            address: The IP address that the server listens on.
             port: Its port.
             token: What a visitor has to know; "" lets everybody in who reaches the port.
+            host: The name that was given for the address; "" for none.
         """
-        self.app, self.host, self.token = app, host, token
+        self.app, self.token = app, token
+        self.names = {"127.0.0.1", "localhost", "::1", address, host.lower()} - {""}
+        self.everywhere = is_every_address(address)
         self.cookie = f"steadyrl-{port}"  # cookies are shared by all ports of a host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,22 +81,22 @@ class Guard:
                 "This server has another name. Use the address that `steadyrl web` printed.\n", 421
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return PlainTextResponse("Pages of other origins get nothing here.\n", 403)
         opened = headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
             return PlainTextResponse("Pages of other sites get nothing here.\n", 403)
+        query = scope["query_string"].decode("latin-1")
+        if len(query) + len(scope["path"]) > _LONGEST:
+            return PlainTextResponse("The address is too long.\n", 414)
         if not self.token:
             return None
-        query = scope["query_string"].decode("latin-1")
-        if len(query) > _LONGEST_QUERY:
-            return PlainTextResponse("The address is too long.\n", 414)
         parts = parse_qsl(query, keep_blank_values=True)
         given = [value for name, value in parts if name == "token"]
         if given and self._is_token(given[-1]):
             rest = urlencode([part for part in parts if part[0] != "token"])
             return self._let_in(f"{scope['path']}{'?' if rest else ''}{rest}") if scope["method"] == "GET" else None
-        if self._is_token(self._cookie_of(headers)):
+        if any(map(self._is_token, self._cookies(headers))):
             return None
         return PlainTextResponse(NO_TOKEN, 403)
 
@@ -108,23 +109,23 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
 
-    def _cookie_of(self, headers: Mapping[str, str]) -> str:
-        try:
-            held = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        return held[self.cookie].value if self.cookie in held else ""
+    def _cookies(self, headers: Headers) -> list[str]:
+        """Return the values of this server's cookie. Other programs of the machine may have set cookies of any form."""
+        pairs = (pair.partition("=") for header in headers.getlist("cookie") for pair in header.split(";"))
+        return [value.strip(' \t"') for name, _, value in pairs if name.strip() == self.cookie]
 
     def _is_own_name(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        if name in {"127.0.0.1", "localhost", "::1", self.host.lower()}:
-            return True
-        if self.host not in ("0.0.0.0", "::"):
-            return False
-        return name == platform.node().lower() or _is_address(name)
+        return name in self.names or (self.everywhere and (name == platform.node().lower() or _is_address(name)))
+
+
+def is_every_address(address: str) -> bool:
+    """Return whether an IP address stands for all addresses of the machine, as 0.0.0.0 and :: do."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return (getattr(found, "ipv4_mapped", None) or found).is_unspecified
 
 
 def _is_address(name: str) -> bool:

@@ -20,7 +20,7 @@ def ask(app, address, method="GET", body=b"", **headers):
         "raw_path": parts.path.encode(),
         "root_path": "",
         "query_string": parts.query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+        "headers": [(name.encode(), value.encode("latin-1", "replace")) for name, value in sent.items()],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8765),
     }

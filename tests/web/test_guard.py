@@ -77,3 +77,48 @@ def test_every_answer_forbids_scripts_of_others_and_frames(app):
 
 def test_a_cookie_that_is_none_is_no_token(app):
     assert ask(app, "/", cookie="\x00=;;=").status == 403
+
+
+OTHERS = (
+    'a={"x":1}', "a b=c", "a=b c", "a=b,c", "a=é", "é=a", 'a="x', 'a="x;y"', "a", "=", ";;", "a=b=c", "expires=x",
+    "a=[]", "a=<>", "a=(x)", "a=@:/?", "a=\\x", "a=\x7f", "steadyrl-8766=no", "steadyrl-8765=no",
+    "x-steadyrl-8765=no", "a=\tb",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_cookie_of_another_program_on_this_machine_locks_nobody_out(app, other):
+    own = f"steadyrl-8765={TOKEN}"
+    for cookie in (f"{other}; {own}", f"{own}; {other}", f"{other};{own};{other}"):
+        assert ask(app, "/", cookie=cookie).status == 200, cookie
+    assert ask(app, "/", cookie=other).status == 403
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "", "://", "é", "http://x]", "http://a:b:c", "//"])
+def test_an_origin_that_is_none_gets_nothing(app, origin):
+    assert ask(app, "/", origin=origin, cookie=f"steadyrl-8765={TOKEN}").status == 403
+
+
+@pytest.mark.parametrize(
+    ("address", "own"), [("0.0.0.0", "10.1.2.3"), ("::", "[fd00::1]"), ("::ffff:0.0.0.0", "10.1.2.3")]
+)
+def test_all_addresses_of_the_machine_are_served_if_all_are_listened_on(tmp_path, address, own):
+    every, one = (Guard(create(tmp_path), where, 8765, "") for where in (address, "127.0.0.1"))
+    assert (ask(every, "/", host=f"{own}:8765").status, ask(one, "/", host=f"{own}:8765").status) == (200, 421)
+    assert ask(every, "/", host="evil.example:8765").status == 421
+
+
+def test_the_name_that_was_given_for_the_address_is_served(tmp_path):
+    app = Guard(create(tmp_path), "10.1.2.3", 8765, "", host="MyBox")
+    assert [ask(app, "/", host=host).status for host in ("mybox:8765", "10.1.2.3:8765", "other:8765")] == [
+        200,
+        200,
+        421,
+    ]
+
+
+def test_an_address_that_is_too_long_is_refused_with_and_without_a_token(tmp_path):
+    for token in (TOKEN, ""):
+        app = Guard(create(tmp_path), "127.0.0.1", 8765, token)
+        for address in (f"/?q={'x' * 20_000}", f"/run/{'x' * 20_000}"):
+            assert ask(app, address, cookie=f"steadyrl-8765={TOKEN}").status == 414

@@ -1,3 +1,5 @@
+import gzip
+import html
 import json
 import math
 import time
@@ -68,6 +70,45 @@ def test_a_running_run_shows_the_forecast_of_its_score_where_its_intervals_have_
         text = ask(app, page).text
         assert "forecast of it" in text and "at the last step; going on is worth it" in text
     assert "forecast of it" not in ask(app, "/run/old").text  # it has ended
+
+
+def test_of_a_run_that_goes_on_only_what_is_new_is_read(tmp_path):
+    def scored(run, steps):
+        for step in steps:
+            append_line(run.metrics_file, {**metrics(step), "time": time.time(), "heldout/retrieval": 1 - 0.9**step})
+
+    for i in range(9):
+        scored(make_run(tmp_path / f"old{i}", steps=0), range(20))
+    run = make_run(tmp_path / "now", steps=0, status="running", planned=40)
+    scored(run, range(12))
+    app = create(tmp_path)
+    first = ask(app, "/run/now/live").text
+    assert "forecast of it" in first
+    size = run.metrics_file.stat().st_size
+    with run.metrics_file.open("r+b") as file:
+        file.write(b" " * (size - 1))  # who read the file anew would see two steps
+    scored(run, range(12, 14))
+    again = ask(app, "/run/now/live").text
+    assert "forecast of it" in again
+    assert again != first
+    assert ask_json(app, "/run/now/curves")["rows"] == 14
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "said"),
+    [
+        (gzip.compress(b'{"s":1}\n' * 4_300_000, 1), "x.gz", "unpacks to more than 32 MiB"),
+        (gzip.compress(bytes(40 << 20), 1), "x.gz", "unpacks to more than 32 MiB"),
+        (gzip.compress(b"step,loss\n" + b"1,2\n" * 600_000, 1), "x.csv", "more than 500,000 lines"),
+        (b'{"loss": [' + b"[]," * 4_100_000 + b"1]}", "x.json", "more than 4,000,000 values"),
+        (b"1\r" * 600_000, "x.log", "more than 500,000 lines"),
+    ],
+)
+def test_a_log_that_would_hold_up_the_page_is_refused_before_it_is_read(tmp_path, content, name, said):
+    began = time.process_time()
+    text = ask(create(tmp_path), f"/doctor?name={name}", "POST", content).text
+    assert time.process_time() - began < 5  # it took a minute, and 2.5 GB
+    assert said in text and "use `steadyrl doctor` on its file" in html.unescape(text)
 
 
 def test_a_run_shows_its_finding_with_what_to_do_and_its_numbers(folder):
