@@ -12,7 +12,8 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from io import BufferedReader
+from functools import lru_cache
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ BLOCK = 1 << 20
 MAX_LINE = 16 << 20  # a line of metrics has kilobytes; what is longer is something else, and would fill the memory
 MAX_UNPACKED = 2 << 30  # bytes of a gzipped file; a run's log has megabytes
 LARGE = 1 << 18  # bytes of JSON: for less, a quicker parser is not worth the 20 ms that its import takes
-GZIP = b"\x1f\x8b"
+MAX_NOTEBOOK = 256 << 20  # bytes; it is parsed at once
+GZIP, NOTEBOOK = b"\x1f\x8b", ".ipynb"
 COLOUR = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 RAY = re.compile(rb"^\((?:\w+ )*pid=\d+[^)]*\) ")
 
@@ -66,10 +68,34 @@ def _blocks(path: Path, lost: list[str], size: int = BLOCK) -> Iterator[bytes]:
             lost.append(f"'{path.name}' is torn or damaged after {total} unpacked bytes; the rest is left out")
 
 
-def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
+def _opened(path: Path) -> gzip.GzipFile | BufferedIOBase:
+    if path.suffix == NOTEBOOK:
+        stat = path.stat()
+        return BytesIO(_outputs(path, stat.st_mtime_ns, stat.st_size))
     with path.open("rb") as file:
         packed = file.read(len(GZIP)) == GZIP
     return gzip.open(path) if packed else path.open("rb")
+
+
+@lru_cache(maxsize=1)
+def _outputs(path: Path, changed: int, size: int) -> bytes:
+    """Return what the cells of a notebook showed, in their order; of one output its table in HTML, else its text."""
+    document = parse_json(path.read_bytes()) if size <= MAX_NOTEBOOK else None
+    cells = document.get("cells") if isinstance(document, dict) else None
+    shown: list[str] = []
+    for cell in cells if isinstance(cells, list) else ():
+        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            data = output.get("data") if isinstance(output, dict) else None
+            forms = data if isinstance(data, dict) else {}
+            table = _joined(forms.get("text/html"))
+            shown.append(table if "<tr" in table else _joined(forms.get("text/plain") or output.get("text")))
+    return "\n".join(shown).encode(errors="replace")
+
+
+def _joined(text: Any) -> str:
+    """Return a text of a notebook, which may be a list of its lines."""
+    return "".join(map(str, text)) if isinstance(text, list) else text if isinstance(text, str) else ""
 
 
 def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:

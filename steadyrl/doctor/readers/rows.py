@@ -302,11 +302,22 @@ def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_K
             continue
         values, _ = step_numbers([row[key] for row in rows if key in row])
         whole = np.isfinite(values) & (values == np.floor(values))
-        if candidate in COARSE and 2 * len(np.unique(values)) < len(values):
+        if candidate in COARSE and (2 * len(np.unique(values)) < len(values) or _same_names(rows, key)):
             continue
         if whole.sum() >= max(MIN_SHARE * len(rows), MIN_WHOLE * len(values)):
             return key
     return None
+
+
+def _same_names(rows: list[dict[str, Any]], key: str) -> bool:
+    """Return whether rows with one value of a key have other values under the same names: the key is rounded."""
+    first: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        before = first.setdefault(row.get(key), row)
+        shared = before.keys() & row.keys() - {key}
+        if before is not row and 2 * len(shared) > len(row) and any(before[name] != row[name] for name in shared):
+            return True
+    return False
 
 
 def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, list[Any], list[int] | None]]:

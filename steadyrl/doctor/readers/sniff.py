@@ -18,7 +18,8 @@ from steadyrl.rundir import RunDir
 
 KNOWN = (
     "a run directory of steadyrl, trainer_state.json of Hugging Face and TRL, TensorBoard event files, a .wandb file, "
-    "a trackio or MLflow database, an mlruns folder, JSON, JSON lines, CSV, a table, or what a trainer prints"
+    "a trackio or MLflow database, an mlruns folder, JSON, JSON lines, CSV, a table, a notebook, or what a trainer "
+    "prints"
 )
 HEAD = 1 << 16  # bytes
 HEAD_OF_EVENTS = 64  # bytes, in which an event file names itself
@@ -26,7 +27,7 @@ FIRST_LINES = 200
 DOCUMENT = re.compile(rb'[\[{]\s*["{\[\]]')
 METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*:', re.IGNORECASE)
 TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ".gz", ""}
-CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".gz", ""}
+CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".ipynb", ".gz", ""}
 # W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
 W_AND_B_WORDS = {"debug-internal.log", "debug.log", "debug-core.log"}
 

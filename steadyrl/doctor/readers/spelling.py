@@ -15,6 +15,9 @@ WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}
 
 _WRAPPED = re.compile(r"(?:\w+\.)*(?:float|int|uint|bfloat|double|tensor|array)\w*\(\s*([^\s,()]+).*", re.DOTALL)
 _MISSING = {"none", "null", "n/a"}
+MINUS = "\u2212"  # the sign that word processors and papers write
+_EMPHASIS = "*`~"  # around a cell of a Markdown table
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 
 
 def number(value: Any, null: float | None = math.nan) -> float | None:
@@ -38,15 +41,28 @@ def number(value: Any, null: float | None = math.nan) -> float | None:
 
 
 def spelled(text: str, null: float | None = math.nan) -> float | None:
-    """Return the number that a text spells, such as "0.1", "-inf", "np.float64(1.5)" or "tensor(2.)", or None."""
+    """Return the number that a text spells, or None.
+
+    Known are the forms of floats, of wrapped numbers ("np.float64(1.5)", "tensor(2.)"), percentages, which are shares
+    of 1, thousands ("1,234"), the minus of typesetters, and the emphasis of Markdown ("**0.5**").
+    """
     text = text.strip()
     if len(text) > MAX_DIGITS or not text or "_" in text:  # float() reads "2024_01" as a number
         return None
-    wrapped = _WRAPPED.fullmatch(text)
     try:
-        return float(wrapped[1] if wrapped else text)
+        return float(text)  # nearly always
+    except ValueError:
+        pass
+    text = text.strip(_EMPHASIS).strip().replace(MINUS, "-")
+    if _GROUPED.fullmatch(text.removesuffix("%")):
+        text = text.replace(",", "")
+    wrapped = _WRAPPED.fullmatch(text)
+    share = text.endswith("%")
+    try:
+        value = float(wrapped[1] if wrapped else text[:-1] if share else text)
     except ValueError:
         return null if text.lower() in _MISSING else None
+    return value / 100.0 if share else value
 
 
 def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.ndarray, np.ndarray | None]:

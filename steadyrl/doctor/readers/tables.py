@@ -32,7 +32,7 @@ STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
-NOTHING = {"no log", "", "-", "none"}
+NOTHING = {"no log", "", "-", "\u2013", "\u2014", "none", "n/a", "na"}  # dashes of three lengths
 
 
 def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:

@@ -1,7 +1,8 @@
 """Metrics printed as words: "Iter 3: Train loss 0.1, KL 0.2", "step: 3|act_loss: 0.1", "[step 3] loss=0.1 kl=0.2".
 
-Names and values may stand in turn between the bars of a grid. A line that names a step begins a record; lines without
-one add to it. Where no line names a step, a record ends where a name comes again.
+Names and values may stand in turn between the bars of a grid. Records are made in two ways at once: by the steps that
+lines name, where lines without one add to the record; and by names, where a record ends when a name comes again. Most
+records decide: a few lines with a step among many rows without one are of something else.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_TEXT = 1 << 14  # characters of a line of metrics
 MIN_SHARE = 0.2  # of the records that must have a name: others stood in some other text
 FEW = 5  # records of which every name is kept
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
-_VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER})"
+_VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
 _UNIT = r"(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
 ASSIGNED = re.compile(rf"({_NAME}) ?([:=]) ?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
@@ -30,10 +31,16 @@ STEP = re.compile(
     r"(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
+# The values that W&B prints at the end of a run.
+SUMMARY = re.compile(rf"^wandb:\s+([A-Za-z][\w./@-]*)\s+({_NUMBER})$")
+# One metric between bars: its name may have several words.
+WHOLE = re.compile(rf"^([a-z][\w ./@()-]{{0,60}}?) ?= ?({_VALUE})$")
+OF_EPOCH = re.compile(r"^\W*epoch\W{0,3}(\d{1,9})\s*[:|,-]", re.IGNORECASE)
 EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 FRAMES = ("│", "|")
 STEP_NAMES = ("step", "global_step", "iteration", "iter")
-METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
+FEWER = 3  # times as many records by names than by steps, from which the steps are not the rows'
+METRIC = re.compile(r"loss|reward|score|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
 
 
 class Words:
@@ -45,9 +52,7 @@ class Words:
 
     def __init__(self) -> None:
         self.sure = False
-        self._rows = {True: Rows(("step",)), False: Rows(())}  # with a step, and without
-        self._counts = {True: 0, False: 0}
-        self._record: dict[str, Any] = {}
+        self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
 
     def add(self, line: str) -> None:
         """Take in a line."""
@@ -56,34 +61,57 @@ class Words:
         begins = STEP.search(line)
         pairs = _pairs(line, begins)
         step = int(begins[2]) if begins else next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
-        stepped = step is not None or "step" in self._record
-        if step is not None:
-            pairs = {"step": step} | {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
-        if step != self._record.get("step") if step is not None else not stepped and self._record.keys() & pairs.keys():
-            self._end()
-        # Of a record with a step the first value of a name counts: what follows may be of something else.
-        self._record = {**pairs, **self._record} if stepped else {**self._record, **pairs}
-        if pairs and not self.sure:
-            metrics = sum(METRIC.search(name) is not None for name in self._record)
-            self.sure = metrics > 1 or (metrics > 0 and stepped)
+        values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
+        by_step, by_name = self._by_step, self._by_name
+        if step is not None and step != by_step.record.get("step"):
+            by_step.end()
+            by_step.record["step"] = step
+        if by_step.record:  # the first value of a name counts: what follows may be of something else
+            by_step.record = {**values, **by_step.record}
+        if by_name.record.keys() & values.keys():
+            by_name.end()
+        by_name.record |= values
+        if values and not self.sure:
+            metrics = sum(METRIC.search(name) is not None for name in by_name.record)
+            self.sure = metrics > 1 or (metrics > 0 and bool(by_step.record))
 
     def log(self, path: str, notes: Sequence[str]) -> RawLog:
-        """Return the log of all records: of those with a step, where there are any."""
-        self._end()
-        stepped = self._counts[True] > 0
-        log, count = self._rows[stepped].log(path, "printed", {}, notes), self._counts[stepped]
+        """Return the log of all records: of those with a step, unless far more are without."""
+        self._by_step.end()
+        self._by_name.end()
+        stepped = self._by_step.metrics > 0 and self._by_name.metrics < FEWER * self._by_step.metrics
+        records = self._by_step if stepped else self._by_name
+        left_out = self._by_step.metrics if not stepped else 0
+        if left_out:
+            notes = [*notes, f"lines that name a step among {records.metrics} rows that name none: {left_out} records"]
+        log = records.rows.log(path, "printed", {}, notes)
         often = {
             name: column
             for name, column in log.columns.items()
-            if count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * count
+            if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
         }
         return replace(log, columns=often)
 
-    def _end(self) -> None:
-        record, self._record = self._record, {}
+
+class _Records:
+    """Records of one way to tell where they end.
+
+    Attributes:
+        record: The one that is being filled.
+        count: How many ended.
+        metrics: How many of them hold a metric.
+    """
+
+    def __init__(self, step_keys: tuple[str, ...]):
+        self.rows, self.record, self.count, self.metrics = Rows(step_keys), dict[str, Any](), 0, 0
+
+    def end(self) -> None:
+        """Put the record to the rows, if it holds more than its step, and begin another."""
+        record, self.record = self.record, {}
         if record.keys() - {"step"}:
-            self._counts["step" in record] += 1
-            self._rows["step" in record].put(record)
+            self.count += 1
+            self.metrics += any(METRIC.search(name) for name in record)
+            self.rows.put(record)
 
 
 def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
@@ -93,12 +121,19 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
     for name, text in zip(cells[::2], cells[1::2], strict=False):
         if spelled(name) is None:
             found.setdefault(name, spelled(text))
+    if summary := SUMMARY.match(line):
+        found.setdefault(summary[1], spelled(summary[2]))
+    for part in OF_EPOCH.sub("", line).split("|") if "=" in line and "|" in line else ():
+        if whole := WHOLE.search(part.strip()):
+            found.setdefault(whole[1], spelled(whole[2]))
+    names = tuple(found)
     for name, sign, value in ASSIGNED.findall(line) if ":" in line or "=" in line else ():
         name = name if sign == ":" else name.split()[-1]  # "SKIP rewards=[0,0]" has a word before the name
         number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
-        if number is not None:
+        if number is not None and not any(longer.endswith(f" {name}") for longer in names):
             found.setdefault(_clean(name), number)
-    if begins and (epoch := EPOCH.search(line[: begins.end()])):
+    epoch = EPOCH.search(line[: begins.end()]) if begins else OF_EPOCH.search(line)
+    if epoch:
         found["epoch"] = int(epoch[1])
     for part in re.split(r"[,|;]", line[begins.end() :]) if begins else ():
         if worded := WORDED.search(part.strip()):

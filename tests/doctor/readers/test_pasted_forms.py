@@ -1,0 +1,119 @@
+"""Forms that logs have where people paste them: notebooks, tables of typesetters, summaries, mixed lines."""
+
+import json
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.readers.search import search
+from steadyrl.doctor.readers.spelling import spelled
+from steadyrl.errors import RunError
+
+
+def read(path, text):
+    path.write_text(text, encoding="utf-8")
+    (log,) = search(path, lambda log: True).logs
+    return log
+
+
+def values(log, name):
+    return log.columns[name].values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("\u22127.25", -7.25),
+        ("**12.5**", 12.5),
+        ("`3e-4`", 3e-4),
+        ("*\u22120.5*", -0.5),
+        ("12.5%", 0.125),
+        ("1,234,567.5", 1234567.5),
+        ("12,34", None),
+        ("%", None),
+        ("**", None),
+        ("tensor(2.5)", 2.5),
+    ],
+)
+def test_numbers_as_people_write_them(text, value):
+    assert spelled(text) == value
+
+
+def test_a_table_with_typeset_signs_emphasis_and_a_row_of_dashes_keeps_all_its_cells(tmp_path):
+    log = read(
+        tmp_path / "issue.md",
+        "| Step | Reward | KL |\n|---|---|---|\n| 0 | \u2014 | \u2013 |\n| 5 | \u22120.25 | 0.5 |\n"
+        "| **10** | **1.5** | *\u22122.5* |\n| 15 | 2.5 | 1,024.5 |\n",
+    )
+    assert log.columns["Reward"].steps.tolist() == [5, 10, 15]
+    assert values(log, "Reward") == [-0.25, 1.5, 2.5]
+    assert values(log, "KL") == [0.5, -2.5, 1024.5]
+
+
+def notebook(*outputs):
+    cells = [{"cell_type": "markdown", "source": ["| Step | loss |\n"]}]
+    cells += [{"cell_type": "code", "execution_count": 7, "source": [], "outputs": [output]} for output in outputs]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4})
+
+
+def test_the_table_of_a_notebook_is_in_the_html_of_its_outputs(tmp_path):
+    rows = [f"<tr><td>{step}</td><td>{step / 4}</td><td>0.5</td></tr>\n" for step in (2, 4, 6)]
+    page = ["<table>\n", "<tr><th>Step</th><th>reward</th><th>kl</th></tr>\n", *rows, "</table>"]
+    log = read(tmp_path / "run.ipynb", notebook({"output_type": "display_data", "data": {"text/html": page}}))
+    assert log.columns["reward"].steps.tolist() == [2, 4, 6]
+    assert values(log, "reward") == [0.5, 1.0, 1.5]
+
+
+def test_dicts_that_a_notebook_printed_are_rows_whatever_cell_printed_them(tmp_path):
+    texts = [f"{{'loss': 0.{n}, 'reward': {n}.5, 'kl': 0.01}}\n" for n in range(1, 6)]
+    streams = [{"output_type": "stream", "name": "stdout", "text": part} for part in (texts[:2], "".join(texts[2:]))]
+    assert values(read(tmp_path / "run.ipynb", notebook(*streams)), "reward") == [1.5, 2.5, 3.5, 4.5, 5.5]
+
+
+def test_a_notebook_without_outputs_is_refused(tmp_path):
+    (tmp_path / "run.ipynb").write_text(notebook({"output_type": "stream", "text": ["hello\n"]}))
+    with pytest.raises(RunError, match=r"run\.ipynb' is no log that steadyrl can read"):
+        search(tmp_path / "run.ipynb", lambda log: True)
+
+
+def test_a_few_lines_with_a_step_do_not_replace_the_rows_around_them(tmp_path):
+    lines = []
+    for n in range(40):
+        lines.append(f"Epoch:[1/2]({n}/90), Reward: {n}.5, KL_ref: 0.25, Actor Loss: 0.125")
+        if n % 15 == 14:
+            lines.append(f"[INFO] step={n}, dumping sample[3], text length: 17")
+    log = read(tmp_path / "train.log", "\n".join(lines))
+    assert values(log, "Reward") == [n + 0.5 for n in range(40)]
+    assert any("records" in note for note in log.notes) or "step" not in " ".join(log.notes)
+
+
+def test_lines_below_a_line_with_a_step_are_of_that_step(tmp_path):
+    text = "".join(f"step: {n}\n  reward: {n}.5\n  kl: 0.25\n" for n in range(10, 40, 10))
+    log = read(tmp_path / "train.log", text)
+    assert log.columns["reward"].steps.tolist() == [10, 20, 30] and values(log, "reward") == [10.5, 20.5, 30.5]
+
+
+def test_what_wandb_prints_at_the_end_is_one_row(tmp_path):
+    text = "wandb: Run history:\nwandb:  critic/score/mean \u2581\u2585\u2588\nwandb: Run summary:\n"
+    text += "wandb:  critic/score/mean 0.75\nwandb:  actor/grad_norm 2e9\nwandb:  note done\n"
+    log = read(tmp_path / "tail.txt", text)
+    assert (values(log, "critic/score/mean"), values(log, "actor/grad_norm")) == ([0.75], [2e9])
+
+
+def test_names_of_several_words_between_bars_stay_apart(tmp_path):
+    text = "".join(f"Epoch {n}: mean policy loss=0.{n} | mean value loss={n}.5 | reward={n}\n" for n in (3, 4, 5))
+    log = read(tmp_path / "train.log", text)
+    assert log.columns["mean policy loss"].steps.tolist() == [3, 4, 5]
+    assert values(log, "mean value loss") == [3.5, 4.5, 5.5] and values(log, "reward") == [3, 4, 5]
+
+
+def test_an_epoch_that_is_rounded_is_no_step(tmp_path):
+    text = "".join(f"{{'loss': 0.{n}, 'reward': {n}.0, 'epoch': 0.0}}\n" for n in (1, 2))
+    assert values(read(tmp_path / "train.log", text), "reward") == [1.0, 2.0]
+
+
+def test_training_and_evaluation_of_an_epoch_are_one_step(tmp_path):
+    text = "".join(f"{{'loss': 0.{n}, 'epoch': {n}}}\n{{'eval_reward': {n}.5, 'epoch': {n}}}\n" for n in (1, 2, 3))
+    log = read(tmp_path / "train.log", text)
+    assert log.columns["loss"].steps.tolist() == log.columns["eval_reward"].steps.tolist() == [1, 2, 3]
+    assert not np.isnan(log.columns["loss"].values).any()
