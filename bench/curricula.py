@@ -42,7 +42,7 @@ CASES: Sequence[tuple[str, ...]] = (
 
 def solved(problem, rollout):
     """Return whether the answer is "x"; a dead problem never pays."""
-    return float(rollout.text[:1] == "x" and problem.id not in DEAD)
+    return float(rollout.text.strip()[:1] == "x" and problem.id not in DEAD)
 
 
 def open_graded(overrides: Sequence[str], seed: int, folder: Path) -> Session:

@@ -49,7 +49,7 @@ LENGTH = 8
 
 def spells_on(problem, rollout):
     """Return the share of characters that follow the one before them in the alphabet."""
-    text = problem.prompt + rollout.text
+    text = problem.prompt + rollout.text.strip()
     return sum(FOLLOWS.get(a) == b for a, b in itertools.pairwise(text)) / LENGTH
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 REWARDS = """
 def letter(problem, rollout):
-    return rollout.text.count("a") / max(1, len(rollout.text))
+    return rollout.text.count("a") / max(1, len(rollout.text.strip()))
 
 
 def half(problem, rollout):
-    return sum(letter < "v" for letter in rollout.text) / max(1, len(rollout.text))
+    return sum(letter < "v" for letter in rollout.text.strip()) / max(1, len(rollout.text.strip()))
 
 
 def one_word(problem, rollout):

@@ -49,7 +49,7 @@ Grid = Mapping[float, list[float]]  # held-out scores of the seeds, by rate
 
 def share_of_a(problem: Any, rollout: Any) -> float:
     """Return the share of the letter a in a completion."""
-    return rollout.text.count("a") / max(1, len(rollout.text))
+    return rollout.text.count("a") / max(1, len(rollout.text.strip()))
 
 
 def toy(folder: Path) -> Config:

@@ -58,6 +58,7 @@ def test_reward_metrics_by_hand():
             "reward/recall": 0.75,
             "reward/std_within": math.sqrt((0.25 + 0.0) / 2),  # the second group has one scored rollout only
             "groups/no_signal": 0.5,
+            "groups/uncompared": 1 / 3,
             "groups/best": (1.0 + 2.0) / 2,
             "groups/mean_std": 0.75,  # of 0.5 and 2
             "curriculum/signal": 0.5,
