@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -35,28 +36,30 @@ PROBE = "import sys, torch; torch.zeros(1, device=sys.argv[1]).item()"
 class Part:
     """What is run, from a module of this folder, and its longest time in seconds of the whole of ``WHOLE`` minutes.
 
-    The limits of all parts add up to more than the whole, for most end long before: what comes first is what matters
-    most.
+    Two parts run beside each other, but for those whose times count: they run alone, and first. The limits add up to
+    more than the whole, for most parts end long before: what comes first is what matters most.
     """
 
     run: str
     cuda_s: float
     cpu_s: float
+    alone: bool = False
 
 
 PARTS = {
-    "machine": Part("machine:ceilings", 30, 20),
-    "algorithms": Part("agreement:every_algorithm", 90, 60),
-    "resume": Part("runs:kill_and_resume", 100, 70),
-    "sampling": Part("sampling:chosen_as_often_as_likely", 30, 25),
-    "gap": Part("sampling:gap_by_precision", 45, 30),
-    "speed": Part("speed:beside_trl", 180, 60),
-    "large": Part("agreement:large_models", 90, 40),
-    "out of memory": Part("memory:halved", 40, 30),
-    "learning": Part("runs:learning", 60, 60),
-    "export": Part("runs:exported", 40, 40),
-    "preflight": Part("runs:preflight", 50, 50),
-    "together": Part("runs:together", 50, 40),
+    "machine": Part("machine:ceilings", 30, 20, alone=True),
+    "models": Part("machine:models", 120, 30, alone=True),
+    "speed": Part("speed:beside_trl", 200, 60, alone=True),
+    "algorithms": Part("agreement:every_algorithm", 120, 90),
+    "resume": Part("runs:kill_and_resume", 120, 90),
+    "sampling": Part("sampling:chosen_as_often_as_likely", 60, 40),
+    "gap": Part("sampling:gap_by_precision", 60, 40),
+    "large": Part("agreement:large_models", 120, 60),
+    "out of memory": Part("memory:halved", 60, 40),
+    "learning": Part("runs:learning", 90, 90),
+    "export": Part("runs:exported", 60, 60),
+    "preflight": Part("runs:preflight", 80, 80),
+    "together": Part("runs:together", 60, 60),
 }
 
 
@@ -67,10 +70,16 @@ def main() -> int:
         return one_part(args.only[0], Place(args.device, Path.cwd(), args.minutes * 60), args.rows)
     check = Check(args.device, args.minutes or WHOLE[args.device], args.results)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    names = [name for name in PARTS if not args.only or name in args.only]
+    beside = ThreadPoolExecutor(2)
     try:
-        for name in args.only or PARTS:
-            check.run(name)
+        for name in names:
+            if PARTS[name].alone:
+                check.run(name)
+        list(beside.map(check.run, [name for name in names if not PARTS[name].alone]))
     finally:  # an interrupted check says what it has
+        check.stop()
+        beside.shutdown(cancel_futures=True)
         check.write()
     return check.code
 
@@ -118,6 +127,7 @@ class Check:
     def __init__(self, device: str, minutes: float, results: Path):
         self._device, self._minutes, self._results = device, minutes, results
         self._began, self._parts = time.monotonic(), dict[str, dict[str, Any]]()
+        self._running = set[subprocess.Popen[bytes]]()
         results.mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str) -> None:
@@ -129,18 +139,13 @@ class Check:
             self._parts[name] = {"status": "not begun: the time was over", "seconds": 0.0, "rows": []}
             return
         print(f"{name}: at most {limit:.0f} s", flush=True)
-        began, used = time.monotonic(), processor_s()
+        began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             rows, log = Path(folder) / "rows.jsonl", self._results / f"{name.replace(' ', '_')}.log"
             status = self._process(name, limit, folder, rows, log)
             lines = rows.read_text(encoding="utf-8").splitlines() if rows.is_file() else []
         seconds = time.monotonic() - began
-        self._parts[name] = {
-            "status": status,
-            "seconds": seconds,
-            "processor_s": processor_s() - used,
-            "rows": [json.loads(line) for line in lines],
-        }
+        self._parts[name] = {"status": status, "seconds": seconds, "rows": [json.loads(line) for line in lines]}
         print(f"{name}: {status}, {seconds:.0f} s, {len(lines)} rows", flush=True)
 
     def _process(self, name: str, limit: float, folder: str, rows: Path, log: Path) -> str:
@@ -151,18 +156,25 @@ class Check:
                 [*command, "--minutes", str(limit / 60)], cwd=folder, stdout=out, stderr=subprocess.STDOUT,
                 env=environment({"DEVICE": self._device}), start_new_session=True,
             )  # fmt: skip
+            self._running.add(process)
             try:
                 code = process.wait(limit)
             except subprocess.TimeoutExpired:
                 return f"ended after {limit:.0f} s"
             finally:  # whatever it has started ends with it
                 end(process)
+                self._running.discard(process)
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         if code:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             return f"failed with {code}: {' '.join(tail)[:300]}"
         return "done"
+
+    def stop(self) -> None:
+        """End the parts that are running."""
+        for process in list(self._running):
+            end(process)
 
     @property
     def code(self) -> int:
@@ -173,23 +185,19 @@ class Check:
 
     def write(self) -> None:
         """Print the table; write it, and everything as JSON."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         result = {
             "date": date.today().isoformat(),
             "device": self._device,
             "minutes": (time.monotonic() - self._began) / 60,
+            "processor_minutes": (used.ru_utime + used.ru_stime) / 60,  # all cores together: others may slow a part
             "ok": self.code == 0,
-            "parts": self._parts,
+            "parts": {name: self._parts[name] for name in PARTS if name in self._parts},
         }
         text, file = table(result), self._results / f"gpu_check_{self._device}"
         file.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         file.with_suffix(".md").write_text(text, encoding="utf-8")
         print(f"\n{text}\nWritten to {file}.json and .md; a part's output is beside them.", flush=True)
-
-
-def processor_s() -> float:
-    """Return the processor's seconds of all processes that have ended: on a busy machine parts take longer."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -207,7 +215,8 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         f"# GPU check on {result['device']}, {result['date']}",
         "",
-        f"{result['minutes']:.1f} minutes; {'all is well' if result['ok'] else '**not all is well**'}.",
+        f"{result['minutes']:.1f} minutes, {result['processor_minutes']:.1f} of processor time; "
+        f"{'all is well' if result['ok'] else '**not all is well**'}.",
         "",
         "| part | what | value | bound | |",
         "|---|---|---:|---|---|",

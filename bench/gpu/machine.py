@@ -8,10 +8,12 @@ from importlib.metadata import version
 
 import torch
 from limits import best_seconds
-from part import Place, Row
+from models import model_folder
+from part import Place, Row, stopwatch
 from torch.nn.functional import linear
 
 PACKAGES = ("steadyrl", "torch", "transformers", "tokenizers", "peft", "triton", "trl")
+MODELS = {"cuda": ("7m", "0.5b", "1.5b"), "cpu": ("base", "7m")}
 SQUARE = {"cuda": 8192, "cpu": 1024}  # rows and columns of the products
 COPIED_MIB = {"cuda": 2048, "cpu": 256}
 
@@ -40,6 +42,14 @@ def ceilings(place: Place) -> Iterator[Row]:
         with torch.inference_mode():
             seconds = best_seconds(lambda x=x, w=w: linear(x, w))
         yield Row(f"products in {name}", 2 * n**3 / seconds / 1e12, "TFLOP/s")
+
+
+def models(place: Place) -> Iterator[Row]:
+    """Make the random models of the other parts, which are kept in bench/.models."""
+    for name in MODELS[place.device]:
+        with stopwatch() as seconds:
+            model_folder(name)
+        yield Row(f"model {name}", seconds[0], "s")
 
 
 def name_of(place: Place) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -38,7 +39,8 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """Return what is written to JSON."""
-        return asdict(self)
+        finite = not isinstance(self.value, float) or math.isfinite(self.value)
+        return asdict(self) | {"value": self.value if finite else str(self.value)}
 
 
 def at_most(what: str, value: float, bound: float, unit: str = "", note: str = "") -> Row:

@@ -34,7 +34,7 @@ def chosen_as_often_as_likely(place: Place) -> Iterator[Row]:
     """Draw first and second tokens of one prompt many times, and compare with the probabilities of transformers."""
     exact = _session(place, "backend.precision=fp32", "backend.device=cpu").backend
     for precision in ("fp32", "bf16"):
-        backend = _session(place, f"backend.precision={precision}").backend
+        backend = _session(place, f"backend.precision={precision}", "backend.args.generate_rows=4096").backend
         prompt = backend.tokenizer.encode_prompt(REQUEST)
         for name, sampling in SAMPLINGS.items():
             drawn = backend.generate([prompt] * DRAWS[place.device], sampling, range(DRAWS[place.device]))

@@ -20,11 +20,9 @@ from workloads import Workload, workload
 from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, peak
 
 OURS, TRL = "steadyrl-grpo", "trl-grpo"
-# By device: what a step does (see bench/workloads.py), whether TRL does it too, and the counted steps after WARM_UP.
-WORKLOADS = {
-    "cuda": (("0.5b", True, 3), ("1.5b", False, 3)),  # TRL needs more than 80 GB for the second
-    "cpu": (("base:2x4x16", True, 2),),
-}
+# By device: what a step does (see bench/workloads.py), and the counted steps after WARM_UP.
+WORKLOADS = {"cuda": {"0.5b": 3, "1.5b": 3}, "cpu": {"base:2x4x16": 2}}
+COMPARED = {"cuda": {"0.5b": 2}, "cpu": {"base:2x4x16": 2}}  # by TRL too; 1.5b takes it more than 80 GB
 WARM_UP = 2
 MICRO_BATCH = 8192  # tokens, padding included: the default of backend.args.micro_batch_tokens
 # What a row says, its key in the results, and its unit.
@@ -39,28 +37,31 @@ FIGURES = (
 
 
 def beside_trl(place: Place) -> Iterator[Row]:
-    """Time steps of GRPO on random models of 0.5 and 1.5 billion weights, and TRL's where it is installed."""
-    peer = interpreter(DEFAULT_FOLDER, TRL) is not None
-    for name, compared, steps in WORKLOADS[place.device]:
-        systems = [TRL, OURS] if compared and peer else [OURS]
-        for result in _measured(place, name, systems, steps):
-            for what, key, unit in FIGURES:
-                yield Row(f"{name}, {result['who']}: {what}", float(result[key]), unit)
-            if result["who"] == "steadyrl":
-                yield _beside_formula(place, workload(name), result)
-        if compared and not peer:
-            yield skipped(f"{name}, trl", "TRL is not installed; see docs/gpu.md")
+    """Time steps of GRPO on random models, and TRL's where it is installed, which takes longest."""
+    for name, steps in WORKLOADS[place.device].items():
+        result = _measured(place, name, OURS, steps)
+        yield from _figures(name, result)
+        yield _beside_formula(place, workload(name), result)
+    for name, steps in COMPARED[place.device].items():
+        if interpreter(DEFAULT_FOLDER, TRL) is None:
+            yield skipped(f"{name}, {TRL}", "TRL is not installed; see docs/gpu.md")
+        else:
+            yield from _figures(name, _measured(place, name, TRL, steps))
 
 
-def _measured(place: Place, name: str, systems: list[str], steps: int) -> list[dict[str, Any]]:
-    """Run bench/side_by_side.py, and return a record per system."""
+def _figures(name: str, result: Mapping[str, Any]) -> Iterator[Row]:
+    for what, key, unit in FIGURES:
+        yield Row(f"{name}, {result['who']}: {what}", float(result[key]), unit)
+
+
+def _measured(place: Place, name: str, system: str, steps: int) -> dict[str, Any]:
+    """Run bench/side_by_side.py for one system, and return its record."""
     precision = {"PRECISION": "fp32" if place.small else "bf16", "WARM_UP": str(WARM_UP)}
     command = [sys.executable, str(ROOT / "bench" / "side_by_side.py"), "--workloads", name, "--rounds", "1"]
-    command += ["--steps", str(steps), "--systems", *systems, "--results", str(place.folder), "--name", "speed"]
+    command += ["--steps", str(steps), "--systems", system, "--results", str(place.folder), "--name", "speed"]
     subprocess.run(command, check=True, env=environment(precision))
-    results = json.loads((place.folder / "speed.json").read_text(encoding="utf-8"))["results"]
-    tokens = workload(name).tokens
-    return [{**result, "score_tokens_per_s": tokens / result["score_s"]} for result in results]
+    (result,) = json.loads((place.folder / "speed.json").read_text(encoding="utf-8"))["results"]
+    return {**result, "score_tokens_per_s": workload(name).tokens / result["score_s"]}
 
 
 def _beside_formula(place: Place, work: Workload, result: Mapping[str, Any]) -> Row:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ sys.path.insert(0, {str(GPU)!r})
 import check
 check.__file__, check.SHORTEST = __file__, 1.0
 names = ["first", "raises", "hangs", "dies", "beyond", "last"]
-limits = {{"hangs": 2}}
-check.PARTS = {{name: check.Part(f"toy_parts:{{name}}", 20, limits.get(name, 20)) for name in names}}
+limits = {{"hangs": 3}}
+check.PARTS = {{name: check.Part(f"toy_parts:{{name}}", 20, limits.get(name, 20), name == "first") for name in names}}
 sys.exit(check.main())
 """
 TOYS = """
@@ -52,13 +53,19 @@ def last(place):
 """
 
 
-def run(folder, *arguments):
+def started(folder, *arguments):
     (folder / "toy_parts.py").write_text(TOYS, encoding="utf-8")
     script = folder / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
     command = [sys.executable, str(script), "--device", "cpu", "--results", str(folder / "results"), *arguments]
     paths = {"PYTHONPATH": str(folder), "CHILD": str(folder / "child"), "PATH": ""}
-    return subprocess.run(command, env=paths, capture_output=True, text=True, check=False)
+    return subprocess.Popen(command, env=paths, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(folder, *arguments):
+    with started(folder, *arguments) as process:
+        output, errors = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def test_what_fails_hangs_or_dies_stops_no_other_part_and_is_in_the_table(tmp_path):
@@ -68,7 +75,7 @@ def test_what_fails_hangs_or_dies_stops_no_other_part_and_is_in_the_table(tmp_pa
     assert {name: part["status"] for name, part in parts.items()} == {
         "first": "done",
         "raises": "failed with 1: ValueError: no such thing",
-        "hangs": "ended after 2 s",
+        "hangs": "ended after 3 s",
         "dies": "killed by SIGKILL",
         "beyond": "done",
         "last": "done",
@@ -102,6 +109,20 @@ def test_all_is_well_where_parts_are_done_and_keep_to_their_bounds(tmp_path):
     done = run(tmp_path, "--only", "first", "last")
     assert done.returncode == 0, done.stderr
     assert "; all is well." in done.stdout
+
+
+def test_a_check_that_is_stopped_ends_its_parts_and_writes_what_it_has(tmp_path):
+    child = tmp_path / "child"
+    with started(tmp_path, "--only", "first", "hangs") as process:
+        while process.poll() is None and not (child.is_file() and child.read_text()):
+            time.sleep(0.02)
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 143
+    parts = json.loads((tmp_path / "results" / "gpu_check_cpu.json").read_text(encoding="utf-8"))["parts"]
+    assert parts["first"]["status"] == "done"
+    assert parts["hangs"]["status"] == "killed by SIGKILL"
+    assert not runs(int(child.read_text()))
 
 
 @pytest.mark.parametrize(
