@@ -25,8 +25,12 @@ def rounding(size, operations=OPERATIONS, unit=UNIT):
 
 
 def of_gradients(gradients):
-    """Return the bound for the gradients of one backward pass: all of them come of sums as large as the largest."""
-    return rounding(max(gradient.abs().max().item() for gradient in gradients if gradient is not None))
+    """Return the bound for the gradients of one backward pass: all of them come of sums as large as the largest.
+
+    The way back multiplies everything twice, for the inputs and for the weights, after the way forward.
+    """
+    largest = max(gradient.abs().max().item() for gradient in gradients if gradient is not None)
+    return rounding(largest, 4 * OPERATIONS)
 
 
 # Of log-probs and entropies of tiny models, whose logits reach 16: 1.7e-4. A wrong position changes 0.01 or more.

@@ -14,7 +14,7 @@ from steadyrl.train import open_session
 from tests import needs
 from tests.backends.fsdp import work
 from tests.backends.fsdp.forked import on_ranks
-from tests.rounding import NATS, rounding
+from tests.rounding import NATS, OF_BFLOAT16, rounding
 
 torch = needs.package("torch")
 needs.package("transformers")
@@ -116,7 +116,9 @@ def test_a_lost_rank_is_named_although_a_library_caught_the_error_that_says_so(m
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
-@pytest.mark.parametrize(("rank", "weights", "near"), [(0, "fp32", NATS), (4, "fp32", NATS), (4, "bf16", 0.4)])
+@pytest.mark.parametrize(
+    ("rank", "weights", "near"), [(0, "fp32", NATS), (4, "fp32", NATS), (4, "bf16", rounding(16.0, 8, OF_BFLOAT16))]
+)
 def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_path, rank, weights, near):
     settings["model"]["lora_rank"] = rank
     settings["backend"]["args"] = {"weights": weights}
