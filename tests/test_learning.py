@@ -96,7 +96,7 @@ def _warm_start(model, tokenizer, by_word):
 def test_ppo_learns_synonyms_from_what_queries_find_and_holds_on_unseen_requests(warm_model, tmp_path):
     settings = config.resolve(
         {
-            "run": {"steps": 40, "folder": str(tmp_path), "checkpoint_every": 40},
+            "run": {"steps": 25, "folder": str(tmp_path), "checkpoint_every": 25},
             "model": {"path": str(warm_model)},
             "task": {"name": "search", "args": {"corpus": "generated"}},
             "rewards": {"retrieval": 1.0},
