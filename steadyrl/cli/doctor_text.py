@@ -107,8 +107,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
         return f"too little to judge: nothing harmful is seen, but not known are {'; '.join(diagnosis.missing)}"
     if diagnosis.verdict == "sick":
         return "sick"
-    silent = {unknown.check for unknown in diagnosis.unknown}
-    names = [check.name for check in CHECKS if check.applies(diagnosis.run) and check.name not in silent]
+    names = [finding.check for finding in diagnosis.fine]
     return f"healthy: {len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
 
 

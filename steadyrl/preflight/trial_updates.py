@@ -19,6 +19,7 @@ import numpy as np
 from steadyrl import kl
 from steadyrl.batch import take_rows
 from steadyrl.counting.count import tell
+from steadyrl.doctor.checks.gradient import ZERO
 from steadyrl.errors import AccessError
 from steadyrl.preflight.trial import Timed, Trial, measure, silent
 from steadyrl.scratch import scratch_folder
@@ -99,7 +100,8 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     before = _before(trial, batch)
     first = _take(session, batch, part, rate)
     tell("trial updates", 1, _UPDATES)
-    gradient = _gradient(batch, before, first.stats["grad_norm"])
+    samples = session.config.rollout.samples_per_prompt
+    gradient = _gradient(batch, before, first.stats["grad_norm"], samples)
     if not math.isfinite(first.stats["grad_norm"]):
         rest = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
         return TrialUpdates((gradient, *rest))
@@ -144,9 +146,9 @@ def _measure(session: Session, rows: Batch) -> TokenScores:
     return measure(session, rows, session.algorithm.needs - {"ref_logprobs"})
 
 
-def _gradient(batch: Batch, before: TokenScores, norm: float) -> Finding:
+def _gradient(batch: Batch, before: TokenScores, norm: float, samples: int) -> Finding:
     message = f"gradient norm {norm:.3g} before clipping, {len(batch.lengths)} rollouts"
-    if math.isfinite(norm) and norm > 0:
+    if math.isfinite(norm) and norm > ZERO:  # what the doctor would call no gradient in the run is none here
         return Finding("gradient", state="ok", message=message)
     mask = batch.completion_mask
     if math.isfinite(norm):
@@ -157,7 +159,7 @@ def _gradient(batch: Batch, before: TokenScores, norm: float) -> Finding:
                 message=f"{message}; every advantage is 0: the rewards do not differ where the algorithm compares them",
                 cause="no_signal",
                 remedy="see the finding on rewards; draw more samples per problem or easier problems",
-                overrides=("rollout.samples_per_prompt=8",),
+                overrides=(f"rollout.samples_per_prompt={4 * samples}",),
             )
         return Finding(
             "gradient",

@@ -73,7 +73,7 @@ class Pages:
         """Answer with the first page of a run."""
         place = self._run(request)
         if place.kind == "run":
-            return page("run.html.j2", run_view(place, self.shelf))
+            return page("run.html.j2", run_view(place, self.shelf, self.diagnoses))
         several, chosen = self._log(request, place)
         names = [self._name(diagnosis) for diagnosis in several]
         return page(
@@ -174,7 +174,7 @@ class Pages:
 
     def live(self, request: Request) -> Response:
         """Answer with the part of a run's page that changes while it goes on."""
-        return page("_live.html.j2", live_view(self._run(request), self.shelf))
+        return page("_live.html.j2", live_view(self._run(request), self.shelf, self.diagnoses))
 
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""

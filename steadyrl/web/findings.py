@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from steadyrl.doctor.causes import SEVERITIES
+from steadyrl.doctor.causes import SEVERITIES, as_record
+from steadyrl.types import Finding
 
 _LATEST = 10**9  # steps; no run has more
 
@@ -28,6 +29,12 @@ def finding_view(line: Mapping[str, Any]) -> dict[str, Any] | None:
 def finding_views(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the findings that were raised and cleared, with their steps, oldest first."""
     views = (finding_view(line) for line in lines if line.get("step") is not None)
+    return [view for view in views if view is not None]
+
+
+def examined(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return what a page shows of the findings of a diagnosis, causes before consequences."""
+    views = (finding_view(as_record(finding)) for finding in findings)
     return [view for view in views if view is not None]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir, parse_json, read_json
-from steadyrl.web.findings import finding_views, standing
+from steadyrl.web.findings import finding_view, finding_views, standing
 from steadyrl.web.folder import Folder, Place
 
 TAIL_BYTES = 1 << 16
@@ -115,7 +115,7 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
         seconds_left=_left(records, steps),
         reward=known(last.get("reward/mean")),
         held=_held(run, info, last),
-        finding=next((one for one in standing(finding_views(run.findings())) if one["severity"] != "info"), None),
+        finding=next((one for one in _findings(run, info) if one["severity"] != "info"), None),
         time=known(last.get("time")) or known(info.get("started")),
     )
 
@@ -172,6 +172,18 @@ def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
 
 def _is_timed(record: Mapping[str, Any]) -> bool:
     return type(record.get("step")) is int and known(record.get("time")) is not None
+
+
+def _findings(run: RunDir, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the findings of a run: of a finished one those of its report, for it takes long to examine hundreds."""
+    summary = run.report_folder / "summary.json"
+    if info.get("status") == "finished" and summary.is_file():
+        examined = read_json(summary).get("doctor")
+        lines = examined.get("findings") if isinstance(examined, Mapping) else None
+        if isinstance(lines, list):
+            views = (finding_view(line) for line in lines if isinstance(line, Mapping))
+            return [view for view in views if view is not None]
+    return standing(finding_views(run.findings()))
 
 
 def _held(run: RunDir, info: Mapping[str, Any], last: Mapping[str, Any]) -> Held | None:

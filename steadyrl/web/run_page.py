@@ -16,7 +16,8 @@ from steadyrl.report.settings import settings_rows
 from steadyrl.rundir import RunDir
 from steadyrl.studies.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
 from steadyrl.web.columns import Curves, Shelf
-from steadyrl.web.findings import finding_views, standing
+from steadyrl.web.diagnosis import Diagnoses
+from steadyrl.web.findings import examined, finding_views, standing
 from steadyrl.web.folder import Place
 from steadyrl.web.overview import row
 from steadyrl.web.topics import panels, topic_of
@@ -48,11 +49,22 @@ def head_view(place: Place) -> dict[str, Any]:
     }
 
 
-def live_view(place: Place, shelf: Shelf) -> dict[str, Any]:
+def live_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return what the part of a run's page shows that changes while the run goes on."""
     run, head = RunDir(place.path), head_view(place)
     forecast = forecast_of(run, shelf) if head["run"]["row"].status == "running" else ""
-    return {**head, **what_happened(run), "recorded": recorded_steps(run), "forecast": forecast}
+    happened = what_happened(run)
+    if head["run"]["row"].status != "running":  # what was raised meanwhile may be stale, or missing in a short run
+        happened = {**happened, "standing": _diagnosed(place, diagnoses)}
+    return {**head, **happened, "recorded": recorded_steps(run), "forecast": forecast}
+
+
+def _diagnosed(place: Place, diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Return the findings of a run that has ended, as `steadyrl doctor` and the report give them."""
+    try:
+        return examined(diagnoses.of(place)[0].findings)
+    except RunError:  # it ended before its first step
+        return []
 
 
 def forecast_of(run: RunDir, shelf: Shelf) -> str:
@@ -85,11 +97,11 @@ def _widths(path: Path, metric: str, others: tuple[Path, ...]) -> list[float]:
     return widths_on([RunDir(other) for other in others], RunDir(path), metric)
 
 
-def run_view(place: Place, shelf: Shelf) -> dict[str, Any]:
+def run_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return what the first page of a run shows."""
     run = RunDir(place.path)
     curves = shelf.curves(run)
-    live = live_view(place, shelf)
+    live = live_view(place, shelf, diagnoses)
     readable = run.resolved_file.is_file() and not live["run"]["row"].problem
     return {
         **live,

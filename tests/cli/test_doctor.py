@@ -350,3 +350,16 @@ def test_the_plot_of_ascii_has_a_level_per_character():
 def test_the_plot_draws_any_finite_numbers(values):
     series = Series("reward", "", "", "reward", np.arange(2), np.array(values))
     assert len(text_plot.draw(series, 1, unicode=True)) == 6
+
+
+def test_what_is_worth_knowing_is_not_among_what_has_nothing_to_report(tmp_path, doctor):
+    """The two lists share no check, and together with what could not be told they hold each check once."""
+    path = logs.write(tmp_path / "well.jsonl", [row | {"completion/truncated": 0.35} for row in logs.healthy()])
+    code, out, _ = doctor(path, "--full")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "found no harm" in line]
+    count, names = re.search(r"(\d+) of \d+ checks .*\((.*)\)", line).groups()
+    (run,) = json.loads(doctor(path, "--json")[1])["runs"]
+    told = {finding["check"] for finding in run["findings"]}
+    assert told and not told & set(names.split(", "))
+    assert int(count) == len(set(names.split(", ")))

@@ -142,6 +142,19 @@ def test_a_loss_without_the_policy_in_it_is_told(toy):
     assert causes(with_loss(toy(), constant))["gradient"] == "no_gradient"
 
 
+def test_a_gradient_that_the_doctor_would_take_for_none_is_none(toy):
+    def faint(xp, new, arrays, count):
+        return (new.logprobs * arrays["mask"] * arrays["advantages"]).sum() * 1e-16, {}
+
+    assert causes(with_loss(toy(), faint))["gradient"] == "no_gradient"
+
+
+def test_the_advice_for_more_samples_is_not_the_number_in_force(toy):
+    settings = ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0", "rollout.samples_per_prompt=8")
+    found = verdicts(toy(*settings, reward="toy_rewards:nothing"))
+    assert found["gradient"].overrides == ("rollout.samples_per_prompt=32",)
+
+
 def test_a_gradient_that_is_not_finite_is_told_by_where_it_begins(toy):
     session = toy()
 

@@ -2,11 +2,15 @@ import gzip
 import html
 import json
 import math
+import os
+import platform
+import re
 import time
 
 import pytest
 
-from steadyrl.rundir import append_line, write_lines
+from steadyrl.doctor.examine import diagnose
+from steadyrl.rundir import append_line, write_json, write_lines
 from tests import needs
 from tests.web.ask import ask, ask_json
 from tests.web.made import FINDING, make_run, metrics, rollout
@@ -111,12 +115,44 @@ def test_a_log_that_would_hold_up_the_page_is_refused_before_it_is_read(tmp_path
     assert said in text and "use `steadyrl doctor` on its file" in html.unescape(text)
 
 
-def test_a_run_shows_its_finding_with_what_to_do_and_its_numbers(folder):
-    text = ask(create(folder), "/run/ppo-one").text
+def running(folder):
+    """Make a run that goes on in this process."""
+    run = make_run(folder / "now", status="running")
+    process = {"id": os.getpid(), "node": platform.node()}
+    write_json(run.info_file, {**run.info(), "process": process})
+    return run
+
+
+def test_a_running_run_shows_its_finding_with_what_to_do_and_its_numbers(tmp_path):
+    running(tmp_path)
+    text = ask(create(tmp_path), "/run/now").text
     for said in ("the KL to the reference runs away", "lower the learning rate", "update.learning_rate=0.0001"):
         assert said in text
     assert "since step 8" in text
     assert "<code>reward/mean</code>" in text
+
+
+@pytest.mark.parametrize(("status", "steps"), [("finished", 60), ("failed", 60), ("interrupted", 12)])
+def test_a_run_that_has_ended_shows_what_steadyrl_doctor_finds_and_nothing_stale(tmp_path, status, steps):
+    run = make_run(tmp_path / "over", steps=steps, status=status)
+    rows = [metrics(step, **{"completion/truncated": 0.95, "grad_norm": 0.5}) for step in range(steps)]
+    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    findings = diagnose(run.path)[0].findings
+    assert "truncated" in {finding.check for finding in findings}
+    for address in ("/run/over", "/run/over/live"):
+        text = ask(create(tmp_path), address).text
+        shown = re.findall(r'<div class="line">.*?<strong>(\w+)</strong>', text, re.S)
+        assert sorted(shown) == sorted(finding.check for finding in findings)
+        assert "lower the learning rate" not in text, "what to do about the stale one"
+
+
+def test_the_table_has_the_worst_finding_of_a_finished_runs_report(tmp_path):
+    run = make_run(tmp_path / "over")
+    assert "the KL to the reference runs away" in html.unescape(ask(create(tmp_path), "/").text)
+    doctor = {"findings": [{**FINDING, "check": "entropy", "message": "the entropy is lost"}]}
+    write_json(run.report_folder / "summary.json", {"after": None, "doctor": doctor})
+    text = html.unescape(ask(create(tmp_path), "/").text)
+    assert "the entropy is lost" in text and "the KL to the reference runs away" not in text
 
 
 def test_curves_are_those_of_the_file_and_of_the_steps_asked_for(folder):
