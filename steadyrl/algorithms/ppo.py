@@ -75,7 +75,7 @@ def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
     advantages, returns = gae(token_rewards, old.values, mask, settings.gamma, settings.lam)
     return replace(
         batch,
-        advantages=whiten(advantages, mask) if settings.whiten_advantages else advantages,
+        advantages=whiten(advantages, batch.trained_mask) if settings.whiten_advantages else advantages,
         returns=returns,
         measured={**batch.measured, "advantages_raw": advantages},
     )

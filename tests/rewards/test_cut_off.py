@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steadyrl import config
-from steadyrl.algorithms import grpo, rloo
+from steadyrl.algorithms import grpo, ppo, reinforce, rloo
 from steadyrl.batch import make_batch, only_trained
 from steadyrl.errors import DataError
 from steadyrl.rewards.combine import make_terms, score_groups
@@ -65,6 +65,20 @@ def test_the_baseline_of_rloo_holds_the_reward_of_an_answer_that_does_not_train(
     batch = replace(batch, old=TokenScores(logprobs=batch.sampling_logprobs))
     advantages = rloo.build(rloo.Settings(kl_coef=0.0)).prepare(batch, {}).advantages
     assert [row.max(initial=-9, where=row != 0) for row in advantages] == [2.5, -0.5, -2.0]
+
+
+@pytest.mark.parametrize("algorithm", [ppo.build(ppo.Settings()), reinforce.build(reinforce.Settings(kl_coef=0.0))])
+def test_advantages_are_normalised_over_the_tokens_that_train(algorithm):
+    rows = tuple(
+        replace(r, reward=float(len(r.text)), trains=len(r.text) < 4) for r in group("aaaa", "aa", "a").rollouts
+    )
+    batch = make_batch([Group(Problem("p", ""), rows)], pad_id=0)
+    scores = TokenScores(
+        logprobs=batch.sampling_logprobs, ref_logprobs=batch.sampling_logprobs, values=np.zeros(batch.tokens.shape)
+    )
+    found = algorithm.prepare(replace(batch, old=scores), {"kl_coef": 0.0}).advantages
+    assert found[batch.trained_mask].mean() == pytest.approx(0.0, abs=1e-12)
+    assert found[batch.trained_mask].std() == pytest.approx(1.0)
 
 
 def test_a_run_with_top_k_trains_on_what_was_not_cut_off(toy, tmp_path):
