@@ -210,7 +210,16 @@ def make(kind: str, name: str, *arguments: Any) -> Any:
     """
     plugin, form = load(kind, name), _FORMS[kind]
     function = plugin if form.arguments is not None else getattr(plugin, next(iter(form.calls)))
-    thing = function(*arguments)
+    try:
+        thing = function(*arguments)
+    except TypeError as error:
+        unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        close = [field for field in form.makes if unexpected and _alike(unexpected[1], field)]
+        if not unexpected or not close:
+            raise
+        raise ConfigError(
+            f"'{name:.120}' gives the {kind} a field '{unexpected[1]}', which nothing calls; did you mean '{close[0]}'?"
+        ) from error
     if missing := ", ".join(repr(attribute) for attribute in form.makes if not hasattr(thing, attribute)):
         raise ConfigError(
             f"'{name:.120}' is no {kind}: what it makes is {type(thing).__name__} and has no {missing}; expected "

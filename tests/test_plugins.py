@@ -448,3 +448,13 @@ def test_a_reward_for_another_trainer_is_answered_in_its_words(here, name, answe
 def test_an_algorithm_of_another_trainer_is_answered(name, answer):
     assert refusal("algorithm", name).startswith(f"algorithm.name = '{name}' ")
     assert answer in refusal("algorithm", name)
+
+
+def test_a_misspelt_field_of_an_algorithm_is_refused_with_a_hint(here):
+    (here / "misspelt_algorithm.py").write_text(
+        "from dataclasses import replace\nfrom steadyrl.algorithms import grpo\nSettings = grpo.Settings\n"
+        "def build(settings):\n    return replace(grpo.build(settings), adpat=dict)\n"
+    )
+    settings = plugins.load("algorithm", "misspelt_algorithm").Settings()
+    with pytest.raises(ConfigError, match="a field 'adpat', which nothing calls; did you mean 'adapt'"):
+        plugins.make("algorithm", "misspelt_algorithm", settings)
