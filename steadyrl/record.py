@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -123,12 +123,11 @@ def outcome(run: RunDir) -> Iterator[None]:
     """Record an error or an interrupt that ends the run, and let it pass on."""
     try:
         yield
-    except SteadyError as error:
-        _change(run, status="failed", error=str(error), ended=time.time())
-        raise
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        _change(run, status=status, error=exception_line(error), ended=time.time())
+        said = str(error) if isinstance(error, SteadyError) else exception_line(error)
+        with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
+            _change(run, status=status, error=said, ended=time.time())
         raise
 
 

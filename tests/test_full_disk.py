@@ -13,6 +13,7 @@ from steadyrl.errors import AccessError
 from steadyrl.launch import run
 from steadyrl.preflight.trial import begin_trial
 from steadyrl.preflight.trial_updates import make_trial_updates
+from steadyrl.record import outcome
 from steadyrl.rundir import RunDir, write_json
 from steadyrl.sandbox.choose import probe
 from tests.file_limit import files_end_after
@@ -78,3 +79,10 @@ def test_an_output_file_that_may_not_grow_is_one_line(tmp_path):
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"error: the output cannot be written: {os.strerror(errno.EFBIG)}\n"
+
+
+def test_an_interrupt_on_a_full_disk_is_an_interrupt(tmp_path):
+    directory = RunDir(tmp_path)
+    write_json(directory.info_file, {"status": "running"})
+    with files_end_after(5), pytest.raises(KeyboardInterrupt), outcome(directory):
+        raise KeyboardInterrupt

@@ -52,7 +52,7 @@ def deferred() -> Iterator[None]:
     came: list[int] = []
 
     def note(number: int, frame: object) -> None:
-        if came:
+        if came or is_at_once():
             raise KeyboardInterrupt
         came.append(number)
 

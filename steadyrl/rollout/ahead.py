@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from steadyrl.checkpoint import State
+from steadyrl.counting.interrupts import at_once
 from steadyrl.curriculum.memory import Memory
 from steadyrl.errors import EngineError
 from steadyrl.metrics import Clock
@@ -68,16 +69,25 @@ def _sampler_apart(backend: Backend) -> AbstractContextManager[bool]:
 
 def _beside(state: State, place: State, ahead: int, draw: Draw, clock: Clock) -> Iterator[Drawn]:
     """Yield the rollouts of this step, and have those of ``place`` drawn by another thread meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        drawing = pool.submit(draw, place, Clock())
+    pool = ThreadPoolExecutor(1)
+    drawing = pool.submit(draw, place, Clock())
+    interrupted = False
+    try:
         yield _due(state, ahead)
         clock.lap("update")
         state.in_flight = state.in_flight[1:]
         try:
-            _take_in(state, place, drawing.result())
+            with at_once():  # a reward may hang
+                drawn = drawing.result()
+            _take_in(state, place, drawn)
         except EngineError as error:  # the next step draws them first, and ends the run if it cannot
             log.warning("the rollouts of step %d were not drawn beside the update: %s", place.step, error)
         clock.lap("rollout")
+    except KeyboardInterrupt:  # it does not wait for what is drawn, which a resume draws again
+        interrupted = True
+        raise
+    finally:
+        pool.shutdown(wait=not interrupted)
 
 
 def _place(state: State) -> State:

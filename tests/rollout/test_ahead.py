@@ -1,7 +1,10 @@
 """Rollouts drawn ahead: by which policy, the same after a resume, beside the update where the sampler is elsewhere."""
 
 import json
+import os
+import signal
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -244,3 +247,31 @@ def test_a_sampler_that_stays_away_ends_the_run_with_a_checkpoint_before_any_fur
     monkeypatch.setattr(Elsewhere, "fails", ())
     assert train(toy(*EVERY, "rollout.ahead=1", elsewhere), run, 1) == "finished"
     assert [line["step"] for line in run.metrics()] == list(range(6))
+
+
+def test_a_reward_that_hangs_beside_the_update_does_not_hold_an_interrupt(toy, tmp_path, elsewhere, monkeypatch):
+    """The step whose rollouts it was to score is not lost: its updates are made again by the resume."""
+    gone = threading.Event()
+    whole, run = RunDir(tmp_path / "whole"), RunDir(tmp_path / "run")
+    train(toy(*EVERY, "rollout.ahead=1"), whole)
+    session = toy(*EVERY, "rollout.ahead=1", elsewhere)
+    (term,) = session.terms
+
+    def hangs(pairs):
+        if threading.current_thread() is not threading.main_thread() and pairs[0][1].policy_version >= 8:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            gone.wait(60)
+        return term.reward(pairs)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(replace(session, heldout=(), terms=[replace(term, reward=hangs)]), run)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        gone.set()
+    assert time.monotonic() - began < 30
+    assert run.checkpoints() == [2]
+    assert train(toy(*EVERY, "rollout.ahead=1", elsewhere), run, 1) == "finished"
+    assert steady(run) == steady(whole)
