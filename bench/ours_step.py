@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from workloads import (
+    DETERMINISTIC,
     DEVICE,
     EPOCHS,
     KL_COEF,
@@ -101,7 +102,7 @@ def settings(algorithm: dict[str, object], task: dict[str, object], work: Worklo
                 "lora_rank": LORA,
                 "lora_alpha": LORA or 1,
             },
-            "backend": {"device": DEVICE, "precision": PRECISION},
+            "backend": {"device": DEVICE, "precision": PRECISION, "args": {"deterministic": DETERMINISTIC}},
             "task": task,
             "rewards": {"workloads:distinct_words": 1.0},
             "sampling": {"max_new_tokens": work.new_tokens, "temperature": 1.0},

@@ -106,10 +106,12 @@ def preflight(place: Place) -> Iterator[Row]:
     """Run the preflight of the two main examples."""
     for example in (EXAMPLE, "examples/search.toml"):
         with stopwatch() as seconds:
-            process = steadyrl("preflight", example, f"backend.device={place.device}", "--json", stdout=subprocess.PIPE)
-            output = process.communicate()[0]
+            both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = steadyrl("preflight", example, f"backend.device={place.device}", "--json", **both)
+            output, errors = process.communicate()
         found = json.loads(output)["findings"] if output else []
-        note = "; ".join(f"{each['check']}: {each['message']}" for each in found if each["state"] == "found")
+        bad = [f"{each['check']}: {each['message']}" for each in found if each["state"] == "found"]
+        note = "; ".join(bad) if found else errors.strip()[-300:]
         yield Row(f"preflight of {example}", seconds[0], "s", "exit code 0", process.returncode == 0, note[:300])
 
 

@@ -42,6 +42,9 @@ def beside_trl(place: Place) -> Iterator[Row]:
         result = _measured(place, name, OURS, steps)
         yield from _figures(name, result)
         yield _beside_formula(place, workload(name), result)
+        if name in COMPARED[place.device]:
+            exact = _measured(place, name, OURS, steps, {"DETERMINISTIC": "yes"})
+            yield Row(f"{name}, steadyrl: step if deterministic", exact["step_s"] / result["step_s"], "times as long")
     for name, steps in COMPARED[place.device].items():
         if interpreter(DEFAULT_FOLDER, TRL) is None:
             yield skipped(f"{name}, {TRL}", "TRL is not installed; see docs/gpu.md")
@@ -54,9 +57,11 @@ def _figures(name: str, result: Mapping[str, Any]) -> Iterator[Row]:
         yield Row(f"{name}, {result['who']}: {what}", float(result[key]), unit)
 
 
-def _measured(place: Place, name: str, system: str, steps: int) -> dict[str, Any]:
+def _measured(
+    place: Place, name: str, system: str, steps: int, more: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Run bench/side_by_side.py for one system, and return its record."""
-    precision = {"PRECISION": "fp32" if place.small else "bf16", "WARM_UP": str(WARM_UP)}
+    precision = {"PRECISION": "fp32" if place.small else "bf16", "WARM_UP": str(WARM_UP), **(more or {})}
     command = [sys.executable, str(ROOT / "bench" / "side_by_side.py"), "--workloads", name, "--rounds", "1"]
     command += ["--steps", str(steps), "--systems", system, "--results", str(place.folder), "--name", "speed"]
     subprocess.run(command, check=True, env=environment(precision))
