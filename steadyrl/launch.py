@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ def sample(
 
 def _opened(run: RunDir | Path | str) -> RunDir:
     """Return a run directory whose path stays true where a reward changes the current folder."""
-    return RunDir((run if isinstance(run, RunDir) else RunDir.open(Path(run).expanduser())).path.absolute())
+    return RunDir((run if isinstance(run, RunDir) else RunDir.open(os.path.expanduser(run))).path.absolute())
 
 
 def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str]) -> tuple[Config, str]:
@@ -174,7 +175,7 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
         return configs.resolve(configs.dump(config), overrides), _FROM_PYTHON
     if isinstance(config, Mapping):
         return configs.resolve(config, overrides), _FROM_PYTHON
-    path = Path(config).expanduser()
+    path = Path(os.path.expanduser(config))
     settings = configs.load(path, overrides)
     return settings, path.read_text(encoding="utf-8")
 

@@ -51,6 +51,12 @@ _KINDS_OF_INFO: dict[str, Any] = {
     "stopped_early": dict,
 }
 MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
+_NO_LOCKS = "its file system has no locks (flock); set run.folder to a local disk, or mount it with locks"
+_WAYS = {
+    errno.EFBIG: "raise the limit of `ulimit -f`",
+    errno.EROFS: "its file system is read-only; write to another folder",
+    **dict.fromkeys((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LOCKS),
+}
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
 
@@ -315,7 +321,7 @@ def _not_written(path: Path, error: OSError) -> AccessError:
     file = next((folder for folder in path.parents if folder.is_file()), None)
     if file is not None:
         return AccessError(f"cannot write '{path}': '{file}' is a file; expected a folder, or a name not yet taken")
-    way = "raise the limit of `ulimit -f`" if error.errno == errno.EFBIG else "free some space or fix the permissions"
+    way = _WAYS.get(error.errno or 0, "free some space or fix the permissions")
     return AccessError(f"cannot write '{path}': {error.strerror}; {way}")
 
 

@@ -53,7 +53,16 @@ class Folder:
                 raise AccessError(
                     f"no folder for temporary files can be made: {error}; set TMPDIR to one with room"
                 ) from error
-            self._lock = _lock(self.path, wait=True)
+            try:
+                self._lock = _lock(self.path, wait=True)
+            except FileNotFoundError:  # another program took it for a dead one's
+                continue
+            except OSError as error:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise AccessError(
+                    f"folders for temporary files cannot be locked in '{self.path.parent}': {error.strerror}; set "
+                    "TMPDIR to a folder of a local disk"
+                ) from error
             if self.path.is_dir():  # else another program took it for a dead one's before it was locked
                 return
             self._unlock()

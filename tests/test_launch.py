@@ -23,6 +23,7 @@ from steadyrl.preflight.run import preflight
 from steadyrl.report.write import write_report
 from steadyrl.rundir import RunDir, write_json
 from steadyrl.tasks.check import check_task
+from steadyrl.tasks.search.cache import cache_folder
 from steadyrl.train import Watch, open_session
 from steadyrl.types import Problem
 from tests import needs
@@ -341,3 +342,20 @@ def test_a_jump_is_told_wherever_there_is_one(settings, schedule, steps):
     rates, notes = lengthened(settings, schedule, steps=steps)
     told = [f"from {rates[steps - 1]:.3g} (step {steps}) to {rates[steps]:.3g} (step {steps + 1})"]
     assert [told[0] in note for note in notes] == ([] if schedule == "constant" else [True])
+
+
+def test_a_user_without_a_home_is_answered_and_nothing_is_written_into_a_folder_called_tilde(tmp_path, monkeypatch):
+    def no_entry(user):
+        raise KeyError(user)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    with pytest.raises(ConfigError, match="there is no config file '~/c.toml'"):
+        run("~/c.toml")
+    with pytest.raises(RunError, match="there is no run directory '~/runs/x'"):
+        run(resume="~/runs/x")
+    with pytest.raises(OSError):
+        cache_folder().mkdir(parents=True)
+    assert list(tmp_path.iterdir()) == []

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import math
 
@@ -216,3 +218,13 @@ def test_a_line_that_is_too_long_costs_itself_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("steadyrl.rundir.MOST_CHARACTERS", 32)
     (tmp_path / "long.jsonl").write_text('{"step": 1}\n{"text": "' + "x" * 100 + '"}\n{"step": 2}\n')
     assert list(read_lines(tmp_path / "long.jsonl")) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_file_system_without_locks_is_named_with_what_helps(tmp_path, monkeypatch):
+    def unlockable(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unlockable)
+    expected = "No locks available; its file system has no locks"
+    with pytest.raises(AccessError, match=expected), RunDir(tmp_path).writing():
+        pass

@@ -1,5 +1,7 @@
 """Folders of temporary files: who is alive keeps them, who was killed does not."""
 
+import errno
+import fcntl
 import signal
 import subprocess
 import sys
@@ -89,3 +91,13 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
     with pytest.raises(AccessError, match=r"no folder for temporary files can be made: .*; set TMPDIR"):
         Folder()
+
+
+def test_a_folder_that_cannot_be_locked_is_refused_with_the_way_out_and_removed(temporary, monkeypatch):
+    def unlockable(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unlockable)
+    with pytest.raises(AccessError, match="No locks available; set TMPDIR to a folder of a local disk"):
+        Folder()
+    assert list(temporary.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +48,7 @@ def export_command(
     opened = [RunDir.open(run) for run in runs]
     if len(opened) > 1 and to is None:
         raise ConfigError("several runs are joined into a folder of their own; give it with --to FOLDER")
-    folder = opened[0].path / DEFAULT_FOLDER if to is None else to.expanduser()
+    folder = opened[0].path / DEFAULT_FOLDER if to is None else Path(os.path.expanduser(to))
     if len(opened) > 1:
         export_joined(opened, folder, checkpoint, merge, note)
     else:
@@ -62,5 +63,5 @@ def serve_command(
     """Print the commands that serve an exported policy with vLLM, transformers or llama.cpp."""
     from steadyrl.export.serve import serve_lines
 
-    for line in serve_lines(RunDir.open(run), None if folder is None else folder.expanduser()):
+    for line in serve_lines(RunDir.open(run), None if folder is None else Path(os.path.expanduser(folder))):
         print(printable(line))

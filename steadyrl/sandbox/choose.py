@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import socket
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -132,7 +131,7 @@ def probe(jail: JailName) -> str:
             *(("written", str(path)) for path in (target, folder / "new", "/tmp/new", "/new", "/dev/new")),
             ("listed", str(folder)),
             ("listed", str(jails.PACKAGE / "tasks")),
-            ("listed", str(Path.home())),
+            ("listed", os.path.expanduser("~")),  # "~" itself, where the user has no home
             ("read", f"/proc/{os.getpid()}/environ"),
             ("connected", port),
             ("datagram", port),

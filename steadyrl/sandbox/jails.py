@@ -128,7 +128,17 @@ def _base() -> dict[str, str]:
 
 def _bubblewrap(info: int | None) -> list[str]:
     assert info is not None, "bubblewrap has to be told where to say its pid"
-    parts = ["bwrap", "--unshare-user", "--unshare-all", "--new-session", "--cap-drop", "ALL", "--info-fd", str(info)]
+    # By its path: a worker's environment has a short PATH.
+    parts = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-user",
+        "--unshare-all",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        "--info-fd",
+        str(info),
+    ]
     for path in _SYSTEM:
         if os.path.islink(path):
             parts += ["--symlink", os.readlink(path), path]

@@ -5,6 +5,7 @@ import pytest
 from steadyrl.errors import ConfigError
 from steadyrl.sandbox import choose, jails, landlock
 from steadyrl.sandbox.choose import SandboxSettings, open_sandbox, probe
+from steadyrl.sandbox.jails import Limits
 from steadyrl.sandbox.outcome import Returned
 
 
@@ -62,3 +63,12 @@ def test_landlock_is_asked_for_on_linux_only(monkeypatch):
 def test_a_jail_whose_program_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert jails.missing("bubblewrap") == "bwrap is not installed"
+
+
+def test_bubblewrap_is_started_from_where_it_was_found(tmp_path, monkeypatch):
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))  # which the environment of a worker does not have
+    assert jails.missing("bubblewrap") == ""
+    assert jails.command("bubblewrap", Limits(), 3)[0] == str(program)

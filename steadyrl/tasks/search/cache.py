@@ -46,7 +46,8 @@ def stdlib_with_index() -> tuple[Corpus, SearchIndex]:
 
 def cache_folder() -> Path:
     """Return the folder for files that steadyrl can build again: $XDG_CACHE_HOME/steadyrl or ~/.cache/steadyrl."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.path.expanduser("~")  # "~" itself where the user has none: then nothing can be written there
+    root = os.environ.get("XDG_CACHE_HOME") or (Path(home) / ".cache" if home != "~" else os.devnull)
     return Path(root) / "steadyrl"
 
 
