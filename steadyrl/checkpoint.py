@@ -25,7 +25,7 @@ from steadyrl.counting.interrupts import deferred
 from steadyrl.curriculum.memory import checked
 from steadyrl.errors import AccessError, CheckpointError, RankError
 from steadyrl.protocols import Backend, Reversible
-from steadyrl.rundir import DONE, RunDir, append_line
+from steadyrl.rundir import DONE, RunDir, append_line, readable_as_usual
 from steadyrl.types import Drawn
 
 _STATE = "state.json"
@@ -187,6 +187,7 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         part.mkdir(parents=True)
         backend.save(part)
         (part / _STATE).write_text(json.dumps(_plain(state)), encoding="utf-8")
+        readable_as_usual(part)
         (part / DONE).touch()
         _put_in_place(part)
         for step in _superfluous(run, keep):

@@ -312,6 +312,17 @@ def write_text(path: Path, text: str) -> None:
         raise _not_written(path, error) from error
 
 
+def readable_as_usual(folder: Path) -> None:
+    """Let those read the files of a folder who may read what this process writes: safetensors lets its owner alone."""
+    probe = folder / ".mode"
+    probe.touch()
+    usual = probe.stat().st_mode  # as the umask says, which cannot be asked for without changing it
+    probe.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.chmod(file.stat().st_mode | usual)
+
+
 def _storable(text: str) -> bytes:
     """Return a text as UTF-8. Halves of surrogate pairs, which models and servers write, become the escapes of JSON."""
     return text.encode("utf-8", "backslashreplace")

@@ -3,6 +3,7 @@
 import errno
 import itertools
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from steadyrl import checkpoint
+from steadyrl.backends.toy import ToyBackend
 from steadyrl.checkpoint import LastMove, PilotState, State
 from steadyrl.errors import AccessError, CheckpointError
 from steadyrl.rundir import RunDir
@@ -283,3 +285,23 @@ def test_a_reader_leaves_a_save_under_way_alone(written_again):
     (part / "DONE").touch()
     assert check() == 1
     assert part.is_dir()
+
+
+class Private(ToyBackend):
+    """Writes what its owner alone may read, as safetensors does."""
+
+    def save(self, folder):
+        super().save(folder)
+        for file in folder.iterdir():
+            file.chmod(0o600)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027])
+def test_the_files_of_a_checkpoint_have_the_mode_of_any_new_file(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        folder = checkpoint.save(RunDir(tmp_path), Private(0), State(step=1), 1)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.rglob("*")}
+    assert set(modes.values()) == {0o666 & ~umask} and {"toy.npz", "state.json", "DONE"} <= set(modes)

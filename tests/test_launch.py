@@ -352,7 +352,7 @@ def test_a_user_without_a_home_is_answered_and_nothing_is_written_into_a_folder_
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", no_entry)
-    with pytest.raises(ConfigError, match="there is no config file '~/c.toml'"):
+    with pytest.raises(ConfigError, match=r"there is no config file '~/c\.toml'"):
         run("~/c.toml")
     with pytest.raises(RunError, match="there is no run directory '~/runs/x'"):
         run(resume="~/runs/x")

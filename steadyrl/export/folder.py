@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from steadyrl.errors import AccessError, SteadyError
+from steadyrl.rundir import readable_as_usual
 
 _MARK = "UNFINISHED"  # in a folder that an export writes; one with it may be removed by the next
 
@@ -31,6 +32,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         part.mkdir(parents=True)
         (part / _MARK).touch()
         yield part
+        readable_as_usual(part)
         (part / _MARK).unlink()
         part.replace(place)  # an empty folder in its place is replaced
     except BaseException as error:

@@ -1,6 +1,7 @@
 """A folder that is there whole or not at all."""
 
 import errno
+import os
 import re
 import shutil
 from pathlib import Path
@@ -127,3 +128,12 @@ def test_a_folder_of_the_users_own_with_the_name_of_the_part_is_left_alone(tmp_p
     with pytest.raises(AccessError, match="was not left by an export"):
         write(tmp_path / "model", "a")
     assert (tmp_path / "model.part" / "mine").is_file()
+
+
+def test_what_others_may_read_is_what_they_may_read_of_any_new_file(tmp_path):
+    with whole_folder(tmp_path / "exported") as folder:
+        (folder / "policy").mkdir()
+        os.close(os.open(folder / "policy" / "model.safetensors", os.O_CREAT | os.O_WRONLY, 0o600))
+    (tmp_path / "new").touch()
+    mode = (tmp_path / "exported" / "policy" / "model.safetensors").stat().st_mode
+    assert mode == (tmp_path / "new").stat().st_mode

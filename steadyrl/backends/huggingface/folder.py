@@ -13,7 +13,7 @@ import jinja2
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
-from steadyrl.errors import ModelError
+from steadyrl.errors import ModelError, exception_line
 from steadyrl.plugins import require
 from steadyrl.sections import ModelSection
 
@@ -29,6 +29,9 @@ _OTHERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAn
 _LONGEST = 300  # characters of an error of transformers that are shown
 _TOKENIZERS, _VOCABULARIES = ("tokenizer", "vocab", "merges"), {".model", ".tiktoken"}  # how their files are called
 INDEX = "model.safetensors.index.json"
+_TOKENIZER = "tokenizer.json"
+_MOST_GROWTH = 100  # times the length of a text; published tokenizers put a few characters in the place of one
+_EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
 _TEMPLATE = "chat_template.json"  # of what reads texts and images; transformers' tokenizers do not look for it
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _TEMPLATE, INDEX)
 _OF_IMAGES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", _TEMPLATE)
@@ -179,12 +182,51 @@ def read_tokenizer(path: str, trusted: bool = False) -> Any:
         trusted: Whether its own Python code is run.
     """
     transformers = require("transformers")
+    cached_file = transformers.utils.cached_file
+    if file := cached_file(path, _TOKENIZER, _raise_exceptions_for_missing_entries=False):
+        _check_growth(Path(file))
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
     tokenizer("?")  # its settings are looked at when it is used
-    if file := transformers.utils.cached_file(path, _TEMPLATE, _raise_exceptions_for_missing_entries=False):
+    if file := cached_file(path, _TEMPLATE, _raise_exceptions_for_missing_entries=False):
         stated = json.loads(Path(file).read_text(encoding="utf-8"))
         tokenizer.chat_template = stated.get("chat_template") or tokenizer.chat_template
     return tokenizer
+
+
+def _check_growth(file: Path) -> None:
+    """Refuse a tokenizer whose replacements blow a text up: one that doubles it 40 times hangs on a single letter.
+
+    Raises:
+        ModelError: It is such a one.
+    """
+    tokenizers = require("tokenizers")
+    try:
+        stated = json.loads(file.read_text(encoding="utf-8"))
+        for stage in ("normalizer", "decoder"):
+            steps = [step for step in _steps(stated.get(stage)) if step.get("type") in ("Replace", "Prepend")]
+            text = "?" + "".join(str(pattern) for step in steps for pattern in (step.get("pattern") or {}).values())
+            most = _MOST_GROWTH * len(text)
+            for step in steps:
+                alone = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | {"normalizer": step}))
+                text = alone.normalizer.normalize_str(text)
+                if len(text) > most:
+                    raise ModelError(
+                        f"the {stage} in '{file}' makes texts more than {_MOST_GROWTH} times as long; expected the "
+                        "tokenizer.json that the model was published with"
+                    )
+    except ModelError:
+        raise
+    except Exception as error:  # tokenizers raises bare ones; transformers says what is wrong with the file
+        log.debug("'%s' is not looked through (%s)", file, exception_line(error))
+
+
+def _steps(stated: Any) -> Iterator[dict[str, Any]]:
+    """Yield the single steps of a normalizer or a decoder, which may be sequences of sequences."""
+    if isinstance(stated, dict) and stated.get("type") == "Sequence":
+        for step in [*stated.get("normalizers", []), *stated.get("decoders", [])]:
+            yield from _steps(step)
+    elif isinstance(stated, dict):
+        yield stated
 
 
 def beside(path: str) -> dict[str, bytes]:
@@ -258,9 +300,9 @@ def _adapter(path: str) -> ModelError:
 
 
 def files_of(index: Mapping[str, Any]) -> list[str]:
-    """Return the names of the files that an index of weights names; none where it is damaged."""
+    """Return the names of the files that an index of weights names; none where it is damaged, or leads elsewhere."""
     named = index.get("weight_map")
-    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+    if not isinstance(named, dict) or not all(isinstance(n, str) and n == Path(n).name for n in named.values()):
         return []
     return sorted(set(named.values()))
 
@@ -272,7 +314,7 @@ def _check_weights(folder: Path, quantised: bool) -> None:
         names = files_of(json.loads((folder / INDEX).read_text(encoding="utf-8")))
         if not names:
             raise ModelError(
-                f"'{folder / INDEX}' has no 'weight_map' from the weights to their files; download it again"
+                f"'{folder / INDEX}' has no 'weight_map' from the weights to files beside it; download it again"
             )
     lacking = [name for name in names if not (folder / name).is_file()]
     if lacking:

@@ -31,6 +31,7 @@ from steadyrl.backends.vllm.transfer import NcclTransfer
 from steadyrl.batch import make_batch
 from steadyrl.errors import AccessError, EngineError
 from steadyrl.protocols import Tokenizer
+from steadyrl.rundir import readable_as_usual
 from steadyrl.sections import ModelSection
 from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
 
@@ -214,6 +215,7 @@ class VllmEngine:
             policy.save_policy(folder)
             if not self._adapter and untied.is_tied(folder):
                 self._add_head(folder)
+            readable_as_usual(folder)
             whole = True
         except EngineError:  # an OSError too
             raise

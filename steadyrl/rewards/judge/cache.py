@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from steadyrl.errors import AccessError
 from steadyrl.rewards.judge.settings import JudgeSettings
@@ -60,10 +60,9 @@ class VerdictCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A name of its own: two runs may write the same verdict at the same time.
-            handle, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(json.dumps(record, indent=1) + "\n")
-            os.replace(part, path)
+            part = path.with_name(f"{path.stem}-{uuid4().hex}.part")
+            part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            part.replace(path)
         except OSError as error:
             if not self._warned:
                 log.warning("rewards.judge.cache: verdicts cannot be kept in '%s' (%s)", self._folder, error.strerror)
