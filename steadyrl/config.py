@@ -7,6 +7,7 @@ here by the same rules. A resolved config holds every value that a run used, def
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from steadyrl import plugins
-from steadyrl.errors import ConfigError
+from steadyrl.errors import ConfigError, without_keys
 from steadyrl.rundir import DEEPEST, too_deep
 from steadyrl.sections import (
     AlgorithmSection,
@@ -59,6 +60,7 @@ class Config(Section):
 
 
 _TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
+_OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{16,}")  # what a person would not choose as a name
 _TOO_DEEP = (
     f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config (see examples/)"
 )
@@ -107,6 +109,11 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
         _apply(merged, override)
     if too_deep(merged):
         raise ConfigError(f"the overrides: {_TOO_DEEP}")
+    if places := list(dict.fromkeys(_keys_in(merged, ()))):
+        raise ConfigError(
+            f"{', '.join(places)}: holds a key, a password or what looks like one, and settings are written into every "
+            "run; put it into an environment variable and remove it here"
+        )
     config = validate(Config, merged, "")
     problems = [*_size_problems(config), *_engine_problems(config), *_override_problems(config, overrides)]
     changed: dict[str, Any] = {}
@@ -126,6 +133,35 @@ def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     if problems:
         raise ConfigError("; ".join(problems))
     return config
+
+
+def _keys_in(value: object, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the places of what may be a key, before any error could show it; a name that may be one is left out."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if without_keys(str(name), named=False) != str(name):
+                yield ".".join(path) or "the config"
+            else:
+                yield from _keys_in(inner, (*path, str(name)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _keys_in(inner, path)
+    elif isinstance(value, str) and (_looks_secret(value, path) or without_keys(value, named=False) != value):
+        yield ".".join(path)
+
+
+def _looks_secret(text: str, path: tuple[str, ...]) -> bool:
+    """Say whether a text is a key by its place: its name, a header's value, or an address's part that nobody chose."""
+    named = f"{path[-1] if path else ''}={text}"
+    if without_keys(named) != named:
+        return True
+    if any(name.lower().endswith("headers") for name in path) and _OPAQUE.fullmatch(text):
+        return True
+    scheme, sign, rest = text.partition("://")
+    if not sign or not scheme.isalpha():
+        return False
+    parts = re.split(r"[/?&#=]", rest)[1:]
+    return without_keys(rest) != rest or any(_OPAQUE.fullmatch(part) for part in parts)
 
 
 def reward_weights(config: Config) -> dict[str, float]:
@@ -152,6 +188,17 @@ def in_steps(config: Config, problems: int) -> Config:
 def dump(config: Config) -> dict[str, Any]:
     """Return every value as plain data; ``resolve(dump(config)) == config``."""
     return config.model_dump(mode="json")
+
+
+def in_force(config: Config, override: str) -> bool:
+    """Say whether an override asks for what a config holds already, so that following it would change nothing."""
+    key, _, text = override.partition("=")
+    value: Any = dump(config)
+    for part in _parts(key.strip()):
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return bool(value == parse_value(text.strip()))
 
 
 def free_on_resume(config: Config) -> list[str]:

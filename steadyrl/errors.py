@@ -23,6 +23,19 @@ import sys
 
 # C0 and C1 controls apart from newline and tab, the marks that reorder text, and halves of surrogate pairs.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# The forms of keys that services hand out, and of what stands in a header in front of one.
+_FORMS = re.compile(
+    r"\b[spr]k[-_][\w-]{16,}|\b(?:hf|gsk|ghp|gho|ghs)_[A-Za-z0-9]{20,}|\b(?:xai|nvapi|glpat)-[\w-]{16,}"
+    r"|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]{10,}\.[\w-]{10,}"
+    r"|\b(?i:bearer|basic)\s+(?=\S*\d)[\w.~+/=-]{16,}"
+    r"|(?<=://)[^/\s@'\"]+(?=@)"  # user and password in an address
+)
+# A name under which programs keep keys, with its value behind it; special tokens of models stand in brackets.
+_NAMED = re.compile(
+    r"(?i)((?:api[-_]?key|access[-_]?key|secret|passw(?:or)?d|credentials?|authorization|cookie|(?<![a-z])token)"
+    r"[\"']?\s*[:=]\s*[\"']?)((?:bearer\s+|basic\s+)?(?![<\[])[^\s\"',;&]{6,})"
+)
+_HIDDEN = "[key]"
 _LONGEST = 500  # characters of an exception's text
 
 
@@ -79,6 +92,17 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
+def without_keys(text: str, named: bool = True) -> str:
+    """Return a text with "[key]" in the place of what looks like a key, or like user and password in an address.
+
+    Args:
+        text: Anything that is shown or written.
+        named: Also hide what stands behind a name such as api_key, in whatever form.
+    """
+    text = _FORMS.sub(_HIDDEN, text)
+    return _NAMED.sub(rf"\1{_HIDDEN}", text) if named else text
+
+
 def exception_line(error: BaseException) -> str:
     """Return what an exception says that code of somebody else raised, in one short line that is safe to print.
 
@@ -89,7 +113,7 @@ def exception_line(error: BaseException) -> str:
         text = str(error)
     except Exception as second:  # whatever its __str__ does
         text = f"its text cannot be had, which raises {type(second).__name__}"
-    line = " ".join(text[: 4 * _LONGEST].split())
+    line = without_keys(" ".join(text[: 4 * _LONGEST].split()))
     shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
     return printable(f"{type(error).__name__:.100}: {shown}" if shown else type(error).__name__[:100])
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from steadyrl import checkpoint
 from steadyrl.config import Config, dump
-from steadyrl.errors import AccessError, SteadyError, exception_line
+from steadyrl.errors import AccessError, SteadyError, exception_line, without_keys
 from steadyrl.evaluate import out_of_patience
 from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.train import Session
@@ -59,7 +59,7 @@ def begin(config: Config, text: str) -> RunDir:
 
 
 def _write_first(run: RunDir, config: Config, text: str) -> None:
-    write_text(run.config_file, text)
+    write_text(run.config_file, without_keys(text))  # comments may hold some
     write_json(run.resolved_file, dump(config))
     info = {
         "id": run.path.name,
@@ -67,7 +67,7 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "algorithm": config.algorithm.name,
         "model": config.model.path,
         "seed": config.run.seed,
-        "command": shlex.join(["steadyrl", *sys.argv[1:]]),
+        "command": without_keys(shlex.join(["steadyrl", *sys.argv[1:]])),
         "commit": _commit(),
         "python": platform.python_version(),
         "packages": _packages(),
@@ -125,7 +125,7 @@ def outcome(run: RunDir) -> Iterator[None]:
         yield
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        said = str(error) if isinstance(error, SteadyError) else exception_line(error)
+        said = without_keys(str(error)) if isinstance(error, SteadyError) else exception_line(error)
         with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
             _change(run, status=status, error=said, ended=time.time())
         raise

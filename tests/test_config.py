@@ -392,3 +392,20 @@ def test_a_value_that_none_of_several_types_takes_is_one_error(value):
     message = refusal({"model": {"template_args": {"tools": value}}})
     expected = "true or false, a whole number, a number or text in quotes"
     assert message == f"model.template_args.tools: got {value!r}; expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("override", "followed"),
+    [
+        ("model.chat_template=auto", True),
+        ("model.chat_template=never", False),
+        ("update.learning_rate=3e-4", True),
+        ("update.learning_rate=0.0001", False),
+        ("algorithm.args.lam=0.95", True),
+        ("rewards.retrieval=1.0", True),
+        ("rewards.other=1.0", False),
+        ("algorithm.args.absent=1", False),
+    ],
+)
+def test_an_override_that_changes_nothing_is_in_force(override, followed):
+    assert config.in_force(config.resolve(LEAST), override) == followed

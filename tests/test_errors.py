@@ -2,7 +2,7 @@
 
 import pytest
 
-from steadyrl.errors import exception_line
+from steadyrl.errors import exception_line, without_keys
 from steadyrl.rewards.functions import per_rollout
 from steadyrl.rewards.trl import from_trl
 from steadyrl.types import Problem
@@ -43,3 +43,23 @@ def test_an_exception_is_one_short_line_that_no_terminal_obeys(error, line, capl
         (score,) = scored([(Problem("p", "p"), rollout)])
         assert (score.value, score.unscored) == (None, f"r raised {line}")
     assert all(record.getMessage().endswith(f"r raised {line}") for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("GET http://user:pa55word@host:8000/v1 failed", "GET http://[key]@host:8000/v1 failed"),
+        ("http://host/v1?api_key=plain-text&n=2", "http://host/v1?api_key=[key]&n=2"),
+        ("# export OPENAI_API_KEY=plain-text", "# export OPENAI_API_KEY=[key]"),
+        ('{"Authorization": "Bearer plain-text"}', '{"Authorization": "[key]"}'),
+        ("Bearer abcdef0123456789abcdef", "[key]"),
+        ("password = 'plain-text'", "password = '[key]'"),
+        ("key_env = 'OPENAI_API_KEY'", "key_env = 'OPENAI_API_KEY'"),
+        ("max_new_tokens = 512, stop_token_ids = [1]", "max_new_tokens = 512, stop_token_ids = [1]"),
+        ("eos_token = '<|im_end|>'", "eos_token = '<|im_end|>'"),
+        ("you@example.org wrote http://example.org/@you", "you@example.org wrote http://example.org/@you"),
+    ],
+)
+def test_keys_are_left_out_of_what_is_shown_and_nothing_else_is(text, shown):
+    assert without_keys(text) == shown
+    assert exception_line(ValueError(text)) == f"ValueError: {shown}"

@@ -359,3 +359,45 @@ def test_a_user_without_a_home_is_answered_and_nothing_is_written_into_a_folder_
     with pytest.raises(OSError):
         cache_folder().mkdir(parents=True)
     assert list(tmp_path.iterdir()) == []
+
+
+KEY = "plain-text-7"
+HIDDEN = [
+    {"model": {"template_args": {"api_key": KEY}}},
+    {"model": {"template_args": {"note": "Bearer abcdef0123456789abcdef"}}},
+    {"model": {"template_args": {"sk-proj-0123456789abcdefXYZ": 1}}},
+    {"rewards": {"judge": {"model": "m", "base_url": "http://h/v1/9f8e7d6c5b4a39281f0e/chat"}}},
+    {
+        "rewards": {
+            "judge": {
+                "model": "m",
+                "base_url": "http://h/v1",
+                "request": {"extra_headers": {"X-Team": "9f8e7d6c5b4a3928"}},
+            }
+        }
+    },
+    {"sampler": {"engine": "vllm", "args": {"url": f"http://user:{KEY}@h:8000"}}},
+    {"sampler": {"engine": "vllm", "args": {"url": [f"http://h:8000?token={KEY}"]}}},
+    {"task": {"name": "odd:Task", "args": {"client_secret": KEY}}},
+]
+
+
+@pytest.mark.parametrize("data", HIDDEN)
+def test_a_key_anywhere_in_a_config_is_refused_before_anything_shows_it(settings, tmp_path, data):
+    with pytest.raises(ConfigError, match="holds a key, a password or what looks like one") as caught:
+        run({**settings, **data})
+    assert not any(part in str(caught.value) for part in (KEY, "9f8e", "abcdef", "sk-proj"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_keys_in_comments_of_a_config_do_not_reach_the_run(settings, tmp_path):
+    data = settings["task"]["args"]["path"]
+    file = tmp_path / "c.toml"
+    file.write_text(
+        f"# export OPENAI_API_KEY={KEY}\n# curl http://me:{KEY}@host\n"
+        f'task = {{ name = "prompts", args = {{ path = "{data}" }} }}\nbackend.name = "toy"\nrewards.length = 1.0\n'
+        f'run = {{ steps = 1, preflight = "off", folder = "{tmp_path / "runs"}" }}\n'
+    )
+    found = run(file, ["update.minibatches=1", "rollout.prompts_per_step=4"])
+    assert "# export OPENAI_API_KEY=[key]" in found.config_file.read_text()
+    assert all(KEY.encode() not in path.read_bytes() for path in found.path.rglob("*") if path.is_file())

@@ -80,7 +80,7 @@ class ChatClient:
         """
         self._section, self._key = section, _read_key(section.key_env)
         self._secret = Secret(self._key)
-        self._url = section.base_url.rstrip("/") + "/chat/completions"
+        self._url = os.path.expandvars(section.base_url).rstrip("/") + "/chat/completions"
         self._tls = ssl.create_default_context()  # reads the system's certificates, once
         self._stop = threading.Event()
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from steadyrl.rewards.judge.secrets import Secret, looks_like_a_key, named_like_a_key
+from steadyrl.rewards.judge.secrets import Secret, named_like_a_key
 from steadyrl.sections import FolderText, PathText, RewardSettings
 
 _SHORTEST_KEY = 8  # characters; servers that check nothing take "x" or "none", which stand in many names
@@ -31,7 +31,9 @@ class JudgeSettings(RewardSettings):
         "local model and needs no server.",
     )
     base_url: str = Field(
-        "", description="Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1."
+        "",
+        description="Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1. An address that "
+        "must stay secret stands in an environment variable: '$JUDGE_URL'.",
     )
     model: PathText = Field(
         "", description="Name of the model at the endpoint. For 'likelihood': a Hugging Face model folder, or 'base'."
@@ -99,7 +101,7 @@ class JudgeSettings(RewardSettings):
 
 def problems(settings: JudgeSettings) -> list[str]:
     """Return what is wrong with the settings of a judge."""
-    found = [*_address_problems(settings.base_url), *_key_problems(settings)]
+    found = [*_address_problems(os.path.expandvars(settings.base_url)), *_key_problems(settings)]
     if settings.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", settings.key_env):
         found.append(
             "rewards.judge.key_env: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; "
@@ -140,8 +142,8 @@ def _key_problems(settings: JudgeSettings) -> list[str]:
     secret = Secret(key if len(key) >= _SHORTEST_KEY else "")
     for name in ("base_url", "model", "request", "criteria", "gate", "cache", "baseline"):
         texts = list(_texts(getattr(settings, name)))
-        if any(looks_like_a_key(text) or secret.stands_in(text) for text in texts):
-            found.append(f"rewards.judge.{name} holds a key or what looks like one; {advice}")
+        if any(secret.stands_in(text) for text in texts):
+            found.append(f"rewards.judge.{name} holds a key; {advice}")
     return found
 
 
