@@ -173,7 +173,7 @@ class Check:
         if isinstance(result, Unknown):
             return self._unknown(result)
         cause = self.cause(result.cause)
-        change = cause.changes(run) if result.change is None else result.change
+        change = _not_in_force(run, cause.changes(run) if result.change is None else result.change)
         return Finding(
             check=self.name,
             severity=result.severity,
@@ -225,6 +225,17 @@ def check(when: Callable[[Run], bool] = always) -> Callable[[Find], Check]:
         when: As of ``Check``.
     """
     return lambda find: Check(**RECORDS[find.__name__], find=find, when=when)
+
+
+def _not_in_force(run: Run, change: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a change of settings without what the run has already: advice is never what is followed."""
+    return {name: value for name, value in change.items() if _now(run, name) != value}
+
+
+def _now(run: Run, name: str) -> object:
+    """Return what a setting is at the end: what was logged of it last, or what it was set to; None where unknown."""
+    logged = run.get(name)
+    return float(logged.values[-1]) if logged is not None and len(logged) else run.settings.get(name)
 
 
 def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:

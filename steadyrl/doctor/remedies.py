@@ -91,7 +91,8 @@ def more_room(run: Run) -> Mapping[str, Value]:
 
 def more_entropy(run: Run) -> Mapping[str, Value]:
     """Hold the entropy up: by a wider upper clip range, and by a bonus where there is a critic."""
-    return {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
+    wanted = {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
+    return {name: value for name, value in wanted.items() if (setting(run, name) or 0.0) < value}  # some have more
 
 
 def horizon(run: Run) -> Mapping[str, Value]:

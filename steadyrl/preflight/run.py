@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.config import in_force
 from steadyrl.preflight.forecast import forecast, memory_now
 from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler_parity
 from steadyrl.preflight.trial import Trial, begin_trial, silent
@@ -51,7 +53,9 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[F
         reference_parity(trial),
     ]
     updates = make_trial_updates(trial, phase)
-    return [*findings, *updates.findings, *forecast(trial, updates, before)]
+    findings += [*updates.findings, *forecast(trial, updates, before)]
+    # Advice that is followed already would send its reader in a circle.
+    return [replace(f, overrides=tuple(o for o in f.overrides if not in_force(session.config, o))) for f in findings]
 
 
 def summary_line(findings: Sequence[Finding]) -> str:
@@ -123,7 +127,7 @@ def completions(trial: Trial) -> Finding:
             "critical",
             message=f"{message}; the limit is {limit} tokens",
             cause="never_ends",
-            remedy="allow longer completions, or use the model's chat template, which teaches it where to end",
+            remedy=f"allow longer completions{_or_template(trial)}",
             overrides=(f"sampling.max_new_tokens={2 * limit}", "model.chat_template=auto"),
         )
     if empty > EMPTY_AT_MOST:
@@ -132,10 +136,16 @@ def completions(trial: Trial) -> Finding:
             "critical",
             message=message,
             cause="empty",
-            remedy="see that prompts end where an answer begins: an end token or a missing template closes them",
+            remedy=f"see that prompts end where an answer begins: an end token closes them{_or_template(trial)}",
             overrides=("model.chat_template=auto",),
         )
     return Finding(name, state="ok", message=message)
+
+
+def _or_template(trial: Trial) -> str:
+    """Return what else may help where the model's chat template is not in use."""
+    config = trial.session.config
+    return "" if in_force(config, "model.chat_template=auto") else "; the model's chat template teaches it where to end"
 
 
 def _ends(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:

@@ -365,3 +365,17 @@ def test_the_summary_names_what_failed_and_how_long_the_run_takes():
         "preflight: 2 of 4 passed; FAILED: update (learning_rate); could not tell: gold_answer; "
         "the run takes about 3 min 20 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("template", "advice"),
+    [
+        ("auto", ("sampling.max_new_tokens=12",)),
+        ("never", ("sampling.max_new_tokens=12", "model.chat_template=auto")),
+    ],
+)
+def test_advice_is_never_what_is_in_force(toy, template, advice):
+    session = replace(toy(f"model.chat_template={template}"), backend=favouring("eos", -30.0))
+    (found,) = [f for f in preflight(session) if f.check == "completions"]
+    assert (found.cause, found.overrides) == ("never_ends", advice)
+    assert ("template" in found.remedy) == (template == "never")

@@ -186,3 +186,19 @@ def test_what_is_known_to_be_a_sum_is_not_doubted(make):
     made.drop("entropy")
     made.put("entropy", 40.0, "nats/sequence", "sampled")
     assert said(entropy_is_a_sum(made.run())) == []
+
+
+@pytest.mark.parametrize(
+    ("has", "advice"),
+    [
+        ({}, {"algorithm.args.clip_high=0.28", "algorithm.args.entropy_coef=0.01"}),
+        ({"clip": 0.28, "entropy_coef": 0.02}, set()),
+        ({"clip": 0.3, "entropy_coef": 0.0}, {"algorithm.args.entropy_coef=0.01"}),
+    ],
+)
+def test_what_holds_the_entropy_up_already_is_not_advised(make, finding, has, advice):
+    made = make(0)
+    lose_entropy(made)
+    made.settings |= has
+    found = finding(entropy_collapse, made)
+    assert found.cause == "unknown" and {o for o in found.overrides if "clip" in o or "entropy" in o} == advice

@@ -28,6 +28,7 @@ def test_a_collapse_that_truncated_sampling_hides_is_seen_in_the_whole_vocabular
     made.kl(np.zeros(made.n))
     full = np.where(np.arange(made.n) < 100, 0.05, 6.0)
     made.put("kl_ref_full", full, "nats/token", "exact")
+    made.settings |= {"top_p": 0.9, "top_k": 50}
     found = finding(kl_runaway, made)
     assert (found.cause, found.severity, found.since_step) == ("truncation", "warning", 100)
     assert "kl_ref_full is 6 nats per token, kl_ref 0" in found.message
