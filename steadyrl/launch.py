@@ -22,7 +22,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from steadyrl import checkpoint, record
+from steadyrl import checkpoint, plugins, record
 from steadyrl import config as configs
 from steadyrl.backends.fsdp.plugin import meet
 from steadyrl.backends.fsdp.torchrun import require_ranks
@@ -32,7 +32,7 @@ from steadyrl.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.plugins import require_members
 from steadyrl.preflight.run import finding_lines, preflight, summary_line
-from steadyrl.protocols import Task
+from steadyrl.protocols import Identified, Referring, Task
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import require_room
 from steadyrl.rundir import RunDir
@@ -120,7 +120,7 @@ def _run(
     data = _data(session)
     watch.note(data_line(data))
     with directory.writing():
-        record.add_data(directory, data)
+        record.add_origin(directory, data, _tokenizer(session), _code(session.config))
         return _train(session, directory, 0, watch)
 
 
@@ -192,8 +192,11 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         _require_unfinished(directory, session.config)
         if not accept_changed_data:
             _require_same_data(directory, session)
+        _require_same_model(directory, session)
         _require_readable(directory, before.backend.name, session)
         if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
+            watch.note(line)
+        for line in _changed_code(directory, session.config):
             watch.note(line)
         attempt = record.begin_again(directory, session.config)
         return _train(session, directory, attempt, watch)
@@ -326,6 +329,46 @@ def _require_same_data(directory: RunDir, session: Session) -> None:
         f"the data of '{directory.path}' changed since it began ({counts}; texts or columns differ); restore the data, "
         "start a new run, or add --accept-changed-data to go on with what is there"
     )
+
+
+def _require_same_model(directory: RunDir, session: Session) -> None:
+    """Refuse to go on with another tokenizer or another reference than the run began with.
+
+    The weights of the policy are the checkpoint's. All else is read from model.path again, where another model may be.
+
+    Raises:
+        RunError: The tokenizer is another one.
+        CheckpointError: The reference is another one.
+    """
+    done, before, now = directory.checkpoints(), directory.info().get("tokenizer"), _tokenizer(session)
+    if before is not None and now is not None and before != now:
+        copied = f" ('{directory.checkpoint_folder(done[-1]) / 'policy'}' has a copy)" if done else ""
+        raise RunError(
+            f"the tokenizer or the chat template of model.path = '{session.config.model.path}' changed since "
+            f"'{directory.path}' began: prompts would get other tokens; restore its files{copied}, or start a new run"
+        )
+    if done and isinstance(session.backend, Referring):
+        session.backend.check_reference(directory.checkpoint_folder(done[-1]))
+
+
+def _tokenizer(session: Session) -> str | None:
+    tokenizer = session.backend.tokenizer
+    return tokenizer.identity() if isinstance(tokenizer, Identified) else None
+
+
+def _code(config: Config) -> dict[str, str]:
+    parts = [("task", config.task.name), ("curriculum", config.curriculum.name)]
+    return plugins.own_code([*parts, *(("reward", name) for name in config.rewards)])
+
+
+def _changed_code(directory: RunDir, config: Config) -> list[str]:
+    """Return a line for each file of the user's own parts that changed: a resumed run may have a corrected one."""
+    before = directory.info().get("code") or {}
+    return [
+        f"the code in '{module}' changed since the run began: rewards before and after may not be comparable"
+        for module, digest_now in _code(config).items()
+        if before.get(module, digest_now) != digest_now
+    ]
 
 
 def _data(session: Session) -> dict[str, dict[str, Any]]:

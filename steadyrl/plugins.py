@@ -8,12 +8,13 @@ module will do. Built-ins are listed here by kind; an installed package can add 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import inspect
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
@@ -450,3 +451,19 @@ def _missing(error: ImportError, wanted: str) -> MissingExtraError:
     extra = _EXTRA_OF.get(package)
     cure = f"install it with: pip install 'steadyrl[{extra}]'" if extra else f"install it with: pip install {package}"
     return MissingExtraError(f"the package '{package}' is not installed but needed here; {cure}")
+
+
+def own_code(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return a digest of each file that the user's own parts stand in, by module.
+
+    These are the module of the import path and the one that it takes the name from. What they import is left out.
+
+    Args:
+        parts: Kind and name of each, as ``load`` takes them.
+    """
+    modules: set[str] = set()
+    for kind, name in parts:
+        if ":" in name:
+            modules |= {name.partition(":")[0], str(getattr(load(kind, name), "__module__", ""))}
+    files = {module: Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in sorted(modules)}
+    return {module: hashlib.sha256(file.read_bytes()).hexdigest() for module, file in files.items() if file.is_file()}

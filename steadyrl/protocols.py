@@ -345,3 +345,23 @@ class Sourced(Protocol):
 
     sources: Mapping[str, str]
     """Where the problems of each split ("train", "heldout") come from, as in "gsm8k: main, test"."""
+
+
+@runtime_checkable
+class Referring(Protocol):
+    """A backend whose checkpoints know what model the run began from: its frozen reference, an adapter's base."""
+
+    def check_reference(self, folder: Path) -> None:
+        """Refuse to go on from a checkpoint with another model under model.path than the run began from.
+
+        Raises:
+            CheckpointError: It is another one.
+        """
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """A tokenizer that is read from files, which may change while a run is stopped."""
+
+    def identity(self) -> str:
+        """Return a digest of all that decides which ids a text gets: vocabulary, chat template, end tokens."""

@@ -100,9 +100,9 @@ def add_model(run: RunDir, session: Session) -> None:
     _change(run, metric=session.task.metric, policy=session.backend.describe(), heldout=len(session.heldout))
 
 
-def add_data(run: RunDir, data: Mapping[str, Any]) -> None:
-    """Record which problems the run began with."""
-    _change(run, data=dict(data))
+def add_origin(run: RunDir, data: Mapping[str, Any], tokenizer: str | None, code: Mapping[str, str]) -> None:
+    """Record what the run began with: its problems, its tokenizer, and the files of the user's own parts."""
+    _change(run, data=dict(data), tokenizer=tokenizer, code=dict(code))
 
 
 def close(run: RunDir, status: str, config: Config) -> None:

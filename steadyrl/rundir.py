@@ -7,7 +7,7 @@
     curriculum.jsonl            which problems each step took, why, and what came of it; not for passes in order
     rollouts/000012.jsonl       prompts, completions, reward parts, stop reason; tokens/000050.jsonl: single tokens
     evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
-    checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  state.json  DONE
+    checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  reference/  state.json  DONE
     trackers/  report/
 
 Files are appended line by line or written whole and renamed. A torn last line is ignored by readers; a resumed run
@@ -46,6 +46,8 @@ _KINDS_OF_INFO: dict[str, Any] = {
     "process": dict,
     "policy": dict,
     "data": dict,
+    "tokenizer": str,
+    "code": dict,
     "heldout": int,
     "best": dict,
     "stopped_early": dict,

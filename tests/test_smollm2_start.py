@@ -37,13 +37,14 @@ def test_the_shipped_adapter_is_the_measured_one_and_fits_the_model():
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 def test_an_adapter_is_merged_into_a_model_once_and_only_if_it_is_the_measured_one(script, tiny_models, tmp_path):
     torch, transformers, peft = needs.package("torch"), needs.package("transformers"), needs.package("peft")
+    from steadyrl.backends.huggingface.portable import write_probe
     from steadyrl.backends.torch import probe
 
     base, adapter, folder = tiny_models["llama"], tmp_path / "adapter", tmp_path / "merged"
     start = transformers.AutoModelForCausalLM.from_pretrained(base)
     model = peft.get_peft_model(start, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)).eval()
     model.save_pretrained(adapter)
-    probe.write(adapter, model)
+    write_probe(adapter, probe.make(model))
     digest = hashlib.sha256((adapter / "adapter_model.safetensors").read_bytes()).hexdigest()
     summed = adapter / "adapter_model.safetensors.sha256"
     summed.write_text(f"{'0' * 64}  adapter_model.safetensors\n")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -144,23 +142,10 @@ def _kept(path: Path, subject: Subject, questions: Questions, config: Config) ->
         "seed": questions.seed,
         "problems": [problem.id for problem in questions.problems],
         "contents": digest(questions.problems),
-        "code": _own_code(config),
+        "code": plugins.own_code([("task", config.task.name), *(("reward", name) for name in config.rewards)]),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
     return Kept(path, json.loads(json.dumps(asked)))
-
-
-def _own_code(config: Config) -> dict[str, str]:
-    """Return a digest of each file that the user's own task and rewards stand in, by module.
-
-    These are the module of the import path and the one that it takes the name from. What they import is left out.
-    """
-    modules: set[str] = set()
-    for kind, name in (("task", config.task.name), *(("reward", name) for name in config.rewards)):
-        if ":" in name:
-            modules |= {name.partition(":")[0], str(getattr(plugins.load(kind, name), "__module__", ""))}
-    files = {module: Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in sorted(modules)}
-    return {module: hashlib.sha256(file.read_bytes()).hexdigest() for module, file in files.items() if file.is_file()}
 
 
 def _require_policy(subject: Subject) -> None:

@@ -75,6 +75,10 @@ class FsdpBackend:
         """See Backend."""
         self._together("load", folder.absolute())
 
+    def check_reference(self, folder: Path) -> None:
+        """See Referring."""
+        self._worker.check_reference(folder)
+
     def _together(self, work: str, *args: Any) -> Any:
         if self._cut:
             raise RankError(f"the ranks were cut off in '{self._cut}'; go on from the last checkpoint with --resume")

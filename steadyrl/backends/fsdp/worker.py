@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from steadyrl.backends.fsdp.ranks import Ranks
 from steadyrl.backends.fsdp.rows import neighbours, passes, shortest
 from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.shard import Root, Sharding, gathered
+from steadyrl.backends.huggingface import portable
+from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.backend import Measured, TorchBackend
 from steadyrl.backends.torch.device import lower_precision
 from steadyrl.backends.torch.masters import cosine_of, products_with_momentum
@@ -39,6 +41,9 @@ class Worker:
         with ranks.one_after_another():  # a machine then holds one whole model at a time
             self.whole = TorchBackend(_alone(config, device), algorithm)
             self._described: dict[str, Any] = self.whole.describe()
+            with self.whole.frozen() as model:  # once shared out, it could only be read by all ranks together
+                first = ranks.place.rank == 0 and model is not None
+                self._origin = probe.make(model) if first else None
             self._share_out(DeviceMesh.from_group(weights, device.type))
             self.whole.device = device
             self.whole.begin_training(config.update.weight_decay)
@@ -148,13 +153,28 @@ class Worker:
         with gathered(self._roots[:1]):
             if self._ranks.place.rank == 0:
                 state.save_policy(folder, self.whole, adapter=self._config.model.lora_rank > 0)
+        portable.write_probe(folder / portable.REFERENCE, self._origin)
 
     def load(self, folder: Path) -> None:
         """See Backend."""
         state.load(folder, self.whole, self._objects)
 
+    def check_reference(self, folder: Path) -> None:
+        """See Referring; on rank 0 alone."""
+        origin = self._origin
+        if origin is not None:
+            portable.check_reference(
+                folder, self._config.model.path, lambda ids: _recalled(origin, ids), origin["precision"]
+            )
+
     def _mine(self, shares: Sequence[np.ndarray]) -> np.ndarray:
         return shares[self._ranks.place.rank]
+
+
+def _recalled(probe: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
+    """Return the log-probs of a probe for its own tokens; infinite ones for others, which another model has."""
+    same = ids.tolist() == probe["tokens"]
+    return np.array(probe["logprobs"]) if same else np.full(len(ids) - 1, np.inf)
 
 
 def _device(name: str, here: int) -> torch.device:

@@ -18,6 +18,7 @@ from steadyrl.errors import CheckpointError
 
 POLICY = "policy"  # the model folder in a checkpoint
 PROBE = "probe.json"
+REFERENCE = "reference"  # the folder in a checkpoint with the probe of the model that the run began from
 _PROBED = 32  # tokens: enough for a wrong base of the positions to show, and read in no time
 # Nats. Two correct programs are 1e-5 apart in float32; a wrong base of the positions, more than 0.1.
 FP32_GAP = 1e-3
@@ -68,13 +69,12 @@ def spell_twice(folder: Path) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def write_probe(folder: Path, vocabulary: int, context: int | None, measure: Measure, precision: str) -> None:
-    """Write what the model makes of a few tokens beside its weights.
+def make_probe(vocabulary: int, context: int | None, measure: Measure, precision: str) -> dict[str, Any] | None:
+    """Return what a model makes of a few tokens.
 
-    A model that makes something else of them each time, such as one with dropout, can be held to nothing: it gets none.
+    A model that makes something else of them each time, such as one with dropout, can be held to nothing: it has none.
 
     Args:
-        folder: A model folder or an adapter.
         vocabulary: Rows of the embedding.
         context: Tokens that the model's positions reach, or None.
         measure: Reads tokens with the model as it is now.
@@ -83,9 +83,15 @@ def write_probe(folder: Path, vocabulary: int, context: int | None, measure: Mea
     tokens = (np.arange(min(_PROBED, context or _PROBED)) * 7919 + 3) % vocabulary
     first, again = (measure(tokens.astype(np.int32)) for _ in range(2))
     if not np.abs(first - again).max() <= FP32_GAP:
-        return
-    found = {"tokens": tokens.tolist(), "logprobs": first.tolist(), "precision": precision}
-    (folder / PROBE).write_text(json.dumps(found), encoding="utf-8")
+        return None
+    return {"tokens": tokens.tolist(), "logprobs": first.tolist(), "precision": precision}
+
+
+def write_probe(folder: Path, probe: Mapping[str, Any] | None) -> None:
+    """Write a probe into the folder of the model or adapter that it is of, or into a new one for the probe alone."""
+    if probe is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PROBE).write_text(json.dumps(probe), encoding="utf-8")
 
 
 def check_probe(folder: Path, measure: Measure, precision: str) -> None:
@@ -94,14 +100,46 @@ def check_probe(folder: Path, measure: Measure, precision: str) -> None:
     Args:
         folder: What was loaded.
         measure: Reads tokens with the model as it was loaded.
-        precision: See ``write_probe``.
+        precision: See ``make_probe``.
 
     Raises:
         CheckpointError: The log-probs differ by more than rounding explains, or the probe is damaged.
     """
-    file = folder / PROBE
+    gap, most = _gap(folder / PROBE, measure, precision)
+    if not gap <= most:
+        raise CheckpointError(
+            f"'{folder}' was loaded, but its log-probs are {gap:.2g} nats from those that were saved with it in "
+            f"{PROBE} (expected at most {most:g}): the weights or config.json were changed, or are read in another way "
+            f"here; restore the folder, or delete {PROBE} if you changed the weights on purpose"
+        )
+
+
+def check_reference(folder: Path, model: str, measure: Measure, precision: str) -> None:
+    """Refuse a reference that is not the one that the run began with; a checkpoint without its probe passes.
+
+    Args:
+        folder: The checkpoint.
+        model: What model.path names.
+        measure: Reads tokens with the reference as it was built now.
+        precision: See ``make_probe``.
+
+    Raises:
+        CheckpointError: The log-probs differ by more than rounding explains, or the probe is damaged.
+    """
+    gap, most = _gap(folder / REFERENCE / PROBE, measure, precision)
+    if not gap <= most:
+        raise CheckpointError(
+            f"the model at model.path = '{model}' is no longer the one that the run began from: its log-probs are "
+            f"{gap:.2g} nats from those in '{folder / REFERENCE / PROBE}' (expected at most {most:g}), and the KL "
+            "would be to another reference; restore the model, or start a new run with model.path = "
+            f"'{folder / POLICY}'"
+        )
+
+
+def _gap(file: Path, measure: Measure, precision: str) -> tuple[float, float]:
+    """Return how far log-probs are from those in a file, and how far they may be; (0, 0) without a file."""
     if not file.is_file():
-        return
+        return 0.0, 0.0
     try:
         probe = json.loads(file.read_text(encoding="utf-8"))
         tokens, expected = np.array(probe["tokens"], np.int32), np.array(probe["logprobs"], np.float64)
@@ -111,10 +149,4 @@ def check_probe(folder: Path, measure: Measure, precision: str) -> None:
         far = np.abs(measure(tokens) - expected)
     except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise CheckpointError(f"'{file}' is damaged ({error}); delete it to load the model unchecked") from error
-    gap, most = (far.max(), FP32_GAP) if exact else (far.mean(), BF16_GAP)
-    if not gap <= most:
-        raise CheckpointError(
-            f"'{folder}' was loaded, but its log-probs are {gap:.2g} nats from those that were saved with it in "
-            f"{PROBE} (expected at most {most:g}): the weights or config.json were changed, or are read in another way "
-            f"here; restore the folder, or delete {PROBE} if you changed the weights on purpose"
-        )
+    return (float(far.max()), FP32_GAP) if exact else (float(far.mean()), BF16_GAP)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,7 @@ _OUTLINES = 10_000  # that are remembered
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
+_OF_ALL_KINDS = "The 3.5 naïve 'users' of É2 said:\n\tif x_1 != [{y}]: return 1e-9  # Привет, 世界! مرحبا 🙂"
 _UNKNOWN = 1 << 31  # rows of an embedding that nobody has looked at
 _WHOLE = 0.75  # of the rows; in real models all but a few of them have words
 _SPECIAL = re.compile(r"<\|[^|<>\s]+\|>")  # how most families write the marks of a turn
@@ -121,6 +124,12 @@ class HFTokenizer:
         self.hf.save_pretrained(folder)
         for name, content in self._beside.items():
             (folder / name).write_bytes(content)
+
+    def identity(self) -> str:
+        """See Identified. A template that writes the day is the same on another day."""
+        template = self.hf.chat_template if self._chat else None
+        content = [self.hf(_OF_ALL_KINDS)["input_ids"], self.end_ids, template]
+        return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
 
     def decode(self, ids: np.ndarray) -> str:
         """See Tokenizer. The first special token that is left out is reported, for it may be one to read."""

@@ -47,6 +47,7 @@ class MlxBackend:
         fused_or_plain()
         self._section, self._micro_batch_tokens = config.model, config.backend.args.micro_batch_tokens
         self._generate_rows = config.backend.args.generate_rows
+        self._refers = "ref_logprobs" in algorithm.needs
         own = config.backend.args
         self._halved_weights = own.weights == "bf16" and not config.model.lora_rank
         lower = mx.bfloat16 if "bf16" in {own.weights, config.backend.precision} else None
@@ -294,6 +295,15 @@ class MlxBackend:
             state.save_optimizer(folder / state.OPTIMIZER, self.optimizer.state, self._net.params)
             if self._halved_weights:
                 state.write_arrays(folder / state.MASTERS, own)
+            if self._refers:
+                with self._net.as_reference():
+                    self._write_probe(folder / portable.REFERENCE)
+
+    def check_reference(self, folder: Path) -> None:
+        """See Referring."""
+        if self._refers:
+            with self._net.as_reference():
+                portable.check_reference(folder, self._section.path, self._net.measure, self._precision)
 
     def save_policy(self, folder: Path) -> None:
         """Write the weights (or the adapter, as PEFT has it) and the tokenizer in Hugging Face layout."""
@@ -306,8 +316,12 @@ class MlxBackend:
             arrays = {name: array.astype(kept_in) for name, array in own.items()}
             state.save_weights(folder, arrays, self._loaded.config, self._loaded.source)
         self.tokenizer.save(folder)
+        self._write_probe(folder)
+
+    def _write_probe(self, folder: Path) -> None:
         context = self._loaded.context
-        portable.write_probe(folder, self._vocabulary, context, self._net.measure, self._precision)
+        probe = portable.make_probe(self._vocabulary, context, self._net.measure, self._precision)
+        portable.write_probe(folder, probe)
 
     def load(self, folder: Path) -> None:
         """See Backend."""

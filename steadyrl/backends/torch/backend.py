@@ -19,9 +19,10 @@ import torch
 from torch import nn
 
 from steadyrl import plugins
+from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import MOST_REMEMBERED, require_room
-from steadyrl.backends.torch import footprint, memory, state
+from steadyrl.backends.torch import footprint, memory, probe, state
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision
@@ -64,6 +65,7 @@ class TorchBackend:
 
     def __init__(self, config: Config, algorithm: Algorithm):
         self._own = own = config.backend.args
+        self._named = config.model.path
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = chosen_device(config.backend.device)
@@ -345,6 +347,9 @@ class TorchBackend:
             state.save_tensors(folder / state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {})
             state.save_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
             self._masters.save(folder)
+            with self.frozen() as model:
+                if model is not None:
+                    portable.write_probe(folder / portable.REFERENCE, probe.make(model))
 
     def save_policy(self, folder: Path) -> None:
         """Write the weights (or the adapter) and the tokenizer in Hugging Face layout."""
@@ -362,6 +367,24 @@ class TorchBackend:
         self._masters.load(folder)
         self._torn = False
         self._changed()
+
+    def check_reference(self, folder: Path) -> None:
+        """See Referring."""
+        with self.frozen() as model:
+            if model is not None:
+                probe.check_reference(folder, self._named, model)
+
+    @contextmanager
+    def frozen(self) -> Iterator[Any]:
+        """Yield the model that the run began from, or None where nothing needs it any more."""
+        if self.reference is not None:
+            with self.reference.on(self.device):
+                yield self.reference.model
+        elif self._lora:
+            with self.model.disable_adapter():
+                yield self.model
+        else:
+            yield None
 
     def _inner(self) -> Any:
         """Return the transformers model, without an adapter's wrapper."""

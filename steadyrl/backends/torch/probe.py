@@ -13,12 +13,12 @@ from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.torch.arithmetic import full_float32
 
 
-def write(folder: Path, model: Any) -> None:
-    """Write what the model makes of a few tokens beside its weights."""
+def make(model: Any) -> dict[str, Any] | None:
+    """See ``portable.make_probe``."""
     # Some embeddings have rows that nothing is ever drawn for (Llama 3.2 Vision).
     vocabulary = min(part().weight.shape[0] for part in (model.get_input_embeddings, model.get_output_embeddings))
-    portable.write_probe(
-        folder, vocabulary, context_length(model.config), lambda ids: _measure(model, ids), _precision(model)
+    return portable.make_probe(
+        vocabulary, context_length(model.config), lambda ids: _measure(model, ids), _precision(model)
     )
 
 
@@ -29,6 +29,11 @@ def check(folder: Path, model: Any) -> None:
         CheckpointError: It does.
     """
     portable.check_probe(folder, lambda ids: _measure(model, ids), _precision(model))
+
+
+def check_reference(folder: Path, path: str, model: Any) -> None:
+    """See ``portable.check_reference``."""
+    portable.check_reference(folder, path, lambda ids: _measure(model, ids), _precision(model))
 
 
 @torch.inference_mode()

@@ -77,7 +77,7 @@ def finish_policy(folder: Path, model: Any, lora: bool) -> None:
     if not lora:
         portable.spell_twice(folder)
     if not getattr(model, "is_quantized", False):  # whoever reads the adapter may add it to the whole weights
-        probe.write(folder, model)
+        portable.write_probe(folder, probe.make(model))
 
 
 def load_policy(folder: Path, model: Any, lora: bool) -> None:

@@ -18,7 +18,7 @@ needs.package("mlx_lm", extra="mlx")
 import mlx.core as mx  # noqa: E402
 from mlx_lm.utils import load_model as load_with_defaults  # noqa: E402
 
-from steadyrl.backends.huggingface.portable import spell_twice, write_probe  # noqa: E402
+from steadyrl.backends.huggingface.portable import make_probe, spell_twice, write_probe  # noqa: E402
 from steadyrl.backends.mlx.model import FAMILIES, load_model  # noqa: E402
 
 mx.set_default_device(mx.cpu)  # on a Mac too: what is compared is the arithmetic, in full float32
@@ -180,7 +180,7 @@ def test_a_model_that_is_not_what_was_saved_is_refused(written, section):
         settings = {"model": {"path": str(folder), **section}, "backend": {"name": "mlx"}, "rewards": {"length": 1.0}}
         return MlxBackend(config.resolve(settings), grpo.build(grpo.Settings()))
 
-    write_probe(folder, 60, 512, measure, "fp32")
+    write_probe(folder, make_probe(60, 512, measure, "fp32"))
     opened()
     (folder / "config.json").write_text((folder / "config.json").read_text().replace("10000.0", "30000.0"))
     with pytest.raises(CheckpointError, match=r"log-probs are .* nats from those that were saved .* read in another"):
