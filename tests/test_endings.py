@@ -216,6 +216,12 @@ def settings(folder, reward):
     }
 
 
+def hear_signals():
+    """Hear what a program in the background, or one started by nohup, would ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("reward", "number"),
     [("sleeps", "SIGTERM"), ("sleeps_all", "SIGINT"), ("awaits", "SIGINT"), ("awaits_all", "SIGHUP")],
@@ -227,12 +233,13 @@ def test_a_hanging_reward_does_not_hold_a_signal_and_its_step_alone_is_lost(tmp_
         [sys.executable, "-c", SCRIPT, str(tmp_path), reward],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=hear_signals,
     )
-    with process:
+    with process, ExitStack() as ends:
+        ends.callback(process.kill)
         assert process.stdout.readline() == b"ready\n"
         time.sleep(0.5)
         process.send_signal(getattr(signal, number))
-        assert process.wait(20) == 77
+        assert process.wait(60) == 77
     (run,) = (RunDir(folder) for folder in (tmp_path / "runs").iterdir())
     assert (run.status, run.checkpoints(), len(run.metrics())) == ("interrupted", [3], 3)
