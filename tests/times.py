@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).with_name("slow.txt")
-LIMIT_S = 0.2  # processor time of the costliest case of a test, with its fixtures and the processes that it waited for
+LIMIT_S = 0.1  # processor time of the costliest case of a test, with its fixtures and the processes that it waited for
 
 _seconds: dict[str, float] = {}
 
