@@ -58,9 +58,10 @@ def truncated(run: Run) -> Result:
         cause, what = "never_ends", "hardly any ever ends"
     else:
         cause, what = "limit_too_low", "answers need more room, or the policy does not know how to end"
-    harmless = level <= NOTABLE or (level <= MOSTLY and (learns(run) is True or level < start / 2.0))
+    # Longer answers may pay, and yet a share that grows says that the policy forgets how to end.
+    enough = MANY if cause == "grew" else MOSTLY
+    harmless = level <= NOTABLE or (level <= enough and (learns(run) is True or level < start / 2.0))
     harmless |= level <= MANY and not (shows_no_gain(run) or fell(run, "reward"))
-    harmless |= cause == "grew" and learns(run) is True
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     return Found(
         cause,

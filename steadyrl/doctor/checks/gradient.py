@@ -17,9 +17,12 @@ EXPLODED = 10.0  # times the first level
 ZERO = 1e-12  # of a norm: below every gradient of a model that learns
 ZERO_SHARE = 0.5  # of the steps
 FAR_ABOVE = 10.0  # median norm over the limit: nine tenths of the length is cut away
+LASTING_ROWS = 5  # without a gradient at the end
+SIGNAL_GREW = 3.0  # times as many groups with a signal
 NO_SIGNAL_MANY = 0.25  # share of groups without signal
 ERRATIC, ERRATIC_ROWS, ERRATIC_TIMES = 100.0, 4, 20.0  # times the limit; rows; times the median
 ERRATIC_MANY, ERRATIC_SHARE = 2, 0.02  # so many rows, and that share of them
+ABSURD = 1e6  # times the limit: one row of it is enough
 SPIKES_WITH = {
     "reward_outlier": ("reward_max", "reward_min"),
     "value_loss": ("loss_value",),
@@ -51,7 +54,7 @@ def grad_norm(run: Run) -> Result | list[Result]:
         return erratic
     if len(norm) * run.averaged_over < MIN_STEPS:
         return Unknown(f"{len(norm)} rows are too few to tell what is usual")
-    return [_spikes(run, norm), _exploding(norm), _clipped(run, norm)]
+    return [_spikes(run, norm), _exploding(run, norm), _clipped(run, norm)]
 
 
 def _zero(run: Run, norm: Series) -> Result:
@@ -64,10 +67,14 @@ def _zero(run: Run, norm: Series) -> Result:
         return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
     equal = float(share[0].values.mean())
     cause, told = "detached", f"{1 - equal:.0%} of the groups have rewards that differ: the loss misses the weights"
+    some = np.flatnonzero(~nothing)
+    detached = not len(some) or len(norm) - 1 - some[-1] >= max(LASTING_ROWS, ZERO_SHARE / 2 * len(norm))
     if equal > GROUPS_EQUAL or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
         cause, told = "no_signal", "the rewards of a prompt do not differ"
     elif cut is not None and float(cut.values.mean()) > NEARLY_ALL:
         cause, told = "masked", f"{cut.values.mean():.0%} are cut off, and those may be masked out of the loss"
+    elif not detached:
+        return Unknown(f"{shown} and not in the others, so that the loss reaches the weights; nothing tells why")
     severity: Severity = "critical" if nothing.all() else "warning"
     rows = (f"{int(nothing.sum())} of {len(norm)} rows have a norm of 0",)
     return Found(cause, severity, int(norm.steps[nothing.argmax()]), f"{shown}: {told}", rows)
@@ -75,14 +82,16 @@ def _zero(run: Run, norm: Series) -> Result:
 
 def _erratic(run: Run, norm: Series) -> Result:
     """Find norms so far beyond the limit that no noise of a stable run makes them, in a log of any length."""
-    if len(norm) < ERRATIC_ROWS:
-        return None
     limit = max(setting(run, "max_grad_norm") or USUAL_LIMIT, USUAL_LIMIT)
-    usual = float(np.median(norm.values))
+    usual, most = float(np.median(norm.values)), float(norm.values.max())
+    if len(norm) < ERRATIC_ROWS:
+        if most <= ABSURD * limit:
+            return None
+        told = f"the gradient norm is {number(most)}: no update of a sound run has such a gradient"
+        return Found("exploding", "critical", int(norm.steps[norm.values.argmax()]), told, (levels("it", norm),))
     far = norm.values > ERRATIC * limit
     if far.sum() < max(ERRATIC_MANY if len(norm) > BURSTS_FROM else 1, ERRATIC_SHARE * len(norm)):
         return None
-    most = float(norm.values.max())
     if most < ERRATIC_TIMES * usual and usual < ERRATIC * limit:
         return None
     cause, told = goes_with(run, norm.steps[far], SPIKES_WITH)
@@ -118,10 +127,13 @@ def _spikes(run: Run, norm: Series) -> Result:
     )
 
 
-def _exploding(norm: Series) -> Result:
+def _exploding(run: Run, norm: Series) -> Result:
     found, start = measure(norm), head(norm)
     if found is None or not found.rose or start <= 0 or tail(norm) < EXPLODED * start:
         return None
+    share = signal_lost(run)
+    if share is not None and 1 - tail(share[0]) > SIGNAL_GREW * (1 - head(share[0])) and tail(norm) <= USUAL_LIMIT:
+        return None  # more groups teach something, and that is the gradient
     since = first_lasting(norm, norm.values > EXPLODED * start)
     return Found("exploding", "warning", since, "the gradient norm grew tenfold or more", (levels("it", norm),))
 

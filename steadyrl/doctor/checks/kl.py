@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -43,6 +44,8 @@ STILL = 1e-9  # gradient norm that counts as none
 WILD_NORM = 100.0  # gradient norm: a hundred times where trainers clip
 NEARER, MUCH_NEARER = 0.9, 0.7  # of the first KL, to which a policy comes that learns from its reference
 LOSS_COEF, REWARD_COEF = 0.01, 0.05  # usual coefficients of a penalty in the loss and in the reward
+DISTILLED = re.compile(r"teacher|distil", re.IGNORECASE)
+SPIKES = 2  # rows of an impossible KL: one may be a broken line
 UNMOVED = 1e-8  # nats per token: a KL between successive policies that is rounding
 
 
@@ -78,11 +81,23 @@ def kl_runaway(run: Run) -> Result:
 def _impossible(run: Run) -> Result:
     """Find a KL per token that no drift of a policy makes: it is above the logarithm of every vocabulary in use."""
     kl = find(run, "kl_ref", TOKEN, "k3", "k2", "abs", "exact", "")
-    if kl is None or run.traits.kl_place == "reward" or float(np.median(kl.values)) <= LN_LARGEST_VOCABULARY:
+    if kl is None or run.traits.kl_place == "reward":
         return None
-    since = int(kl.steps[(kl.values > LN_LARGEST_VOCABULARY).argmax()])
+    beyond = kl.values > LN_LARGEST_VOCABULARY
+    if beyond.mean() <= 0.5:
+        return _spikes(kl, beyond)
+    since = int(kl.steps[beyond.argmax()])
     told = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
     return Found("impossible_tokens", "critical", since, told, (levels(kl.source, kl),))
+
+
+def _spikes(kl: Series, beyond: np.ndarray) -> Result:
+    """Find single rows with a KL that no drift makes: tokens that one of the two models all but excludes."""
+    if beyond.sum() < SPIKES or tail(kl) > LN_LARGEST_VOCABULARY / 4:  # what rises there is a runaway of another kind
+        return None
+    told = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up to "
+    told += f"{number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
+    return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), told, (levels(kl.source, kl),))
 
 
 def _hidden(run: Run) -> Result:
@@ -130,8 +145,8 @@ def _at_start(run: Run) -> Result:
     # A log that begins later is that of a resumed run, whose policy may be anywhere.
     if kl is None or kl.steps[0] > max(1, run.averaged_over):
         return None
-    if (len(kl) < LASTING) if kl.unit == TOKEN else run.averaged_over > 1:
-        return None
+    if run.averaged_over > 1 or (kl.unit == TOKEN and len(kl) < LASTING):
+        return None  # of a row that averages several steps all but the first are after updates
     if (gap := run.get("sampler_gap")) is not None and gap.values[0] > AT_START_EXACT:
         return None  # the policy's own log-probs are off: see sampler_mismatch
     # Measured before the first update: 0, but for rounding.
@@ -139,7 +154,8 @@ def _at_start(run: Run) -> Result:
     first, last = abs(float(kl.values[0])), abs(tail(kl))
     if first < (AT_START_EXACT if exactly else AT_START[kl.unit]) or (first < KEPT * last and not exactly):
         return None
-    teacher = not exactly and (last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0))
+    nearer = last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0)
+    teacher = not exactly and nearer and _distils(run)
     return Found(
         "teacher" if teacher else "reference_mismatch",
         "info" if teacher else "warning",
@@ -148,6 +164,17 @@ def _at_start(run: Run) -> Result:
         + (", and the policy comes nearer to it, as to a teacher" if teacher else ""),
         (f"{number(first)} {kl.unit} at step {kl.steps[0]}; {number(last)} at the end",),
     )
+
+
+def _distils(run: Run) -> bool:
+    """Return whether the log speaks of a teacher or of distillation: then the reference is another model on purpose."""
+    words = (
+        *run.unknown,
+        *run.settings,
+        *run.keys.values(),
+        *(one.source for each in run.series.values() for one in each),
+    )
+    return any(DISTILLED.search(str(word)) for word in words)
 
 
 def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ...]]:

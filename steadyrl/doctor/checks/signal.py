@@ -35,6 +35,10 @@ def signal_lost(run: Run) -> tuple[Series, str] | None:
     low, high = run.get("advantage_min"), run.get("advantage_max")
     known = [(name, run.get(name)) for name in ("advantage_std", "reward_std_within", "reward_std")]
     found = [(series, f"rows with a {series.source or name} of 0") for name, series in known if series is not None]
+    least, greatest = run.get("reward_min"), run.get("reward_max")
+    if least is not None and greatest is not None:
+        least, greatest = together(least, greatest)
+        found.append((replace(greatest, values=greatest.values - least.values), "rows whose rewards are all equal"))
     if low is not None and high is not None:
         low, high = together(low, high)
         largest = replace(high, values=np.maximum(np.abs(low.values), np.abs(high.values)))
@@ -88,6 +92,9 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     if high <= low:
         return "unknown", "no two rewards of the run differ"
     place = (tail(reward, LATE) - low) / (high - low)
+    unpaid = [name for name, part in _owed(run).items() if not part.values.any()]
+    if place > RIGHT and unpaid:
+        return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
     shown = f"the mean reward is {place:.0%} of the way from {number(low)} to {number(high)}"
     if place > RIGHT:
         return "too_easy", f"mostly all completions of a prompt are right ({shown})"
@@ -104,6 +111,12 @@ def _many_earn_some(run: Run, place: float, width: float) -> bool:
     """
     spread = run.get("reward_std")
     return spread is not None and place / 2 < tail(spread, LATE) / width < place
+
+
+def _owed(run: Run) -> dict[str, Series]:
+    """Return the parts of the reward that pay for something, by name."""
+    parts = run.parts("reward_part/")
+    return {name: part for name, part in parts.items() if not any(word in name.lower() for word in PENALTY)}
 
 
 @check()

@@ -225,6 +225,9 @@ class Rows:
             if depth == 0 and key == self.step_key:
                 continue
             at, name = places if held is None else places[held], f"{prefix}{key}"
+            if name not in self._parts and values[0] is None:  # nothing was measured before the first step
+                first = next((i for i, value in enumerate(values) if value is not None), 0)
+                values, at = values[first:], at[first:]
             found, good = numbers(values, self._null)
             self._add(name, at if good is None else at[good], found)
             if good is None:

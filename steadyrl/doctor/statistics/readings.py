@@ -151,7 +151,7 @@ def nothing_to_learn(run: Run) -> str:
     """Return a sentence if the rewards hardly ever differ, so that there is no gradient to speak of; else ""."""
     share = run.get("no_signal")
     if share is not None and np.median(share.values) >= NO_SIGNAL:
-        return f"in {number(float(np.median(share.values)))} of the groups all rewards are equal (median over steps)"
+        return f"in {float(np.median(share.values)):.0%} of the groups all rewards are equal (median over steps)"
     spread = run.get("reward_std") or run.get("reward_std_within")
     if spread is not None and np.median(spread.values) <= 1e-9:
         return "the rewards of a step do not differ (reward standard deviation 0)"

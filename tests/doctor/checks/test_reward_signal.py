@@ -144,7 +144,7 @@ def test_without_a_spread_the_scale_is_unclear():
 def test_checks_of_the_signal_say_what_they_miss():
     run = healthy(
         n=N,
-        without=["no_signal", "reward_unscored", "reward_std_within", "reward_std", "advantage_std"],
+        without=["no_signal", "reward_unscored", "reward_std_within", "reward_std", "advantage_std", "reward_min"],
         algorithm="grpo",
     )
     missing = [unclear(check(run)).would_tell[0] for check in (no_signal_groups, reward_unscored)]

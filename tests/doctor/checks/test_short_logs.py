@@ -194,11 +194,15 @@ def test_a_penalty_that_is_a_fraction_of_the_reward_is_in_order(verl):
     assert "kl_penalty_outweighs" not in {finding.check for finding in verl(rows).findings}
 
 
-def test_a_reference_that_the_policy_comes_nearer_to_is_a_teacher(verl):
+@pytest.mark.parametrize(("more", "expected"), [
+    ({}, ("reference_mismatch", "warning")),
+    ({"distillation/loss": 0.25}, ("teacher", "info")),
+])  # fmt: skip
+def test_a_reference_that_the_policy_comes_nearer_to_is_a_teacher_where_one_is_logged(verl, more, expected):
     rows = [{"actor/reward_kl_penalty": 0.6 - 0.01 * i, "actor/reward_kl_penalty_coeff": 1e-5,
-             "critic/score/mean": 0.2 + 0.01 * i} for i in range(30)]  # fmt: skip
+             "critic/score/mean": 0.2 + 0.01 * i, **more} for i in range(30)]  # fmt: skip
     found = {finding.check: (finding.cause, finding.severity) for finding in verl(rows).findings}
-    assert found["kl_runaway"] == ("teacher", "info")
+    assert found["kl_runaway"] == expected
 
 
 def test_a_reference_that_stays_far_from_the_first_row_on_is_another_model(trl):

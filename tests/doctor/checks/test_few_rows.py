@@ -1,0 +1,103 @@
+"""What needs no trend is said from a row or two, and what few rows cannot show is not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.examine import diagnose
+
+
+@pytest.fixture
+def said(tmp_path):
+    """Return a function from rows of metrics to what the doctor says: {check: (cause, severity)}, and the diagnosis."""
+
+    def diagnosed(rows):
+        names = list(rows[0])
+        lines = [f"| Step | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+        lines += [f"| {i + 1} | {' | '.join(str(row[name]) for name in names)} |" for i, row in enumerate(rows)]
+        (tmp_path / "log.md").write_text("\n".join(lines), encoding="utf-8")
+        (diagnosis,) = diagnose(tmp_path / "log.md")
+        return {f.check: (f.cause, f.severity) for f in diagnosis.findings}, diagnosis
+
+    return diagnosed
+
+
+def test_a_gradient_of_billions_is_told_from_two_rows(said):
+    found, _ = said([{"reward": 0.3, "grad_norm": 4.5e8}, {"reward": 0.31, "grad_norm": 7e8}])
+    assert found["grad_norm"] == ("exploding", "critical")
+    assert "grad_norm" not in said([{"reward": 0.3, "grad_norm": 45.0}, {"reward": 0.3, "grad_norm": 7.0}])[0]
+
+
+def test_a_batch_whose_least_and_greatest_reward_are_one_teaches_nothing(said):
+    row = {"reward_mean": 0.0, "reward_min": 0.0, "reward_max": 0.0, "kl": 0.01}
+    assert said([row])[0]["no_signal_groups"][1] == "critical"
+    assert "no_signal_groups" not in said([{**row, "reward_max": 1.0, "reward_mean": 0.25}])[0]
+
+
+def test_a_gradient_that_comes_and_goes_reaches_the_weights(said):
+    rows = [{"reward": 0.2 + 0.1 * (i % 3), "reward_std": 0.3, "grad_norm": 0.0 if i % 5 else 0.4} for i in range(10)]
+    found, diagnosis = said(rows)
+    assert "grad_norm" not in found
+    assert any("nothing tells why" in gap.message for gap in diagnosis.unknown if gap.check == "grad_norm")
+    dead = [{**row, "grad_norm": 0.0 if i > 3 else 0.4} for i, row in enumerate(rows)]
+    assert said(dead)[0]["grad_norm"][0] == "detached"
+
+
+def test_rows_of_an_impossible_kl_are_a_fault_though_most_are_calm(tmp_path):
+    def said_of(kl):
+        row = {"reward_std": 0.3, "frac_reward_zero_std": 0.1, "completions/mean_length": 90.0, "num_tokens": 1.0}
+        history = [{"step": i, "reward": 0.2 + 0.02 * i, "kl": value, **row} for i, value in enumerate(kl, start=1)]
+        (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history, "global_step": 40}))
+        (diagnosis,) = diagnose(tmp_path / "trainer_state.json")
+        return {finding.check: (finding.cause, finding.severity) for finding in diagnosis.findings}
+
+    kl = np.full(40, 0.4)
+    kl[[7, 22]] = 250.0, 900.0
+    assert said_of(kl.tolist())["kl_runaway"] == ("spikes", "warning")
+    kl[22] = 0.4
+    assert said_of(kl.tolist()).get("kl_runaway", ("", ""))[0] != "spikes"
+
+
+def test_a_gradient_that_grows_because_groups_differ_at_last_is_no_fault(said):
+    zero = np.concatenate([np.full(20, 0.95), np.linspace(0.95, 0.1, 20), np.full(20, 0.1)])
+    rows = [
+        {"reward": 0.1 + 0.01 * i, "frac_reward_zero_std": z, "grad_norm": 0.02 + 0.9 * (0.95 - z)}
+        for i, z in enumerate(zero)
+    ]
+    causes = []
+    for shown in (rows, [{**row, "frac_reward_zero_std": 0.2} for row in rows]):
+        causes.append({f.cause for f in said(shown)[1].findings if f.check == "grad_norm" and f.harms})
+    assert causes == [set(), {"exploding"}]
+
+
+def test_what_was_not_measured_before_training_is_no_broken_number(tmp_path):
+    rows = ['{"step": 0, "reward": null, "kl": null, "accuracy": 0.4}']
+    rows += [f'{{"step": {i}, "reward": 0.{i}, "kl": 0.01, "accuracy": 0.5}}' for i in range(1, 9)]
+    (tmp_path / "log.jsonl").write_text("\n".join(rows))
+    (diagnosis,) = diagnose(tmp_path / "log.jsonl")
+    assert "non_finite" not in {finding.check for finding in diagnosis.findings}
+    (tmp_path / "log.jsonl").write_text("\n".join([*rows[1:5], rows[0].replace('"step": 0', '"step": 5'), *rows[6:]]))
+    (diagnosis,) = diagnose(tmp_path / "log.jsonl")
+    assert "non_finite" in {finding.check for finding in diagnosis.findings}
+
+
+def test_a_small_share_cut_off_explains_no_batch_without_a_signal(said):
+    row = {"reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "completions/clipped_ratio": 0.08}
+    _, diagnosis = said([{**row, "completions/mean_length": 300.0}])
+    assert diagnosis.findings[0].check == "no_signal_groups" and diagnosis.findings[0].severity == "critical"
+
+
+def test_paying_for_the_form_alone_is_not_called_too_easy(said):
+    rows = [
+        {
+            "reward": 1.0,
+            "reward_std": 0.0,
+            "frac_reward_zero_std": 1.0,
+            "rewards/form/mean": 1.0,
+            "rewards/sum/mean": 0.0,
+        }
+        for _ in range(12)
+    ]
+    cause, _ = said(rows)[0]["no_signal_groups"]
+    assert cause != "too_easy"
