@@ -141,9 +141,9 @@ def test_a_wrong_argument_is_refused_in_a_line(tmp_path, arguments, why):
     assert not (tmp_path / "results").exists()
 
 
-def test_a_gpu_that_is_not_there_is_refused_in_a_line(tmp_path):
-    if needs.package("torch").cuda.is_available():
-        pytest.skip("this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_refused_in_a_line(tmp_path, monkeypatch):
+    needs.package("torch")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = run(tmp_path, "--device", "cuda")
     assert done.returncode == 2
     assert "--device cuda: PyTorch finds no GPU" in done.stderr

@@ -33,7 +33,7 @@ def test_bfloat16_that_is_slower_than_float32_is_said(monkeypatch, caplog, bf16_
 def test_a_processor_without_blocks_in_bfloat16_multiplies_the_weights_as_they_are(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     linear, x = torch.nn.Linear(3, 2, dtype=torch.bfloat16), torch.ones(4, 3, dtype=torch.bfloat16)
-    assert torch.equal(product([linear], 4, torch.bfloat16)(x), linear(x))
+    assert torch.equal(product(linear, 4, torch.bfloat16)(x), linear(x))
     assert not device.lays_blocks(torch.device("cuda"), torch.float32)
 
 
