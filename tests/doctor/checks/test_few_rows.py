@@ -60,9 +60,9 @@ def test_rows_of_an_impossible_kl_are_a_fault_though_most_are_calm(tmp_path):
 
 
 def test_a_gradient_that_grows_because_groups_differ_at_last_is_no_fault(said):
-    zero = np.concatenate([np.full(20, 0.95), np.linspace(0.95, 0.1, 20), np.full(20, 0.1)])
+    zero = np.concatenate([np.full(20, 0.95), np.linspace(0.95, 0.1, 20), np.full(160, 0.1)])
     rows = [
-        {"reward": 0.1 + 0.01 * i, "frac_reward_zero_std": z, "grad_norm": 0.02 + 0.9 * (0.95 - z)}
+        {"reward": 0.1 + 0.002 * i, "frac_reward_zero_std": z, "grad_norm": 0.02 + 0.9 * (0.95 - z)}
         for i, z in enumerate(zero)
     ]
     causes = []
