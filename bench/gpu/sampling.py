@@ -57,7 +57,7 @@ def gap_by_precision(place: Place) -> Iterator[Row]:
     }
     for model, path in models.items():
         for name, overrides in ways.items():
-            session = _session(place, f"model.path={path}", "update.old_logprobs=recompute", *overrides)
+            session = _session(place, f"model.path={path}", *overrides)
             metrics = one_step(session, State(algorithm=dict(session.algorithm.state)))[1]
             bound = TOLERANCES["fp32" if name == "fp32" else "bf16"][0]
             yield at_most(f"gap, {model}, {name}", float(metrics["sampler_gap"] or 0.0), bound, "nats")
