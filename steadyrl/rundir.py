@@ -364,7 +364,11 @@ def read_json(path: Path) -> dict[str, Any]:
         RunError: It is missing or damaged.
     """
     try:
-        record = parse_json(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
+        record = parse_json(text)
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read '{path}' ({error}); is it the run directory of `steadyrl train`?") from error
     if not isinstance(record, dict):

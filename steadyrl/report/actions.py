@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from steadyrl.review.epochs import known
+
 Line = Mapping[str, Any]
 
 
@@ -45,4 +47,5 @@ def _name(line: Line) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, int | float) else "unknown"
+    number = known(value)
+    return "unknown" if number is None else f"{number:.3g}"

@@ -131,8 +131,13 @@ def _trend(metrics: Records, column: str, passes: float) -> list[float] | None:
 
 
 def known(value: Any) -> float | None:
-    """Return a finite number, or None for anything else."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    """Return a finite number, or None for anything else, such as an integer that no float holds."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -12,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -186,10 +187,10 @@ class Pages:
         if place.kind == "log":
             several, chosen = self._log(request, place)
             found = curves_json(log_curves(several[chosen], (first, last)))
-            return JSONResponse({**found, "pins": log_pins(several[chosen])})
+            return _json({**found, "pins": log_pins(several[chosen])})
         run = RunDir(place.path)
         found = curves_json(self.shelf.curves(run, names, (first, last)))
-        return JSONResponse({**found, "pins": what_happened(run)["pins"]})
+        return _json({**found, "pins": what_happened(run)["pins"]})
 
     async def run_events(self, request: Request) -> Response:
         """Answer with a stream of what changes in a run."""
@@ -235,6 +236,11 @@ async def body(request: Request, most: int) -> bytes | None:
     return b"".join(parts)
 
 
+def _json(found: Any) -> Response:
+    """Return JSON in ASCII: a text may hold half of a surrogate pair, which cannot be sent otherwise."""
+    return Response(json.dumps(found, allow_nan=False), media_type="application/json")
+
+
 def _field(form: bytes, name: str) -> str:
     """Return a field of a form that was sent; "" where it has none. Of a form that is none nothing is taken apart."""
     pairs = (pair.partition(b"=") for pair in form.split(b"&", MOST_FIELDS)[:MOST_FIELDS])
@@ -270,6 +276,7 @@ def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
     handlers: dict[Any, Callable[..., Response]] = {
         SteadyError: _refused,
         ClientDisconnect: _nobody,
+        OSError: _unreadable,
         404: _missing,
         405: _missing,
     }
@@ -280,6 +287,12 @@ def _refused(request: Request, error: SteadyError) -> Response:
     if "text/html" not in request.headers.get("accept", ""):
         return PlainTextResponse(f"{error}\n", status_code=404)
     return page("error.html.j2", {"section": "", "title": "This cannot be shown", "message": str(error)}, status=404)
+
+
+def _unreadable(request: Request, error: OSError) -> Response:
+    """Answer where a file is gone, or may not be read, or is none."""
+    name = Path(str(error.filename or "a file")).name
+    return _refused(request, RunError(f"'{name}' cannot be read: {error.strerror or error}; reload the page"))
 
 
 def _nobody(request: Request, error: ClientDisconnect) -> Response:

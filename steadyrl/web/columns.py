@@ -25,6 +25,7 @@ MOST_CELLS = 24_000_000  # of all runs that are kept, four bytes each
 POINTS = 900  # of a curve on a screen
 PAUSE_S = 0.001
 PREVIEW = 600  # lines that stand for a file while it is read
+LONGEST_SAMPLED = 1 << 18  # bytes of such a line
 _NOT_METRICS = frozenset({"step", "attempt", "time"})
 
 
@@ -183,8 +184,8 @@ def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.
         for place in np.linspace(0, max(0, size - 1), count).astype(np.int64).tolist():
             file.seek(place)
             if place:
-                file.readline(MOST_CHARACTERS)  # the rest of a line that began before
-            record = _record(file.readline(MOST_CHARACTERS))
+                file.readline(LONGEST_SAMPLED)  # the rest of a line that began before
+            record = _record(file.readline(LONGEST_SAMPLED))
             if record is not None:
                 found[record["step"]] = record
     steps = sorted(found)

@@ -23,6 +23,7 @@ from steadyrl.web.folder import Place
 from steadyrl.web.topics import Panel, topic_of
 
 MOST_PASTED = 32 << 20  # bytes, unpacked
+MOST_READ = 1 << 30  # bytes of a run that is there; a gigabyte takes some ten seconds
 MOST_LINES = 500_000  # printed lines are read at thirty microseconds each
 MOST_VALUES = 4_000_000  # of which each takes up to a hundred bytes
 _BEFORE_VALUES = (b",", b"[", b"{", b"\t", b";")
@@ -44,7 +45,12 @@ class Diagnoses:
         Raises:
             RunError: It cannot be read.
         """
-        key = (place.path, *_size_and_time(place.path))
+        size, changed = _size_and_time(place.path)
+        if size > MOST_READ:
+            raise RunError(
+                f"'{place.name}' is too long to be diagnosed while a page waits: steadyrl doctor {place.name}"
+            )
+        key = place.path, size, changed
         with self._alone:
             if key not in self._held:
                 self._held[key] = [_without_texts(diagnosis) for diagnosis in diagnose(place.path)]

@@ -1,8 +1,9 @@
 """Finds the runs of a folder: run directories of steadyrl, and logs of other trainers.
 
 A run is opened only through the name that this module gave it, never through a path of a request. Links are not
-followed, and a run directory that holds a link which leads out of the folder, at any depth, is not shown. This is
-checked whenever a run is opened, so that those who read its files need not check it.
+followed. A run directory is not shown if it holds, at any depth, a link which leads out of the folder, or a pipe or a
+socket, whose reader would wait for ever. This is checked whenever a run is opened, so that those who read its files
+need not check it.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ class Folder:
         if known is None or not known.path.exists() or self._leads_out(known):
             raise RunError(
                 f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed, or hold a link that "
-                "leads out of this folder"
+                "leads out of this folder, or what is neither file nor folder"
             )
         return known
 
     def _leads_out(self, place: Place) -> bool:
         if place.path.is_dir():
             return _leads_out(self.root, place.path)
-        return not place.path.resolve().is_relative_to(self.root)
+        return not place.path.resolve().is_relative_to(self.root) or _is_special(place.path)
 
     def id_of(self, path: Path) -> str:
         """Return the name that stands for a folder below this one, or for this one, in addresses."""
@@ -159,7 +160,7 @@ def _leads_out(root: Path, folder: Path) -> bool:
             links, folders = look(inner, changed)
         except OSError:
             return True
-        if any(not link.resolve().is_relative_to(root) for link in links):
+        if any(not link.resolve().is_relative_to(root) or _is_special(link) for link in links):
             return True
         waiting += folders
     return False
@@ -167,11 +168,16 @@ def _leads_out(root: Path, folder: Path) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _inside(folder: Path, changed: int) -> tuple[list[Path], list[Path]]:
-    """Return the links and the folders in a folder; the time of its last change tells whether to look again."""
+    """Return what is neither file nor folder in a folder, and the folders; the last change tells when to look again."""
     with os.scandir(folder) as held:
         entries = list(held)
-    links = [Path(entry.path) for entry in entries if entry.is_symlink()]
-    return links, [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    files = {entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
+    return [path for entry in entries if (path := Path(entry.path)) not in folders and entry.path not in files], folders
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _id_of(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -12,6 +11,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from steadyrl.errors import RunError
+from steadyrl.review.epochs import known
 from steadyrl.rundir import RunDir
 from steadyrl.web.folder import Place
 from steadyrl.web.rollouts import ORDERS, Entry, Rollouts
@@ -182,7 +182,7 @@ def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:
     parts = record.get("parts")
     if not isinstance(parts, dict):
         return []
-    return [(str(name), float(value)) for name, value in parts.items() if isinstance(value, int | float)]
+    return [(str(name), number) for name, value in parts.items() if (number := known(value)) is not None]
 
 
 def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:
@@ -190,7 +190,7 @@ def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:
     values, texts = tokens.get(name), tokens.get("tokens")
     if not isinstance(values, list) or not isinstance(texts, list) or len(values) != len(texts):
         return []
-    found = [float(value) if isinstance(value, int | float) and math.isfinite(value) else None for value in values]
+    found = [known(value) for value in values]
     return found if any(value is not None for value in found) else []
 
 

@@ -14,7 +14,7 @@ from steadyrl.rundir import MOST_CHARACTERS, RunDir, parse_json
 from steadyrl.web.folder import Folder
 
 KEPT_FILES = 24  # indices that are kept
-MOST_ROLLOUTS = 200_000  # of a file
+MOST_ROLLOUTS, MOST_BYTES = 200_000, 1 << 30  # of a file
 MOST_STEPS = 60  # that one problem is shown over
 ORDERS = ("file", "worst", "best", "longest", "shortest")
 
@@ -41,8 +41,9 @@ class Rollouts:
         self._alone = Lock()
 
     def file(self, run: RunDir, step: int) -> Path | None:
-        """Return the file of a step's rollouts, or None if there is none in the folder."""
-        return self._folder.file(run.rollouts_file(step))
+        """Return the file of a step's rollouts, or None if there is none in the folder, or one that is no such file."""
+        path = self._folder.file(run.rollouts_file(step))
+        return path if path and path.stat().st_size <= MOST_BYTES else None
 
     def entries(self, path: Path) -> list[Entry]:
         """Return all rollouts of a file, in its order."""

@@ -124,3 +124,18 @@ def test_a_log_that_became_a_link_is_not_followed(tmp_path):
     log.symlink_to(tmp_path / "log.jsonl")
     with pytest.raises(RunError):
         folder.find(place.id)
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "resolved.json", "evaluations/after.jsonl"])
+def test_a_run_with_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path, name):
+    run = make_run(tmp_path / "a")
+    folder = Folder(tmp_path)
+    assert folder.find("a").path == run.path
+    pipe = run.path / name
+    pipe.parent.mkdir(exist_ok=True)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    with pytest.raises(RunError, match="neither file nor folder"):
+        folder.find("a")
+    assert Folder(tmp_path).places() == []

@@ -374,3 +374,36 @@ def test_what_is_not_there_is_said(folder):
     assert ask(app, "/static/../app.py").status == 404
     assert ask(app, "/static/..%2fapp.py").status == 404
     assert ask(app, "/run/ppo-one", "POST").status == 405
+
+
+PAGES = ("", "/live", "/curves", "/rollouts", "/rollouts/0/0", "/problem?problem=apple", "/doctor")
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), "\ud800", 1e308, [10**400], {"": 10**400}], ids=range(6))
+def test_no_number_and_no_text_of_a_run_is_a_fault_of_the_server(tmp_path, value):
+    run = make_run(tmp_path / "a", status="running")
+    append_line(run.actions_file, {"step": 3, "kind": "act", "knob": "k", "before": 0.1, "after": 0.2, "why": "w"})
+    for path in (run.info_file, run.resolved_file):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "started": value}))
+    write_json(run.report_folder / "summary.json", {"after": value, "difference": value, "interval": [value, value]})
+    tokens = {"rollout": 0, "tokens": ["a"], "ratio": [value], "entropy": [1.0]}
+    write_lines(run.tokens_file(0), [tokens])
+    odd = rollout("apple", value, parts={"length": value}, note=value, tokens=value)
+    write_lines(run.rollouts_file(0), [odd, rollout("apple", 0.5)])
+    action = {"step": 4, "kind": "act", "knob": "k", "before": 0.1, "after": value, "why": str(value)[:9]}
+    action["evidence"] = []
+    with run.actions_file.open("a") as file:
+        file.write(json.dumps(action) + "\n")
+    append_line(run.metrics_file, {**metrics(20), "reward/mean": value, "time": value})
+    app = create(tmp_path)
+    assert ask(app, "/").status == 200
+    assert [page for page in PAGES if ask(app, f"/run/a{page}").status != 200] == []
+
+
+def test_a_folder_in_place_of_a_file_is_said(tmp_path):
+    run = make_run(tmp_path / "a")
+    run.metrics_file.unlink()
+    run.metrics_file.mkdir()
+    answer = ask(create(tmp_path), "/run/a")
+    assert answer.status == 404
+    assert "cannot be read" in answer.text
