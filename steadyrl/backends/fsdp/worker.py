@@ -21,7 +21,7 @@ from steadyrl.backends.huggingface import portable
 from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.backend import Measured, TorchBackend
 from steadyrl.backends.torch.device import lower_precision
-from steadyrl.backends.torch.masters import cosine_of, products_with_momentum
+from steadyrl.backends.torch.masters import cosine_of, products_with_momentum, totals_of
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.batch import loss_count, loss_stats, take_rows
 from steadyrl.config import Config
@@ -125,7 +125,7 @@ class Worker:
 
     def _accumulate(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> dict[str, float]:
         """Add up the gradients of all passes; return the sums of what the loss measured on this rank's rows."""
-        totals: dict[str, float] = {}
+        measured = []
         tokens = self._config.backend.args.micro_batch_tokens
         for rows in passes(batch, self._ranks.place.ranks, tokens)[self._ranks.place.rank]:
             part = take_rows(batch, shortest(batch) if rows is None else rows)
@@ -134,9 +134,8 @@ class Worker:
             new = TokenScores(logprobs, entropy, values)
             value, sums = loss(torch, new, self.whole.arrays(part), loss_count(batch))
             (share * value).backward()
-            for name, total in {"loss/total": value, **sums}.items():
-                totals[name] = totals.get(name, 0.0) + share * total.item()
-        return totals
+            measured.append({name: share * total for name, total in {"loss/total": value, **sums}.items()})
+        return totals_of(measured)
 
     def _scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> tuple[torch.Tensor | None, ...]:
         new = self.whole.new_scores(self._read(part), part, sampling, needs)

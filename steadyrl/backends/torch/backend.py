@@ -30,7 +30,7 @@ from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.fits import through_ours
 from steadyrl.backends.torch.generation import Generation
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
-from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum
+from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum, totals_of
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.products import quicken
 from steadyrl.backends.torch.quantized import adam, count
@@ -176,20 +176,25 @@ class TorchBackend:
             return self._fitting(lambda: self._measure_parts(batch, sampling, needs))
 
     def _measure_parts(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Measured:
-        measured: Measured = {}
-        parts = micro_batches(batch, self._micro_batch_tokens)
-        for rows in parts:
-            part = take_rows(batch, rows)
+        parts = [(rows, take_rows(batch, rows)) for rows in micro_batches(batch, self._micro_batch_tokens)]
+        flats = []
+        for _, part in parts:
             with torch.set_grad_enabled(self._one_update and len(parts) == 1):
                 hidden = self._read(part)
             if hidden.requires_grad:
                 self._scored = Scored(part, hidden)
             with torch.inference_mode():
-                flat = self._measure(part, hidden.detach(), sampling, needs)
-            for name, values in flat.items():
+                flats.append(self._measure(part, hidden.detach(), sampling, needs))
+        sizes = [int(part.completion_mask.sum()) for _, part in parts]
+        measured: Measured = {}
+        for name in dict.fromkeys(name for flat in flats for name in flat):
+            columns = [flat.get(name, hidden.new_zeros(size)) for flat, size in zip(flats, sizes, strict=True)]
+            numbers = torch.cat(columns).cpu().double().numpy()  # once all is done, for the host waits for the device
+            measured[name] = np.zeros(batch.tokens.shape)
+            for (rows, part), values in zip(parts, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
                 full = np.zeros(part.tokens.shape)
-                full[part.completion_mask] = values.double().cpu().numpy()
-                measured.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
+                full[part.completion_mask] = values
+                measured[name][rows, : part.tokens.shape[1]] = full
         return measured
 
     def _measure(
@@ -287,7 +292,7 @@ class TorchBackend:
         self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str], count: float
     ) -> dict[str, float]:
         """Add up the gradients of all micro-batches; return the sums of what the loss measured."""
-        totals: dict[str, float] = {"loss/total": 0.0}
+        measured = []
         self._masters.forget_gradients()
         for rows in micro_batches(batch, self._micro_batch_tokens):
             part = take_rows(batch, rows)
@@ -295,10 +300,8 @@ class TorchBackend:
             value, sums = loss(torch, new, arrays, count)
             value.backward()
             self._masters.take_gradients()
-            totals["loss/total"] += value.item()
-            for name, total in sums.items():
-                totals[name] = totals.get(name, 0.0) + total.item()
-        return totals
+            measured.append({"loss/total": value, **sums})
+        return totals_of(measured)
 
     def _read_once(self, part: Batch) -> torch.Tensor:
         """Return hidden states [N, H] of rows, those of scoring them where they are kept."""
@@ -325,12 +328,11 @@ class TorchBackend:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
         kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
         logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs)
-        mask = torch.from_numpy(part.completion_mask).to(self.device)
+        places = torch.from_numpy(np.flatnonzero(part.completion_mask)).to(self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
-            full = torch.zeros(mask.shape, device=self.device)
-            full[mask] = flat
-            return full
+            full = flat.new_zeros(part.completion_mask.size)
+            return full.index_copy(0, places, flat).view(part.completion_mask.shape)
 
         return TokenScores(
             logprobs=spread(logprobs),

@@ -28,7 +28,7 @@ def kept_mask(part: Batch, sampling: Sampling, vocabulary: int, device: torch.de
     keep = torch.zeros(len(lengths), vocabulary, dtype=torch.bool, device=device)
     rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device)
     keep[rows, torch.from_numpy(part.kept.ids.astype(np.int64)).to(device)] = True
-    keep[torch.from_numpy(lengths == 0).to(device)] = True
+    keep[torch.from_numpy(np.flatnonzero(lengths == 0)).to(device)] = True
     return keep
 
 

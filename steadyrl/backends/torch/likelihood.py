@@ -90,11 +90,12 @@ class _Reader:
         for i, row in enumerate(rows):
             ids[i, : len(row.ids)] = row.ids
             mask[i, row.prompt : len(row.ids)] = True
-        tokens, chosen = torch.from_numpy(ids).to(self._device), torch.from_numpy(mask[:, 1:]).to(self._device)
+        tokens = torch.from_numpy(ids).to(self._device)
+        chosen = torch.from_numpy(np.flatnonzero(mask[:, 1:])).to(self._device)
         # Padded on the right: under causal attention padding cannot reach what stands before it.
-        hidden = self._parts.body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state[chosen]
-        hidden = hidden * self._parts.scale
-        logprobs, _ = chosen_logprobs(hidden, self._parts.head, tokens[:, 1:][chosen], 1.0, None, entropy=False)
+        hidden = self._parts.body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
+        hidden, written = hidden.flatten(0, 1)[chosen] * self._parts.scale, tokens[:, 1:].flatten()[chosen]
+        logprobs, _ = chosen_logprobs(hidden, self._parts.head, written, 1.0, None, entropy=False)
         parts = np.split(logprobs.cpu().numpy().astype(np.float64), np.cumsum(mask.sum(axis=1))[:-1])
         return [float(part.mean()) for part in parts]
 

@@ -46,6 +46,16 @@ def cosine_of(products: Sequence[float]) -> dict[str, tuple[float, float]]:
     return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
 
+def totals_of(measured: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
+    """Return the sums of what micro-batches measured, by name: one wait for the device, when all of them are done."""
+    numbers = iter(torch.stack([number.detach().float() for each in measured for number in each.values()]).tolist())
+    totals: dict[str, float] = {}
+    for each in measured:
+        for name in each:
+            totals[name] = totals.get(name, 0.0) + next(numbers)
+    return totals
+
+
 class Masters:
     """What the optimizer moves.
 

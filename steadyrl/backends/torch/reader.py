@@ -68,10 +68,10 @@ class Reader:
         Under causal attention padding cannot reach what stands before it, so that no attention mask is needed.
         """
         ids = torch.from_numpy(part.tokens.astype(np.int64)).to(self._device)
-        mask = torch.from_numpy(part.completion_mask[:, 1:]).to(self._device)
+        chosen = torch.from_numpy(np.flatnonzero(part.completion_mask[:, 1:])).to(self._device)
         hidden: torch.Tensor = self._parts.body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         # Row by row, completion by completion; unlike indexing it adds gradients in one order.
-        return hidden.flatten(0, 1).index_select(0, mask.flatten().nonzero()[:, 0])
+        return hidden.flatten(0, 1).index_select(0, chosen)
 
 
 def read_packed(body: nn.Module, packed: Packed) -> torch.Tensor:

@@ -180,13 +180,16 @@ class _Kept:
 
     def take(self) -> None:
         """Bring the ids to the host."""
-        for rows, mask in self._masks:
-            numbers, places = rows.tolist(), mask.nonzero().cpu().numpy()  # [n, 2]
-            starts = np.flatnonzero(np.diff(places[:, 0], prepend=-1))
-            of_rows = np.split(places[:, 1].astype(np.int32), starts)[1:]
-            for place, ids in zip(places[starts, 0], of_rows, strict=True):
-                self.ids[numbers[place]].append(ids)
+        if not self._masks:
+            return
+        # Of all tokens at once, token by token: the host waits for the device a few times only.
+        rows, masks = (both[0] if len(both) == 1 else torch.cat(both) for both in zip(*self._masks, strict=True))
         self._masks.clear()
+        numbers, places = rows.tolist(), masks.nonzero().cpu().numpy()  # [n, 2]
+        starts = np.flatnonzero(np.diff(places[:, 0], prepend=-1))
+        of_rows = np.split(places[:, 1].astype(np.int32), starts)[1:]
+        for place, ids in zip(places[starts, 0], of_rows, strict=True):
+            self.ids[numbers[place]].append(ids)
 
 
 def _stop(drawn: torch.Tensor, rows: torch.Tensor, ended: torch.Tensor, new: slice, stops: StopStrings) -> None:
