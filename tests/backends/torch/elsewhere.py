@@ -45,6 +45,7 @@ PRODUCTS = dict.fromkeys((_aten.mm, _aten.bmm, _aten.mv), slice(2)) | dict.fromk
     (_aten.addmm, _aten.addmm_, _aten.baddbmm, _aten.baddbmm_, _aten.addmv), slice(1, 3)
 )
 CONVOLUTIONS = {_aten.convolution: slice(2), _aten.convolution_backward: slice(3)}
+TO_HOST = {"cpu", "tolist", "numpy", "item", "__int__", "__float__", "__bool__", "__index__"}
 FEW_ROWS = 4  # fewer are multiplied exactly
 TF32_REST = 13  # bits of float32's mantissa that TF32 lacks
 
@@ -77,6 +78,7 @@ class Standin:
         waits: What made the host wait, in order.
         replays: How many waits there were before each replay of a graph.
         rounded: How many products were rounded as TF32 is.
+        casts: How many operations autocast changed the arguments of.
     """
 
     tf32: bool
@@ -84,7 +86,7 @@ class Standin:
     any_order: bool
 
     def __post_init__(self):
-        self.waits, self.replays, self.rounded, self.captured = [], [], 0, None
+        self.waits, self.replays, self.rounded, self.casts, self.captured = [], [], 0, 0, None
         self._order = torch.Generator().manual_seed(5)
 
     def wait(self, operation):
@@ -97,6 +99,8 @@ class Standin:
         if self.tf32 and (factors := _in_tf32(packet, args)):
             self.rounded += 1
             args = (*args[: factors.start or 0], *map(as_tf32, args[factors]), *args[factors.stop :])
+        if packet is _aten.histc and not args[0].is_floating_point():  # a CPU counts no whole numbers
+            return func(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
         if self.any_order and not torch.are_deterministic_algorithms_enabled():
             args = self._shuffled(packet, args, kwargs)
         return func(*args, **kwargs)
@@ -188,7 +192,7 @@ class Pretend(TorchFunctionMode):
             return func(*args, **kwargs)
         name, standin = getattr(func, "__name__", ""), self._standin
         there = bool(args) and isinstance(args[0], Elsewhere)
-        if name in {"cpu", "tolist", "numpy"} and there:
+        if name in TO_HOST and there:
             if name == "numpy":
                 raise MixedDevicesError("numpy() of a tensor of the device")
             standin.wait(name)
@@ -200,10 +204,11 @@ class Pretend(TorchFunctionMode):
             args, target = _without_device(args, kwargs)
         if target is None:
             if standin.autocast and torch.is_autocast_enabled("cuda") and "out" not in kwargs:
-                args, kwargs = _cast(_NAMES.get(name, name), args, kwargs)
+                args, kwargs = _cast(standin, _NAMES.get(name, name), args, kwargs)
             return func(*args, **kwargs)
         if name == "to" and there:
-            if target.type == DEVICE.type:
+            # To PyTorch's own code in C++, which names the place of its groups of gradients, these lie on the CPU.
+            if target.type == DEVICE.type or _clips():
                 return func(*args, **kwargs) if len(args) > 1 or kwargs else args[0]
             standin.wait("to")
             return args[0].held.to(*args[1:], **kwargs)
@@ -248,7 +253,11 @@ def capturing(graph):
 def pretended(tf32=True, autocast=True, any_order=True):
     """Let the device be there; yield its ``Standin``."""
     standin = Standin(tf32, autocast, any_order)
-    put = torch.nn.Module.to
+    put, run, mode = torch.nn.Module.to, torch.autograd._engine_run_backward, Pretend(standin)
+
+    def run_backward(*args, **kwargs):  # which computes again what checkpoints did not keep
+        with mode:
+            return run(*args, **kwargs)
 
     def moved(module, *args, **kwargs):
         rest, target = _without_device(args, kwargs)
@@ -261,13 +270,14 @@ def pretended(tf32=True, autocast=True, any_order=True):
         "is_available": lambda: True, "is_bf16_supported": lambda *_, **__: True, "device_count": lambda: 1,
         "current_device": lambda: 0, "empty_cache": lambda: None, "synchronize": lambda *_: None,
         "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
-        "max_memory_allocated": lambda *_: 0, "Stream": lambda *_: None, "stream": lambda _: nullcontext(),
-        "CUDAGraph": Graph, "graph": capturing,
+        "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0), "Stream": lambda *_: None,
+        "stream": lambda _: nullcontext(), "CUDAGraph": Graph, "graph": capturing,
     }  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch, Pretend(standin):
+    with pytest.MonkeyPatch.context() as patch, mode:
         for name, value in there.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.nn.Module, "to", moved)
+        patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
         _here.append(standin)
         try:
             yield standin
@@ -315,20 +325,40 @@ def _without_device(args, kwargs):
     return tuple(x for x in args if not isinstance(x, (torch.device, str))), torch.device(names[0]) if names else None
 
 
+def _frames():
+    """Yield (file, function) of what is at work, from the inside out, but for PyTorch's own and this file's."""
+    frame, torches = sys._getframe(1), str(Path(torch.__file__).parent)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != __file__ and not name.startswith(torches):
+            yield name, frame.f_code.co_name
+        frame = frame.f_back
+
+
 def _place():
     """Return module and function of ours that is at work."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(PACKAGE):
-            module = frame.f_code.co_filename.removeprefix(PACKAGE).removesuffix(".py").replace("/", ".")
-            return f"{module}.{frame.f_code.co_name}"
+    ours = (each for each in _frames() if each[0].startswith(PACKAGE))
+    name, function = next(ours, ("", ""))
+    return f"{name.removeprefix(PACKAGE).removesuffix('.py').replace('/', '.')}.{function}"
+
+
+def _clips():
+    """Return whether PyTorch clips gradients."""
+    frame = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith("clip_grad.py"):
         frame = frame.f_back
-    return ""
+    return frame is not None
+
+
+def _indexes_by_the_host(packet):
+    """Return whether a tensor is indexed by one of the CPU, which PyTorch copies; ours are to be there already."""
+    return packet in {_aten.index, _aten.index_put, _aten.index_put_} and "transformers" in next(_frames())[0]
 
 
 def _in_tf32(packet, args):
     """Return which arguments of an operation are rounded, or None."""
-    if packet in PRODUCTS and args[PRODUCTS[packet]][0].shape[-2] < FEW_ROWS:
+    left = args[PRODUCTS[packet]][0] if packet in PRODUCTS else None
+    if left is not None and (left.dtype != torch.float32 or left.shape[-2] < FEW_ROWS):
         return None
     if packet in CONVOLUTIONS and torch.backends.cudnn.conv.fp32_precision == "tf32":
         return CONVOLUTIONS[packet]
@@ -336,7 +366,7 @@ def _in_tf32(packet, args):
 
 
 @functools.cache
-def _policies():
+def policies():
     """Return {operation: policy} as the installed PyTorch has them for CUDA."""
     text = (Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h").read_text()
     lists = {"lower": "LOWER_PRECISION_FP", "fp32": "FP32", "fp32_set": "FP32_SET_OPT_DTYPE", "promote": "PROMOTE"}
@@ -347,9 +377,9 @@ def _policies():
     return found
 
 
-def _cast(name, args, kwargs):
+def _cast(standin, name, args, kwargs):
     """Return arguments as torch.autocast("cuda") makes them; float64 is left alone."""
-    policy = _policies().get(name)
+    policy = policies().get(name)
     if policy is None:
         return args, kwargs
     low = torch.get_autocast_dtype("cuda")
@@ -361,6 +391,7 @@ def _cast(name, args, kwargs):
 
     def cast(x):
         mine = isinstance(x, Elsewhere) and x.dtype in eligible and x.dtype != to
+        standin.casts += mine
         return x.to(to) if mine else x
 
     return tree_map(cast, args), {key: tree_map(cast, value) for key, value in kwargs.items()}
@@ -369,15 +400,16 @@ def _cast(name, args, kwargs):
 def _look_at(standin, func, args, kwargs):
     packet = func.overloadpacket
     plain = [x for x in _tensors((args, kwargs)) if not isinstance(x, Elsewhere) and (x.dim() or packet in FUSED)]
-    if plain and packet not in BOTH:
+    if plain and packet not in BOTH and not _indexes_by_the_host(packet):
         raise MixedDevicesError(f"{func}: a tensor of the CPU, {list(plain[0].shape)}, beside one of the device")
     if plain and standin.captured is not None:
         raise MixedDevicesError(f"{func}: a copy from the host is no part of a graph")
     by_mask = packet in {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_} and any(
         isinstance(x, torch.Tensor) and x.dtype == torch.bool for x in args[1]
     )
+    counted = func not in {_aten.repeat_interleave.self_int}  # a number that the host knows: nothing is counted
     to_host = packet in BOTH and args and not isinstance(args[0], Elsewhere)
-    if by_mask or to_host or packet in WAITS:
+    if by_mask or to_host or (packet in WAITS and counted):
         standin.wait(str(func))
 
 

@@ -1,6 +1,7 @@
 """What a GPU asks of the code: no tensor of the CPU among those of the device, and no waiting in a decoding step."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +16,10 @@ needs.package("transformers")
 needs.package("peft")
 
 from steadyrl.backends.torch import sampler  # noqa: E402
+from steadyrl.backends.torch.arithmetic import fast_float32, full_float32  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
-from tests.backends.torch.elsewhere import Elsewhere, MixedDevicesError, pretended  # noqa: E402
+from steadyrl.backends.torch.deterministic import deterministic  # noqa: E402
+from tests.backends.torch.elsewhere import Elsewhere, MixedDevicesError, policies, pretended  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
@@ -152,3 +155,115 @@ def test_a_tensor_of_the_cpu_among_those_of_the_device_is_noticed():
         assert not bool(there.any())
         assert there[there > 0].tolist() == []
         assert len(device.waits) == 4, "a number, a truth, an index of unknown size, a list"
+
+
+def test_what_adds_by_atomics_adds_in_another_order_each_time_unless_that_is_asked_for():
+    numbers, ids = torch.rand(500, 3), torch.zeros(500, dtype=torch.long)
+    ways = {
+        "index_add": lambda x, at: x.new_zeros(2, 3).index_add(0, at, x),
+        "scatter_add": lambda x, at: x.new_zeros(2, 3).scatter_add(0, at[:, None].expand(-1, 3), x),
+        "index_put": lambda x, at: x.new_zeros(2, 3).index_put((at,), x, accumulate=True),
+        "embedding": lambda x, at: gradient_of_embedding(x, at),
+    }
+    with pretended():
+        there, at = numbers.to("cuda"), ids.to("cuda")
+        for name, way in ways.items():
+            sums = [way(there, at).tolist() for _ in range(8)]
+            assert len({str(found) for found in sums}) > 1, name
+            np.testing.assert_allclose(sums[0][0], numbers.sum(0), rtol=1e-5, err_msg=name)
+            with deterministic(True, there.device):
+                assert way(there, at).tolist() == way(there, at).tolist(), name
+
+
+def gradient_of_embedding(numbers, ids):
+    table = numbers.new_zeros(2, 3).requires_grad_()
+    torch.nn.functional.embedding(ids, table).backward(numbers)
+    return table.grad
+
+
+def test_products_are_rounded_to_ten_bits_where_the_switches_allow_tf32():
+    x = torch.full((4, 1), 1.0 + 2.0**-11 + 2.0**-20)  # just over the middle between two numbers of TF32
+    with pretended() as device:
+        there, one = x.to("cuda"), torch.ones(1, 1, device="cuda")
+        with full_float32():
+            assert (there @ one).tolist() == x.tolist()
+        with fast_float32():
+            assert (there @ one).tolist() == [[1.0 + 2.0**-10]] * 4
+            assert (there[:1] @ one).tolist() == x[:1].tolist(), "few rows take another kernel"
+            assert (there.double() @ one.double()).tolist() == x.double().tolist()
+        assert device.rounded == 1
+    with pretended(tf32=False), fast_float32():
+        assert (x.to("cuda") @ torch.ones(1, 1, device="cuda")).tolist() == x.tolist()
+
+
+def test_autocast_casts_as_on_cuda_and_not_as_on_a_cpu():
+    low, full = torch.bfloat16, torch.float32
+    expected = {
+        "linear": (lambda x: torch.nn.functional.linear(x, x), low),
+        "matmul": (lambda x: x @ x, low),
+        "softmax": (lambda x: torch.nn.functional.softmax(x.to(low), -1), full),
+        "sum": (lambda x: x.to(low).sum(), full),
+        "exp": (lambda x: x.to(low).exp(), full),
+        "pow": (lambda x: x.to(low) ** 2, full),
+        "layer_norm": (lambda x: torch.nn.functional.layer_norm(x.to(low), (3,)), full),
+        "addcmul": (lambda x: torch.addcmul(x.to(low), x, x), full),
+        "silu": (lambda x: torch.nn.functional.silu(x.to(low)), low),
+        "mean": (lambda x: x.to(low).mean(), low),
+        "in place": (lambda x: x.clone().addmm_(x, x), full),
+        "double": (lambda x: x.double() @ x.double(), torch.float64),
+    }
+    with pretended():
+        x = torch.ones(3, 3, device="cuda")
+        with torch.autocast("cuda", low):
+            assert {name: way(x).dtype for name, (way, _) in expected.items()} == {
+                name: dtype for name, (_, dtype) in expected.items()
+            }
+        assert (x @ x).dtype == full
+
+
+def test_every_operation_that_the_installed_torch_casts_on_cuda_has_a_policy():
+    registered = {
+        name.removeprefix("aten::").partition(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
+    }
+    # Beside the lists PyTorch refuses one by hand, and lists cuDNN's convolutions, which only others call.
+    others = {"binary_cross_entropy", "cudnn_convolution", "cudnn_convolution_transpose"}
+    assert registered - others == policies().keys()
+
+
+# Place: how often the host waits there, in one call for 12 prompts of 10 tokens each, and in one update of 5 passes.
+DRAWN = {
+    "decoder.prefill": 1,  # is anything padded?
+    "sampler._decode": 4,  # how many rows are left, at a look before the last; tokens, log-probs, and which ended
+    "sampler.take": 6,  # what truncation left: three for every look, of 8 tokens
+    "sampler._stop": 2,  # tokens in which stop strings are looked for: one for every look
+}
+SCORED = {"backend._measure_parts": 1}
+UPDATED = {"masters.totals_of": 1, "backend.step": 1, "masters.products_with_momentum": 1}  # losses, norm, cosine
+
+
+@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",)])
+def test_these_are_the_places_where_the_host_waits_for_the_device(opened, overrides):
+    sampling, several = replace(NARROW, stop=("zebra",)), ("backend.args.micro_batch_tokens=60",)
+    with pretended() as device:
+        backend = opened("cuda", *overrides, *several)
+        prompts = prompts_of(backend) * 2
+        device.waits.clear()
+        backend.generate(prompts, sampling, range(len(prompts)))
+        drawn = waits_of(device)
+        step(backend, scored_batch(backend, NARROW, samples=2))
+        batch = scored_batch(backend, NARROW, samples=2)
+        device.waits.clear()
+        backend.score(batch, NARROW, ALGORITHM.needs)
+        assert waits_of(device) == SCORED
+        step(backend, batch)
+        assert waits_of(device) == UPDATED
+    assert drawn == DRAWN
+
+
+def waits_of(device):
+    """Return how often the host waited in which place, and forget it."""
+    found = Counter(wait.place.removeprefix("backends.torch.") for wait in device.waits)
+    device.waits.clear()
+    return found

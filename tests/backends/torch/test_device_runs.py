@@ -1,0 +1,177 @@
+"""Whole runs on a CUDA device that is pretended, by the settings of a user: what only a GPU would show, see elsewhere.
+
+Precision is bfloat16, products of float32 are TF32, and sums come in any order, as on a GPU by default; where a number
+is held to that of the CPU, the run is in float32.
+"""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steadyrl import config
+from steadyrl.preflight.run import preflight
+from steadyrl.rundir import RunDir
+from steadyrl.train import open_session, train
+from steadyrl.types import Sampling
+from tests import needs
+from tests.backends.ppo_batch import prompts_of
+from tests.rounding import NATS
+
+torch = needs.package("torch")
+needs.package("transformers")
+needs.package("peft")
+
+from steadyrl.backends.torch.export import export_policy  # noqa: E402
+from tests.backends.torch.elsewhere import pretended  # noqa: E402
+
+# peft reads a property of the model that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+ROUNDED_GAP = 0.1  # nats in the mean: 30 layers in bfloat16 come to 0.02
+SCRIPTS = str(Path(__file__).parents[3] / "scripts")
+GRPO, ADAPTER = "algorithm.name=grpo", "model.lora_rank=4"
+SEVERAL = ("update.epochs=2", "update.minibatches=2")
+TALK = ("task.name=talk_task:TalkTask", "task.args={}", "sampling.max_new_tokens=4")
+WAYS = {
+    "PPO": (),
+    "PPO, several updates, weights in bfloat16": (*SEVERAL, "backend.args.weights=bf16"),
+    "GRPO, layers computed again": (GRPO, "backend.args.gradient_checkpointing=true"),
+    "GRPO without a reference, several updates": (GRPO, "algorithm.args.kl_coef=0", *SEVERAL),
+    "GRPO, adapter, several updates": (GRPO, ADAPTER, *SEVERAL),
+    "turns": (GRPO, *TALK),
+}
+# Of each way to read a model: windows, experts and recurrences, a cap on logits, tensors of the CPU as indices.
+FAMILIES = ("gemma3", "qwen3_next", "gemma2", "gpt2")
+
+
+@pytest.fixture
+def opened(tiny_models, tmp_path, monkeypatch):
+    """Return a function that opens a session of a tiny model on the device that "auto" finds."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    prompts = tmp_path / "prompts.jsonl"
+    texts = [f"{words} {i}" for i in range(4) for words in ("the red cat", "a small dog", "two old birds hear", "one")]
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+
+    def open_one(*overrides):
+        settings = {
+            "run": {"steps": 1, "checkpoint_every": 1, "folder": str(tmp_path / "runs")},
+            "model": {"path": str(tiny_models["llama"])},
+            "backend": {"threads": 1},
+            "task": {"name": "prompts", "args": {"path": str(prompts)}},
+            "rewards": {"length": 1.0},
+            "sampling": {"max_new_tokens": 6},
+            "rollout": {"prompts_per_step": 4, "samples_per_prompt": 2},
+            "evaluate": {"problems": 2},
+        }
+        return open_session(config.resolve(settings, overrides))
+
+    return open_one
+
+
+def metrics(session, folder):
+    """Train, and return the metrics of each step but its times."""
+    folder.mkdir()
+    assert train(session, RunDir(folder)) == "finished"
+    timed = ("time", "tokens/per_second")
+    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in RunDir(folder).metrics()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_finishes_where_sampler_and_trainer_differ_by_rounding(opened, tmp_path, way):
+    with pretended() as device:
+        session = opened(*WAYS[way])
+        described = session.backend.describe()
+        assert (described["device"], described["precision"]) == ("cuda", "bf16")
+        steps = metrics(session, tmp_path / "run")
+    assert len(steps) == 1
+    assert {file.name for file in (tmp_path / "run" / "evaluations").iterdir()} >= {"before.jsonl", "after.jsonl"}
+    assert device.rounded > 0 and device.casts > 0
+    for line in steps:
+        assert all(np.isfinite(v) for v in line.values() if isinstance(v, float)), line
+        assert line["sampler_gap"] <= ROUNDED_GAP
+        assert line["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("way", ["PPO", "turns"])
+def test_in_float32_a_run_has_the_numbers_of_the_cpu(opened, tmp_path, way):
+    exact = ("backend.precision=fp32", *WAYS[way])
+    with pretended(any_order=False):
+        there = metrics(opened(*exact), tmp_path / "there")
+    here = metrics(opened("backend.device=cpu", *exact), tmp_path / "here")
+    for line, expected in zip(there, here, strict=True):
+        assert line.keys() == expected.keys()
+        for name in expected:
+            if isinstance(expected[name], float):
+                assert line[name] == pytest.approx(expected[name], rel=1e-3, abs=NATS), name
+
+
+def test_a_judge_by_likelihood_scores_in_full_float32(opened, tmp_path, tiny_models):
+    judge = f'rewards.judge={{mode="likelihood", model="{tiny_models["llama"]}"}}'
+    overrides = ("algorithm.name=rlaif", judge, "evaluate.problems=0")
+    with pretended():
+        there = metrics(opened(*overrides, "backend.precision=fp32"), tmp_path / "there")
+    here = metrics(opened(*overrides, "backend.device=cpu"), tmp_path / "here")
+    assert there[0]["reward/mean"] == pytest.approx(here[0]["reward/mean"], abs=2 * NATS)
+
+
+def test_the_preflight_passes(opened):
+    with pretended():
+        verdicts = preflight(opened())
+    # Random weights end a text by chance, if ever.
+    assert [(v.check, v.message) for v in verdicts if v.state == "found" and v.check != "completions"] == []
+
+
+@pytest.mark.parametrize("way", ["PPO", "GRPO, adapter, several updates"])
+def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_order(opened, whole_and_broken, way):
+    with pretended(any_order=False):
+        runs = whole_and_broken(lambda: opened("run.steps=2", "evaluate.problems=0", *WAYS[way]), after=1)
+        names = ("reward/mean", "grad_norm", "sampler_gap", "loss/total", "kl_old_k1")
+        found = [[[line.get(name) for name in names] for line in run.metrics()] for run in runs]
+    assert found[0] == found[1]
+
+
+def test_with_a_setting_sums_are_in_one_order(opened, tmp_path):
+    exact = ("backend.args.deterministic=true", "evaluate.problems=0")
+    with pretended():
+        assert metrics(opened(*exact), tmp_path / "a") == metrics(opened(*exact), tmp_path / "b")
+
+
+@pytest.mark.parametrize("adapter", [(), (ADAPTER,)])
+def test_what_was_trained_is_exported_and_is_the_same_policy_on_a_cpu(opened, tmp_path, adapter):
+    with pretended():
+        session = opened("evaluate.problems=0", *adapter)
+        metrics(session, tmp_path / "run")
+        checkpoint = RunDir(tmp_path / "run").checkpoint_folder(1)
+        (tmp_path / "exported").mkdir()
+        export_policy(session.config, checkpoint, tmp_path / "exported", merge=bool(adapter))
+    here = opened("backend.device=cpu", *adapter).backend
+    here.load(checkpoint)  # which holds it to the log-probs that were written on the device
+    whole = opened("backend.device=cpu", f"model.path={tmp_path / 'exported'}").backend
+    for one, other in zip(*(drawn(backend) for backend in (here, whole)), strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
+
+
+def drawn(backend):
+    return backend.generate(prompts_of(backend), Sampling(max_new_tokens=4), range(6))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.filterwarnings("ignore")  # of transformers, on shapes this small
+def test_a_family_is_sampled_scored_trained_saved_and_resumed_on_the_device(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    families = importlib.import_module("model_families")
+    families.write_model(name, tmp_path / name)
+    with pretended(any_order=False):
+        first, second = (families.open_model(tmp_path / name, "backend.device=cuda") for _ in range(2))
+        batch = families.batch_of(first)
+        assert np.abs(batch.old.logprobs - batch.sampling_logprobs)[batch.completion_mask].mean() <= ROUNDED_GAP
+        families.step(first, batch)
+        (tmp_path / "saved").mkdir()
+        first.save(tmp_path / "saved")
+        second.load(tmp_path / "saved")
+        for backend in (first, second):
+            families.step(backend, batch)
+        same = zip(first.trainable().values(), second.trainable().values(), strict=True)
+        assert all(torch.equal(one, other) for one, other in same)
