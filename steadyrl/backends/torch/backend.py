@@ -186,11 +186,12 @@ class TorchBackend:
             with torch.inference_mode():
                 flats.append(self._measure(part, hidden.detach(), sampling, needs))
         sizes = [int(part.completion_mask.sum()) for _, part in parts]
-        measured: Measured = {}
-        for name in dict.fromkeys(name for flat in flats for name in flat):
-            columns = [flat.get(name, hidden.new_zeros(size)) for flat, size in zip(flats, sizes, strict=True)]
-            numbers = torch.cat(columns).cpu().double().numpy()  # once all is done, for the host waits for the device
-            measured[name] = np.zeros(batch.tokens.shape)
+        names = tuple(dict.fromkeys(name for flat in flats for name in flat))
+        missing = [hidden.new_zeros(size) for size in sizes]
+        columns = [torch.cat([flat.get(name, no) for flat, no in zip(flats, missing, strict=True)]) for name in names]
+        measured: Measured = {name: np.zeros(batch.tokens.shape) for name in names}
+        # Once all is done, and all at once, for the host waits for the device.
+        for name, numbers in zip(names, torch.stack(columns).cpu().double().numpy(), strict=True):
             for (rows, part), values in zip(parts, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
                 full = np.zeros(part.tokens.shape)
                 full[part.completion_mask] = values
