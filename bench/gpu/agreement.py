@@ -47,6 +47,7 @@ NATS = {"fp32": 1e-3, "bf16": 3e-2}  # of mean entropy, KL and loss
 SHARE = {"fp32": 1e-2, "bf16": 0.1}  # of the gradient's norm
 IN_NATS = ("entropy", "kl_ref_exact", "kl_ref_k3", "kl_old_k3", "loss/total")
 GRADIENT = "grad_norm"
+APART = ("update.correction=off",)  # the sampler's log-probs are the CPU's
 # Of the device; the CPU computes in float32 without an adapter's or a narrower cache's ways.
 WAYS = {"ppo, top-p": ("algorithm.name=ppo", "sampling.top_p=0.9", "sampling.temperature=0.7"),
         "grpo, adapter": ("algorithm.name=grpo", "model.lora_rank=8")}  # fmt: skip
@@ -81,11 +82,10 @@ def large_models(place: Place) -> Iterator[Row]:
 
 def _compared(what: str, place: Place, precision: str, overrides: tuple[str, ...]) -> Iterator[Row]:
     """Yield how far the device's metrics are from the CPU's at most, over all steps."""
-    apart = ("update.correction=off",)  # what the sampler said is the CPU's
     try:
-        here = _opened("cpu", "fp32", (*apart, *overrides))
+        here = _opened("cpu", "fp32", (*APART, *overrides))
         other_sums = ("backend.args.micro_batch_tokens=256",) if place.small else ()  # lest a CPU does the same twice
-        there = _opened(place.device, precision, (*apart, *other_sums, *overrides))
+        there = _opened(place.device, precision, (*APART, *other_sums, *overrides))
         states = [State(algorithm=dict(session.algorithm.state)) for session in (here, there)]
         drawn: list[Any] = []
         here.backend.generate = _recorded(here.backend.generate, drawn)

@@ -1,13 +1,16 @@
 """The GPU check: a part that fails, dies or hangs ends alone, and the table says so."""
 
+import importlib
 import json
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from steadyrl.config import resolve
 from tests import needs
 
 GPU = Path(__file__).parents[2] / "bench" / "gpu"
@@ -148,3 +151,14 @@ def test_a_gpu_that_is_not_there_is_refused_in_a_line(tmp_path, monkeypatch):
     assert done.returncode == 2
     assert "--device cuda: PyTorch finds no GPU" in done.stderr
     assert "use --device cpu" in done.stderr
+
+
+def test_the_settings_of_its_runs_are_settings_of_this_version(monkeypatch):
+    for folder in (GPU.parent, GPU):
+        monkeypatch.syspath_prepend(str(folder))
+    agreement, runs_of = importlib.import_module("agreement"), importlib.import_module("runs")
+    base = tomllib.loads(agreement.CONFIG)
+    names = [(f"algorithm.name={name}",) for name in agreement.ALGORITHMS]
+    ways = [*names, *agreement.WAYS.values(), *agreement.LARGE.values()]
+    assert {resolve(base, (*agreement.APART, *way)).update.correction for way in ways} == {"off"}
+    assert resolve(base, runs_of.QUICK).evaluate.problems == 8
