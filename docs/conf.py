@@ -55,6 +55,7 @@ NAVIGATION = {
             "docs/architecture",
             "docs/dependencies",
             "docs/log",
+            "docs/log/*",
             "CONTRIBUTING",
             "CHANGELOG",
             "bench/results/*",

@@ -22,7 +22,7 @@ from steadyrl.tasks.search.words import content_words
 
 _Leaf = Term | Phrase
 
-# Chosen on training requests of the standard library (docs/log.md).
+# Chosen on training requests of the standard library (docs/log/2026-11.md).
 _DOCUMENTS = 10
 _CHANCE = 0.45 / np.arange(1, _DOCUMENTS + 1) ** 0.75  # that the document of this rank is relevant
 _RELEVANT = 12  # documents to expect; fewer would favour pairs that find fewer
