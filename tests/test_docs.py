@@ -66,3 +66,13 @@ def test_every_room_of_the_tree_exists_and_none_is_left_out():
     named = {line.split()[0].rstrip("/") for line in tree.splitlines() if line.strip()}
     there = {p.name for p in (ROOT / "steadyrl").iterdir() if not p.name.startswith("__")}
     assert named == there
+
+
+def test_titles_of_the_log_have_at_most_twelve_words():
+    titles = [(page.name, title) for page, title in matches(r"^### (.*)") if page.parent == ROOT / "docs" / "log"]
+    assert len(titles) > 100 and [title for title in titles if len(title[1].split()) > 12] == []
+
+
+def test_an_entry_of_the_changelog_is_one_line():
+    lines = (ROOT / "CHANGELOG.md").read_text().partition("## [Unreleased]")[2].splitlines()
+    assert len(lines) > 50 and [line for line in lines if line.startswith(" ") or len(line) > 150] == []
