@@ -36,6 +36,7 @@ from steadyrl.rewards.combine import (
     make_terms,
     nothing_to_compare,
     planned_updates,
+    require_columns,
     require_scores,
     score_groups,
     term_metrics,
@@ -121,6 +122,8 @@ def open_session(config: Config) -> Session:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
     config = in_steps(config, len(problems))
     terms = make_terms(config.rewards, task, planned_updates(config))
+    require_columns(terms, "train", problems)
+    require_columns(terms, "heldout", heldout)
     if algorithm.compares and config.rollout.samples_per_prompt < 2:
         raise ConfigError(
             f"algorithm.name = '{config.algorithm.name}' compares the rollouts of a problem with one another, and "

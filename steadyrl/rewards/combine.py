@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,8 +19,8 @@ from steadyrl.protocols import Checking, RewardFn, Task
 from steadyrl.rewards.attempts import NO_LIMITS
 from steadyrl.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout
 from steadyrl.rewards.reasoning import answers_alone
-from steadyrl.rewards.trl import from_trl, is_for_trl
-from steadyrl.rewards.verl import from_verl, is_for_verl
+from steadyrl.rewards.trl import columns_for_trl, from_trl, is_for_trl
+from steadyrl.rewards.verl import columns_for_verl, from_verl, is_for_verl
 from steadyrl.sections import FunctionSettings, RewardSettings
 from steadyrl.types import Group, Problem, Rollout, Score
 
@@ -33,12 +33,14 @@ class Term:
 
     Attributes:
         metrics: What it measured of itself since the last call, by names of the catalogue.
+        columns: Columns of the data without which it cannot be called.
     """
 
     name: str
     weight: float
     reward: BatchReward
     metrics: Callable[[], dict[str, float]] = field(default=dict)
+    columns: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -85,6 +87,22 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
     if len(set(names)) < len(names):
         raise ConfigError(f"rewards: two rewards share a name among {', '.join(names)}; rename one of the functions")
     return terms
+
+
+def require_columns(terms: Sequence[Term], split: str, problems: Sequence[Problem]) -> None:
+    """Refuse a reward that takes a column which no problem of a split has: every rollout would be unscored.
+
+    Raises:
+        ConfigError: With the columns that there are.
+    """
+    columns = {column for problem in problems for column in problem.columns}
+    for term in terms:
+        if problems and (missing := sorted(term.columns - columns)):
+            raise ConfigError(
+                f"the reward '{term.name}' takes {', '.join(missing)}, and no problem of the split '{split}' has such "
+                f"a column; beside the prompt there are: {', '.join(sorted(columns)) or 'none'}. Rename the parameter "
+                "or the column, or give the parameter a default"
+            )
 
 
 def planned_updates(config: Config) -> int:
@@ -163,16 +181,25 @@ def _totals(pairs: Sequence[tuple[Problem, Rollout]], terms: Sequence[Term]) -> 
         return []
     with at_once():  # a reward may hang
         by_term = [(term, term.reward(pairs)) for term in terms]
-    return [_total(rollout, [(term, scores[i]) for term, scores in by_term]) for i, (_, rollout) in enumerate(pairs)]
+    logged = Counter(name for term, scores in by_term for name in {term.name}.union(*(s.parts for s in scores)))
+    shared = {name for name, count in logged.items() if count > 1}
+    return [
+        _total(rollout, [(term, scores[i]) for term, scores in by_term], shared) for i, (_, rollout) in enumerate(pairs)
+    ]
 
 
-def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]]) -> Rollout:
+def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]], shared: Set[str]) -> Rollout:
     """Return a rollout with its parts and their weighted sum.
 
+    A part that several rewards log, or that another reward is called (``shared``), gets the name of its own reward in
+    front, or one would hide the others.
     Rewards that do not apply to it are left out of the sum, unless no other with a weight is left: it is unscored then.
     """
-    parts = {name: value for _, score in scores for name, value in score.parts.items()}
-    # A number that a reward logs never takes the place of a reward of that name.
+    parts = {
+        f"{term.name}_{part}" if part in shared and part != term.name else part: value
+        for term, score in scores
+        for part, value in score.parts.items()
+    }
     parts |= {term.name: score.value for term, score in scores if score.value is not None}
     weighted = [(term, score) for term, score in scores if term.weight]
     counting = [(term, score) for term, score in weighted if score.applies] or weighted
@@ -192,6 +219,7 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
     settings = entry if isinstance(entry, RewardSettings) else FunctionSettings(weight=entry)
     limits = settings if isinstance(settings, FunctionSettings) else NO_LIMITS
     measured: Callable[[], dict[str, float]] = dict
+    columns: frozenset[str] = frozenset()
     found = own[name] if name in own else _load(name, own)
     plugins.require_members(f"the reward '{name}'", found, optional=(Configured, Prepared, Measured, Checking))
     if name in own:
@@ -205,9 +233,10 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:
         reward = _adapt(_short(name), found, max_steps, limits)
+        columns = columns_for_trl(found) if is_for_trl(found) else columns_for_verl(found)
     if settings.answer_after:
         reward = answers_alone(reward, settings.answer_after)
-    return Term(_short(name), settings.weight, reward, measured)
+    return Term(_short(name), settings.weight, reward, measured, columns)
 
 
 def _load(name: str, own: Mapping[str, RewardFn]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,14 @@ def is_for_trl(function: Callable[..., Any]) -> bool:
     return any(parameter.name == "completions" for parameter in parameters) or (bool(parameters) and named)
 
 
+def columns_for_trl(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the columns of the data without which a function written for TRL cannot be called."""
+    parameters = inspect.signature(function).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = {p.name for p in parameters if p.kind in named and p.default is p.empty}
+    return frozenset(needed - _arguments([], Logged(), 0).keys())
+
+
 def from_trl(
     name: str, function: Callable[..., Any], max_steps: int = 0, settings: FunctionSettings = NO_LIMITS
 ) -> BatchReward:
@@ -123,7 +131,11 @@ def from_trl(
         for what, returned in {"returned": values, **logged.extra}.items():
             if len(returned) != len(pairs):
                 said = what if returned is values else f"logged as '{what}'"
-                raise DataError(f"the reward '{name}' {said} {len(returned)} values for {len(pairs)} completions")
+                count = "1 value" if len(returned) == 1 else f"{len(returned)} values"
+                raise DataError(
+                    f"the reward '{name}' {said} {count} for {len(pairs)} completions; expected a list with one value "
+                    "for each, in their order"
+                )
         return [as_score(name, logged.added_to(_score(name, value), row)) for row, value in enumerate(values)]
 
     return reward
@@ -131,11 +143,20 @@ def from_trl(
 
 def _called(function: Callable[..., Any], given: Mapping[str, Any], timeout_s: float) -> list[Any]:
     if not is_async(function):
-        return within(timeout_s, lambda: list(function(**given)))  # type: ignore[no-any-return]  # as the function does
+        return within(timeout_s, lambda: _listed(function(**given)))  # type: ignore[no-any-return]  # a list
     (found,) = wait_for([function(**given)], timeout_s)
     if isinstance(found, BaseException):
         raise found
-    return list(found)
+    return _listed(found)
+
+
+def _listed(returned: Any) -> list[Any]:
+    """Return what a function returned as a list; what has no order, or is a number, is one value."""
+    try:
+        values = iter([returned] if isinstance(returned, str | bytes | Mapping | Set) else returned)
+    except TypeError:  # a number, or an array without an axis
+        return [returned]
+    return list(values)
 
 
 def _arguments(pairs: Pairs, logged: Logged, max_steps: int) -> dict[str, Any]:
@@ -148,7 +169,7 @@ def _arguments(pairs: Pairs, logged: Logged, max_steps: int) -> dict[str, Any]:
             for problem, rollout in pairs
         ],
         "completion_ids": [rollout.completion_ids.tolist() for _, rollout in pairs],
-        "trainer_state": TrainerState(max(rollout.policy_version for _, rollout in pairs), max_steps),
+        "trainer_state": TrainerState(max((rollout.policy_version for _, rollout in pairs), default=0), max_steps),
         "log_extra": logged.log_extra,
         "log_metric": logged.log_metric,
     }

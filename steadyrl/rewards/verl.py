@@ -22,6 +22,12 @@ def is_for_verl(function: Callable[..., Any]) -> bool:
     return "solution_str" in inspect.signature(function).parameters
 
 
+def columns_for_verl(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the columns of the data without which a function written for verl cannot be called."""
+    truth = inspect.signature(function).parameters.get("ground_truth")
+    return frozenset({"reward_model"} if truth and truth.default is truth.empty else ())
+
+
 def from_verl(name: str, function: Callable[..., Any]) -> AnyRewardFn:
     """Return a verl function as a reward of one rollout, asynchronous where it is.
 

@@ -18,7 +18,7 @@ import numpy as np
 from steadyrl import plugins
 from steadyrl.config import Config
 from steadyrl.protocols import Attackable, Exact, Interactive, Task
-from steadyrl.rewards.combine import Term, make_terms, planned_updates, score_texts
+from steadyrl.rewards.combine import Term, make_terms, planned_updates, require_columns, score_texts
 from steadyrl.sections import RewardSettings
 from steadyrl.tasks.attempts import Say, score_attempts
 from steadyrl.tasks.data_line import data_counts, data_line
@@ -41,6 +41,8 @@ def check_task(config: Config) -> list[Finding]:
     """
     task, terms = _build(config)
     train, heldout = list(task.problems("train")), list(task.problems("heldout"))
+    require_columns(terms, "train", train)
+    require_columns(terms, "heldout", heldout)
     some = [*_spread(train), *_spread(heldout)]
     if not some:
         return [_splits(config, task, train, heldout)]

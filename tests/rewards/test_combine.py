@@ -165,7 +165,32 @@ def test_notes_are_joined_and_parts_of_a_score_are_logged():
 def test_a_number_that_another_reward_logs_does_not_take_the_place_of_a_reward(last):
     terms = [term(lambda p, r: Score(1.0, {"second": -100.0}), "first"), term(lambda p, r: 7.0, "second")]
     (found,) = scored([group("x")], *(reversed(terms) if last else terms))
-    assert (found.reward, found.parts) == (8.0, {"first": 1.0, "second": 7.0})
+    assert (found.reward, found.parts) == (8.0, {"first": 1.0, "first_second": -100.0, "second": 7.0})
+
+
+@pytest.mark.parametrize("returned", [lambda n: {"hits": n}, lambda n: Score(0.0, {"hits": n})])
+def test_a_part_that_two_rewards_log_is_logged_for_each_under_its_rewards_name(returned):
+    def log(name, number):
+        def function(problem, rollout):
+            value = returned(number)
+            return {name: 0.0, **value} if isinstance(value, dict) else value
+
+        return term(function, name)
+
+    terms = [log("first", 4.0), log("second", 9.0), term(lambda p, r: Score(0.0, {"words": 2.0}), "third")]
+    (found,) = scored([group("x")], *terms)
+    rewards = {"first": 0.0, "second": 0.0, "third": 0.0}
+    assert found.parts == {**rewards, "first_hits": 4.0, "second_hits": 9.0, "words": 2.0}
+
+
+def test_a_part_has_one_name_in_all_rollouts_of_a_step():
+    def first(problem, rollout):
+        return Score(0.0, {"hits": 4.0} if rollout.text == "x" else {})
+
+    second = term(lambda p, r: Score(0.0, {"hits": 9.0}), "second")
+    both, alone = scored([group("x", "y")], term(first, "first"), second)
+    assert (both.parts["first_hits"], both.parts["second_hits"], alone.parts["second_hits"]) == (4.0, 9.0, 9.0)
+    assert "hits" not in both.parts | alone.parts
 
 
 def test_texts_are_scored_in_order_and_unscored_ones_refuse_nothing():

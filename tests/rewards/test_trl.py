@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from steadyrl.errors import ConfigError, DataError
-from steadyrl.rewards.combine import Term, make_terms, score_groups
+from steadyrl.rewards.combine import Term, make_terms, require_columns, score_groups
 from steadyrl.rewards.functions import per_rollout
 from steadyrl.rewards.shares import reward_shares
 from steadyrl.rewards.trl import from_trl
@@ -114,9 +114,68 @@ def test_a_column_cannot_take_the_place_of_the_completions():
 
 
 def test_a_trl_function_that_returns_too_few_values_is_refused():
-    reward = from_trl("short", lambda completions, **kwargs: [1.0])
-    with pytest.raises(DataError, match="the reward 'short' returned 1 values for 3 completions"):
+    reward = from_trl("short", lambda completions, **kwargs: [1.0, 0.0])
+    with pytest.raises(DataError, match="the reward 'short' returned 2 values for 3 completions"):
         scored([group("a", "b", "c")], Term("short", 1.0, reward))
+
+
+async def _one_number(completions, **kwargs):
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda completions, **kwargs: 0.5,
+        lambda completions, **kwargs: np.float64(0.5),
+        lambda completions, **kwargs: np.array(0.5),
+        lambda completions, **kwargs: None,
+        lambda completions, **kwargs: "123",
+        lambda completions, **kwargs: {"a": 1, "b": 2, "c": 3},
+        lambda completions, **kwargs: {1.0, 2.0, 3.0},
+        _one_number,
+    ],
+)
+def test_a_trl_function_that_returns_no_list_is_refused_as_one_that_returns_one_value(function):
+    with pytest.raises(DataError, match="the reward 'one' returned 1 value for 3 completions; expected a list"):
+        scored([group("a", "b", "c")], trl("one", function))
+
+
+NEEDS = """
+def needs(completions, answer, level=1, *, hint, trainer_state, log_extra, **kwargs): return [1.0 for _ in completions]
+class Scorer:
+    def __call__(self, prompts, completions, completion_ids, log_metric, answer): return [1.0 for _ in completions]
+scorer = Scorer()
+def for_verl(data_source, solution_str, ground_truth): return 1.0
+def for_verl_without(solution_str, ground_truth=None): return 1.0
+def plain(problem, rollout): return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("needs", {"answer", "hint"}),
+        ("scorer", {"answer"}),
+        ("for_verl", {"reward_model"}),
+        ("for_verl_without", set()),
+        ("plain", set()),
+    ],
+)
+def test_a_reward_says_which_columns_it_cannot_be_called_without(users_module, name, columns):
+    (made,) = make_terms({f"{users_module('rewards_that_need', NEEDS)}:{name}": 1.0}, NoTask())
+    assert made.columns == columns
+
+
+def test_a_reward_whose_column_no_problem_has_is_refused_with_the_columns_that_there_are():
+    needs = Term("needs", 1.0, lambda pairs: [], columns=frozenset({"answer", "level"}))
+    problems = [Problem("1", "?", {"Answer": "4", "level": 1}), Problem("2", "?", {"gold": "5"})]
+    with pytest.raises(ConfigError) as caught:
+        require_columns([needs], "train", problems)
+    refusal = "the reward 'needs' takes answer, and no problem of the split 'train' has such a column"
+    assert str(caught.value).startswith(f"{refusal}; beside the prompt there are: Answer, gold, level. Rename")
+    require_columns([needs], "train", [*problems, Problem("3", "?", {"answer": "6"})])
+    require_columns([needs], "heldout", [])
 
 
 def test_a_trl_function_that_raises_leaves_all_unscored_with_the_reason(caplog):
@@ -290,7 +349,7 @@ def test_what_a_trl_function_logs_becomes_parts_and_notes():
 def test_a_trl_function_cannot_log_under_the_name_of_a_statistic_or_too_few_values():
     with pytest.raises(DataError, match="returned a part called 'mean', a statistic's name"):
         scored([group("a")], trl("logs", lambda completions, log_metric: log_metric("mean", 1.0) or [1.0]))
-    with pytest.raises(DataError, match=r"the reward 'logs' logged as 'x' 1 values for 2 completions"):
+    with pytest.raises(DataError, match=r"the reward 'logs' logged as 'x' 1 value for 2 completions"):
         scored([group("a", "b")], trl("logs", lambda completions, log_extra: log_extra("x", [1]) or [1.0, 1.0]))
 
 
