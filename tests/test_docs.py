@@ -76,3 +76,8 @@ def test_titles_of_the_log_have_at_most_twelve_words():
 def test_an_entry_of_the_changelog_is_one_line():
     lines = (ROOT / "CHANGELOG.md").read_text().partition("## [Unreleased]")[2].splitlines()
     assert len(lines) > 50 and [line for line in lines if line.startswith(" ") or len(line) > 150] == []
+
+
+def test_pages_of_studies_are_below_a_megabyte():
+    sizes = {page: page.stat().st_size for page in (ROOT / "docs" / "studies").glob("*/report.html")}
+    assert sizes and [page for page, size in sizes.items() if size >= 1_000_000] == []

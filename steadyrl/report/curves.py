@@ -17,8 +17,9 @@ from markupsafe import Markup
 from steadyrl.metrics import describe
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
-ALL_POINTS = 6000  # of a metric's curves on a page: many runs have fewer points each, for the page stays small
-LEAST_POINTS = 60
+# Of all curves on a page, of six or seven characters each: the page of a study with sixty runs stays below a megabyte.
+ALL_POINTS = 100_000
+LEAST_POINTS = 20
 DIGITS = 3  # significant, of a number in the page
 # In the order of the founding documents' topics; what else was measured follows by name.
 FIRST = (
@@ -69,9 +70,9 @@ def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -
         groups: The metrics of each run, by the name that the runs of a group share (seeds of an arm).
         shown: Groups that are shown at first; empty for all.
     """
-    every = [(name, records) for name, several in groups.items() for records in several if records]
-    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, len(every))))
-    runs = [{"group": name, **_run(records, most)} for name, records in every]
+    measured = [(name, *_series(records)) for name, runs in groups.items() for records in runs if records]
+    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, sum(len(values) for *_, values in measured))))
+    runs = [{"group": name, **_drawn(steps, values, most)} for name, steps, values in measured]
     names = {name for run in runs for name in run["values"]}
     ordered = [name for name in FIRST if name in names] + sorted(names - set(FIRST))
     metrics = []
@@ -93,21 +94,26 @@ def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarra
     return np.array([float(steps[part].mean()) for part in parts]), np.array(means)
 
 
-def _run(records: Records, most: int) -> dict[str, Any]:
+def _series(records: Records) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the steps of a run [S] and what it measured of each metric [S]; NaN where a step has none."""
     steps = np.array([record["step"] for record in records], np.float64)
     names = sorted({name for record in records for name in record} - {"step", "attempt", "time"})
-    values: dict[str, list[float | None]] = {}
-    places: list[float | None] = []
+    measured = {}
     for name in names:
         if name.startswith(_LEFT_OUT):
             continue
-        found = (record.get(name) for record in records)
-        series = np.array([v if isinstance(v, int | float) else math.nan for v in found], np.float64)
+        values = (record.get(name) for record in records)
+        series = np.array([v if isinstance(v, int | float) else math.nan for v in values], np.float64)
         series[~np.isfinite(series)] = math.nan
         if np.isfinite(series).any():
-            x, y = thinned(steps, series, most)
-            values[name], places = _plain(y), _plain(x)
-    return {"steps": places, "values": values}
+            measured[name] = series
+    return steps, measured
+
+
+def _drawn(steps: np.ndarray, measured: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
+    # The curves of a run share their steps, so that the page can average over seeds: means, and not least and greatest.
+    shorter = {name: _plain(thinned(steps, series, most)[1]) for name, series in measured.items()}
+    return {"steps": _plain(thinned(steps, steps, most)[0]) if shorter else [], "values": shorter}
 
 
 def _plain(values: np.ndarray) -> list[float | None]:

@@ -1,5 +1,6 @@
 """Writes the report of a study: report.md, a picture per experiment, and one page with curves that can be explored.
 
+Both pages show the pictures that lie beside them: twenty of them inside the page would be megabytes.
 Every number in the text comes from the run directories. The same runs give the same bytes.
 """
 
@@ -117,12 +118,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     write_text(to / "report.md", page("study.md.j2", view, markup.markdown))
     shown = [name for name, runs in records.items() if runs][:4]
     more = {"data": curves(records, shown), "script": script(), "style": style()}
-    inline = {
-        section["name"]: markup.inline_svg(section["svg"], section["name"])
-        for section in sections
-        if section["svg"] is not None
-    }
-    write_text(to / "report.html", page("study.html.j2", {**view, **more, "inline": inline}, markup.clean))
+    write_text(to / "report.html", page("study.html.j2", {**view, **more}, markup.clean))
     return to / "report.html", rows
 
 

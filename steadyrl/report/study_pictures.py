@@ -108,8 +108,19 @@ def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tupl
         return None
     steps = np.array(sorted(at))
     found = [np.array([f(at[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
-    shorter = [(steps, values) if spikes else thinned(steps, values, MOST_POINTS) for values in found]
+    if spikes:
+        places = extremes(found, MOST_POINTS)
+        return steps[places], *(values[places] for values in found)
+    shorter = [thinned(steps, values, MOST_POINTS) for values in found]
     return shorter[0][0], *(values for _, values in shorter)
+
+
+def extremes(curves: Sequence[np.ndarray], most: int) -> np.ndarray:
+    """Return at most so many places of curves [S] with equal steps: where each is least and greatest in each bin."""
+    if len(curves[0]) <= most:
+        return np.arange(len(curves[0]))
+    bins = np.array_split(np.arange(len(curves[0])), most // (2 * len(curves)))
+    return np.unique([b[extreme(curve[b])] for b in bins for curve in curves for extreme in (np.argmin, np.argmax)])
 
 
 def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | None:

@@ -157,6 +157,8 @@ def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tm
     assert "teaches \\| everything" in markdown
     assert "</script> rate" not in page.read_text()
     assert not re.findall(r"(?:src|href)=\W?http|fetch\(|@import", page.read_text())  # the page works offline
+    shown = re.findall(r'<img src="([^"]*)"', page.read_text())
+    assert len(shown) == len(rows) and [name for name in shown if name not in first] == []
 
 
 def test_the_run_that_all_start_from_is_one_of_the_runs_to_make(file, tmp_path):
