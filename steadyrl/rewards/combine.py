@@ -181,8 +181,8 @@ def _totals(pairs: Sequence[tuple[Problem, Rollout]], terms: Sequence[Term]) -> 
         return []
     with at_once():  # a reward may hang
         by_term = [(term, term.reward(pairs)) for term in terms]
-    logged = Counter(name for term, scores in by_term for name in {term.name}.union(*(s.parts for s in scores)))
-    shared = {name for name, count in logged.items() if count > 1}
+    logged = Counter(part for _, scores in by_term for part in set[str]().union(*(score.parts for score in scores)))
+    shared = {part for part, count in logged.items() if count > 1}
     return [
         _total(rollout, [(term, scores[i]) for term, scores in by_term], shared) for i, (_, rollout) in enumerate(pairs)
     ]
@@ -191,15 +191,15 @@ def _totals(pairs: Sequence[tuple[Problem, Rollout]], terms: Sequence[Term]) -> 
 def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]], shared: Set[str]) -> Rollout:
     """Return a rollout with its parts and their weighted sum.
 
-    A part that several rewards log, or that another reward is called (``shared``), gets the name of its own reward in
-    front, or one would hide the others.
+    A part that several rewards log (``shared``) gets the name of its reward in front, or one would hide the others.
     Rewards that do not apply to it are left out of the sum, unless no other with a weight is left: it is unscored then.
     """
     parts = {
-        f"{term.name}_{part}" if part in shared and part != term.name else part: value
+        f"{term.name}_{part}" if part in shared else part: value
         for term, score in scores
         for part, value in score.parts.items()
     }
+    # A number that a reward logs never takes the place of a reward of that name.
     parts |= {term.name: score.value for term, score in scores if score.value is not None}
     weighted = [(term, score) for term, score in scores if term.weight]
     counting = [(term, score) for term, score in weighted if score.applies] or weighted

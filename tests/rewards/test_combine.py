@@ -165,7 +165,7 @@ def test_notes_are_joined_and_parts_of_a_score_are_logged():
 def test_a_number_that_another_reward_logs_does_not_take_the_place_of_a_reward(last):
     terms = [term(lambda p, r: Score(1.0, {"second": -100.0}), "first"), term(lambda p, r: 7.0, "second")]
     (found,) = scored([group("x")], *(reversed(terms) if last else terms))
-    assert (found.reward, found.parts) == (8.0, {"first": 1.0, "first_second": -100.0, "second": 7.0})
+    assert (found.reward, found.parts) == (8.0, {"first": 1.0, "second": 7.0})
 
 
 @pytest.mark.parametrize("returned", [lambda n: {"hits": n}, lambda n: Score(0.0, {"hits": n})])
