@@ -40,6 +40,7 @@ class Traits:
         kl_place: Where the KL to the reference is paid: in the "reward", in the "loss", or "none"; "" if unknown.
         trains_on: "sampled" completions, all of them; the "best" of them; or "given" texts (supervised training).
         clips_by_design: Whether it clips so much in a healthy run that its clip fraction says nothing.
+        distils: Whether a teacher is all that it learns from: its KL is logged, and there is no reward but 0.
     """
 
     critic: bool | None = None
@@ -47,6 +48,7 @@ class Traits:
     kl_place: Literal["reward", "loss", "none", ""] = ""
     trains_on: Literal["sampled", "best", "given"] = "sampled"
     clips_by_design: bool = False
+    distils: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
@@ -23,12 +25,17 @@ LATE = 0.2  # of the run: how it is now
 def cut_off(run: Run) -> tuple[Series, str] | None:
     """Return the share of completions that the limit ends and how it is known, or None where it is not.
 
-    Where it is not logged, completions whose mean length is the same number in most rows, and never more, have all
-    reached the limit: a mean of different lengths is hardly ever a whole number, and not the same one again.
+    Where it is not logged, end tokens that are counted and never seen say that none ended. Completions whose mean
+    length is the same number in most rows, and never more, have all reached the limit: a mean of different lengths is
+    hardly ever a whole number, and not the same one again.
     """
     share = run.get("truncated")
     if share is not None:
         return share, ""
+    ended = run.get("ended_tokens")
+    if ended is not None and not ended.values.any():
+        told = f"{ended.source} is 0 in each of the {len(ended)} rows: no completion holds an end token"
+        return replace(ended, quantity="truncated", unit="share", values=np.ones(len(ended))), told
     length, limit = run.get("length"), setting(run, "max_new_tokens")
     most = 0.0 if length is None else float(length.values.max())
     if length is None or most <= 0:
@@ -43,6 +50,11 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     return Series("truncated", "share", "", length.source, length.steps, length.values / most), told
 
 
+def _source(run: Run, quantity: str) -> str | None:
+    series = run.get(quantity)
+    return None if series is None else series.source
+
+
 @check()
 def truncated(run: Run) -> Result:
     if (found := cut_off(run)) is None:
@@ -52,7 +64,8 @@ def truncated(run: Run) -> Result:
     start, limit = head(share, least=AT_FIRST), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
-    if start <= min(NOTABLE, level / 2.0):
+    # A share that the lengths bound from above may have been any lower one at the start.
+    if start <= (level / 2.0 if told else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
     elif min(start, level) >= NEARLY_ALL:
         cause, what = "never_ends", "hardly any ever ends"
@@ -65,7 +78,7 @@ def truncated(run: Run) -> Result:
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     return Found(
         cause,
-        "info" if harmless else "warning",
+        "info" if harmless else "critical" if share.source == _source(run, "ended_tokens") else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((told,) if told else ())),

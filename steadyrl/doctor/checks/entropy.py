@@ -61,6 +61,8 @@ def _collapse_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
         return "learned", (*seen, "held-out measurements rose too" if elsewhere else "there is no held-out measurement")
     if large := large_updates(run, since):
         return "learning_rate", (*large, *seen)
+    if run.traits.distils:
+        return "distilled", (levels("the KL to the teacher", run.needed("kl_teacher")),)
     if idle := nothing_to_learn(run):
         return "constant_reward", (idle,)
     return "unknown", (*_bonus(run), *seen)

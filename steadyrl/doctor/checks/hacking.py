@@ -10,7 +10,7 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import number, within
+from steadyrl.doctor.statistics.readings import learns, number, within
 
 # Held-out measurements of which more is not better, or that are no goal.
 NO_GOAL = (
@@ -20,6 +20,7 @@ TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-ou
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
+IDLE, LONG_ENOUGH = 0.02, 30  # of the whole's gain; steps, in which a form may be learned before the answers
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
@@ -32,6 +33,8 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     if given_up := _given_up(reward, parts):
         return given_up
     found: list[Result] = [_past_peak(name, series, reward) for name, series in heldout.items()]
+    if (idle := _never_right(run, reward, parts)) is not None:
+        return [*found, idle]
     rewards = measure(reward)
     if rewards is None or not rewards.rose:
         return found
@@ -71,6 +74,21 @@ def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
                 (f"{name}: {number(first)}, {number(middle)}, {number(last)} in the three thirds of the log",),
             )
     return None
+
+
+def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Result:
+    """Find parts for being right of which none earns anything to speak of while the whole rises by others."""
+    right = {name: part for name, part in parts.items() if RIGHTNESS.search(name)}
+    if not right or len(right) == len(parts) or not learns(run) or len(reward) * run.averaged_over < LONG_ENOUGH:
+        return None
+    third = len(reward) // 3
+    gain = float(reward.values[-third:].mean() - reward.values[:third].mean())
+    late = {name: float(np.abs(part.values[-max(len(part) // 3, 1) :]).mean()) for name, part in right.items()}
+    if max(late.values()) > IDLE * gain:
+        return None
+    shown = tuple(f"{name} is {number(value)} in the last third of the log" for name, value in late.items())
+    told = f"the reward rises by {number(gain)} while {', '.join(right)} earns next to nothing"
+    return Found("rightness_idle", "warning", None, f"{told}: another part pays without an answer that is right", shown)
 
 
 def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Series]) -> bool:

@@ -38,6 +38,8 @@ def non_finite(run: Run) -> Result:
     lost = [name for name, several in ends.items() if not all(np.isfinite(values[-1]) for values in several)]
     gone = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
     cause, told = CAUSES.get(first, LOG_PROBS)
+    if sum(int(bad[0]) == since for bad in broken.values()) > 1 and cause == "values":
+        told = "other numbers broke at the same step, so that nothing tells which was first"
     if _hidden(run, broken):
         cause, told = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
     scaler = list(broken) == ["grad_norm"] and not lost
@@ -46,7 +48,7 @@ def non_finite(run: Run) -> Result:
         "critical" if gone else "info" if scaler else "warning",
         since,
         f"{first} is not finite at step {since}"
-        + (f", and {', '.join(lost)} to the end: {told}" if lost else f": single steps, finite numbers follow; {told}"),
+        + (f", and {', '.join(lost)} to the end: {told}" if lost else f": finite numbers follow; {told}"),
         tuple(f"{name}: first at step {bad[0]}, {len(bad)} times in all" for name, bad in broken.items()),
     )
 

@@ -15,6 +15,7 @@ LATE = 0.2  # of the run: how it is now, rather than how it began
 UNSCORED_WARN, UNSCORED_CRITICAL = 0.1, 0.5
 OFFSET = 10.0  # standard deviations between the rewards' mean and 0
 OUTLIER = 10.0  # standard deviations above the usual greatest reward
+ALONE = 2.0  # standard deviations of the step between its mean and a single outlying reward
 OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
 USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
 
@@ -64,13 +65,17 @@ def _outliers(run: Run, spread: Series) -> Result:
 
     One of n completions at a distance d makes a spread of d over the root of n.
     """
-    width = float(np.median(spread.values))
+    width, reward = float(np.median(spread.values)), run.needed("reward")
     ends = [(series, sign) for end, sign in (("max", 1), ("min", -1)) if (series := run.get(f"reward_{end}"))]
     for series, sign in ends if width > 0 else ():
         if len(series) < MIN_STEPS:
             continue
         beyond = sign * (series.values - np.median(series.values))
-        far = np.flatnonzero(beyond > OUTLIER * width)
+        # Where all rewards of a step are low, or spread wide, its least is no single one.
+        same, mean = together(series, reward)
+        scatter = np.interp(same.steps, spread.steps, spread.values)
+        alone = np.isin(series.steps, same.steps[np.abs(same.values - mean.values) > ALONE * scatter])
+        far = np.flatnonzero((beyond > OUTLIER * width) & alone)
         if len(far) >= max(OUTLIER_STEPS, OUTLIER_SHARE * len(series)):
             return _outlying(series, far, far[np.argmax(beyond[far])])
     if ends or len(several := bursts(spread, OUTLIER)) < OUTLIER_STEPS:

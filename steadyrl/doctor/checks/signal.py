@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import learns, number, setting
-from steadyrl.doctor.statistics.signals import first_lasting, tail
+from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
 from steadyrl.doctor.statistics.units import together
 from steadyrl.types import Severity
 
@@ -19,10 +19,14 @@ HALF_LOST, LONG = 0.5, 200  # the same from the start of so many steps in which 
 NO_SIGNAL_AT_ALL = 0.999
 LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
+BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
+IDLE = "rows "  # how what is known of whole batches begins
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
 EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
 ALONG, ROWS_ALONG, SLOPE = 0.99, 10, (0.9, 1.1)  # correlation and slope of mean advantage over mean reward
+ENDLESS = 0.5  # share cut off, above which no level says that the problems are solved
+RARELY = 0.05  # share of the rows in which a part pays
 IDLE_ROWS, IDLE_STEPS, RARE_STEPS = 5, 10, 50  # what is hard to earn may first be earned after tens of steps
 PENALTY = ("penal",)  # a part that takes away is 0 where nothing is wrong
 
@@ -45,11 +49,30 @@ def signal_lost(run: Run) -> tuple[Series, str] | None:
         found.insert(0, (largest, "rows whose advantages are all 0"))
     # A trainer that skips what teaches nothing logs no advantages there.
     longest = max((len(series) for series, _ in found), default=0)
+    if not found and (loss := _idle_losses(run)) is not None:
+        found, longest = [(loss, "rows with a loss of exactly 0")], len(loss)
     for series, what in found:
         if 2 * len(series) > longest:
             zeros = (series.values <= SAME).astype(float)
             return replace(series, quantity="no_signal", unit="share", values=zeros), what
     return None
+
+
+def _idle_losses(run: Run) -> Series | None:
+    """Return the size of the loss, 0 where no group of a step taught anything; None where its zeros may be rounding.
+
+    Losses that are exactly 0 in many rows and large in the others, with nothing between, are of steps without a
+    gradient, if their rewards are the least or the greatest of all: those are what all completions have in common.
+    """
+    loss, reward = run.get("loss_policy") or run.get("loss"), run.get("reward")
+    if loss is None or reward is None:
+        return None
+    loss, reward = together(loss, reward)
+    size, zero = np.abs(loss.values), loss.values == 0
+    if min(zero.sum(), (~zero).sum()) < FIRST_ROWS or size[~zero].min() < BETWEEN * np.median(size[~zero]):
+        return None
+    at_end = np.isin(reward.values, (reward.values.min(), reward.values.max()))
+    return replace(loss, values=size) if at_end[zero].mean() >= MOSTLY else None
 
 
 @check()
@@ -67,8 +90,11 @@ def no_signal_groups(run: Run) -> Result:
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
     learned = learns(run)
     long = len(share) * run.averaged_over >= LONG
-    from_start = min(late, float(share.values.mean())) > HALF_LOST and long and shows_no_gain(run)
-    if late <= LITTLE_SIGNAL and not from_start:
+    mean = float(share.values.mean())
+    from_start = min(late, mean) > HALF_LOST and long and shows_no_gain(run)
+    # A row without any difference is a batch of which no group teaches anything, a whole step lost.
+    idle = what.startswith(IDLE) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
+    if late <= LITTLE_SIGNAL and not from_start and not idle:
         if len(share) < FIRST_ROWS and not nothing and late > HALF_LOST:
             return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
         return None
@@ -77,10 +103,16 @@ def no_signal_groups(run: Run) -> Result:
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
-        first_lasting(share, share.values > min(LITTLE_SIGNAL, late)) if not nothing else int(share.steps[0]),
-        f"{late:.0%} of the groups have equal rewards and teach nothing: {told}",
+        int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
+        f"{_amount(what, mean if idle else late)} teach nothing: {told}",
         (f"{what}: {number(early)} at the start, {number(late)} at the end (means)",),
     )
+
+
+def _amount(what: str, share: float) -> str:
+    if what.startswith(IDLE):
+        return f"{share:.0%} of the rows ({what})"
+    return f"{share:.0%} of the groups have equal rewards and"
 
 
 def _equal_cause(run: Run) -> tuple[str, str]:
@@ -95,6 +127,10 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     unpaid = [name for name, part in _owed(run).items() if not part.values.any()]
     if place > RIGHT and unpaid:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
+    cut = run.get("truncated")
+    if place > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
+        told = f"they earn the same, while {tail(cut, LATE):.0%} of them are cut off before they end"
+        return "same_answers", f"{told}: what is paid hardly depends on the answer"
     shown = f"the mean reward is {place:.0%} of the way from {number(low)} to {number(high)}"
     if place > RIGHT:
         return "too_easy", f"mostly all completions of a prompt are right ({shown})"
@@ -176,11 +212,14 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
     ):
         owed = [name for name in names if not any(word in name.lower() for word in PENALTY)]
         long = len(reward) * run.averaged_over >= RARE_STEPS
-        harms = cause == "never_pays" and owed and long and not learns(run)
+        never = [name for name in owed if not np.ptp(idle[name].values)]
+        harms = cause == "never_pays" and never and long and not learns(run)
         shown = tuple(
-            f"{name} is {number(float(idle[name].values[0]))} in all {len(idle[name])} rows" for name in names
+            f"{name} is {number(float(idle[name].values[0]))} in {_all_or(idle[name])} rows" for name in names
         )
-        told = f"of the reward these parts are {'0' if cause == 'never_pays' else 'one number'} throughout: "
+        some = any(np.ptp(idle[name].values) for name in names)
+        told = f"{'0' if cause == 'never_pays' else 'one number'} {'in nearly all rows' if some else 'throughout'}"
+        told = f"of the reward these parts are {told}: "
         if names:
             found.append(Found(cause, "warning" if harms else "info", None, told + ", ".join(names), shown))
     return found
@@ -189,4 +228,11 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
 def _never_moves(run: Run, name: str, part: Series) -> bool:
     spread = run.get(f"reward_part_std/{name}")
     long = len(part) >= IDLE_ROWS and len(part) * run.averaged_over >= IDLE_STEPS
-    return long and not np.ptp(part.values) and (spread is None or not spread.values.any())
+    rare = len(part) >= MIN_STEPS and not part.values[0] and int(np.count_nonzero(part.values)) <= RARELY * len(part)
+    return long and (rare or not np.ptp(part.values)) and (rare or spread is None or not spread.values.any())
+
+
+def _all_or(part: Series) -> str:
+    """Return in how many rows a part is what it is in the first."""
+    same = int((part.values == part.values[0]).sum())
+    return f"all {same}" if same == len(part) else f"{same} of {len(part)}"

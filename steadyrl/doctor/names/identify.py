@@ -6,6 +6,7 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
+from steadyrl.doctor.names.shapes import guesses
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.readers.rows import usual_distance
@@ -20,13 +22,14 @@ from steadyrl.doctor.series import RawLog, Run, Series
 
 TRAINERS = (
     "steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-sft trl-ppo trl-ppo-old verl openrlhf nemo-rl "
-    "prime-rl skyrl tinker slime areal areno torchtune trlx mlx-lm-lora deepspeed-chat llamafactory"
+    "prime-rl skyrl tinker slime areal areno roll torchtune trlx mlx-lm-lora deepspeed-chat llamafactory"
 )
 TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
+GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
 HELD_OUT = ("eval_", "validation_", "heldout_")
@@ -53,7 +56,9 @@ def identify(log: RawLog) -> Run:
     """
     table = recognise(log)
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
-    known = sorted(_placed(table, log), key=_exactness)
+    placed = _placed(table, log)
+    guessed = _guessed(log, placed)
+    known = sorted([*placed, *guessed], key=_exactness)
     series: dict[str, list[Series]] = {}
     for entry in known:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
@@ -65,14 +70,19 @@ def identify(log: RawLog) -> Run:
         algorithm=algorithm,
         series={quantity: tuple(several) for quantity, several in series.items()},
         settings=settings,
-        notes=(*log.notes, *_notes(table, log)),
+        notes=(*log.notes, *_notes(table, log), *_told(guessed)),
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
-        traits=traits(algorithm, settings, series, table.logs_critic),
+        traits=replace(traits(algorithm, settings, series, table.logs_critic), distils=_distils(series)),
         keys=table.own_keys(log.settings, settings),
         completions=log.completions,
         gains=log.gains,
     )
+
+
+def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
+    """Return whether a teacher is all that a run learns from: its KL is logged, and there is no reward but 0."""
+    return "kl_teacher" in series and not any(one.values.any() for one in series.get("reward", ()))
 
 
 def _averaged_over(log: RawLog) -> int:
@@ -101,7 +111,9 @@ def recognise(log: RawLog) -> Table:
 
 def holds_known_metric(log: RawLog) -> bool:
     """Return whether any column is one that a check could look at; clocks are not."""
-    return any(entry.name.quantity not in CLOCKS for entry in _placed(recognise(log), log))
+    placed = _placed(recognise(log), log)
+    told = {entry.name.quantity for entry in placed} - CLOCKS
+    return bool(told) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in _guessed(log, placed))
 
 
 def _matches(table: Table, log: RawLog) -> int:
@@ -141,6 +153,28 @@ def _placed(table: Table, log: RawLog) -> list[_Entry]:
         if meaning is not None and meaning.quantity not in taken:
             found.setdefault(meaning.quantity, []).append(_Entry(meaning, column, LATER))
     return [*placed, *(several[0] for several in found.values() if len(several) == 1)]
+
+
+def _guessed(log: RawLog, placed: list[_Entry]) -> list[_Entry]:
+    """Return what else may be told of the columns that have no place, by their words and values."""
+    sources = {entry.source for entry in placed}
+    others = {name: column for name, column in log.columns.items() if name not in sources and not _foreign(name)}
+    names = guesses(others, frozenset(entry.name.quantity for entry in placed))
+    return [_Entry(name, source, LATER) for source, name in names.items()]
+
+
+def _foreign(logged: str) -> bool:
+    """Return whether a name says that the metric is of another model or time, or of held-out problems."""
+    return logged.startswith(HELD_OUT) or (
+        NOT_THE_POLICY.search(logged) is not None and "teacher" not in logged.lower()
+    )
+
+
+def _told(guessed: list[_Entry]) -> list[str]:
+    if not guessed:
+        return []
+    pairs = ", ".join(f"{entry.source} as {entry.name.quantity}" for entry in guessed)
+    return [f"guessed by their words and values, for what they show and for no remedy: {pairs}"]
 
 
 def _chosen(table: Table, log: RawLog, pattern: str) -> Name:

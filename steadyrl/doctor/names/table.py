@@ -123,6 +123,7 @@ class Table:
         logs_critic: Whether it logs values wherever it learns them, so that a log without any has no critic.
         averages: Whether a row is the mean of all steps since the row before.
         wrapper: What its config may be wrapped in.
+        of_many: Whether it is no trainer's own.
     """
 
     trainer: str
@@ -148,13 +149,18 @@ class Table:
     logs_critic: bool = False
     averages: bool = False
     wrapper: str = ""
+    of_many: bool = False
 
     def own_keys(self, config: Config, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Return the trainer's own key of each canonical setting: the one that its config holds, else the first."""
-        found = {}
+        """Return the trainer's own key of each canonical setting: the one that its config holds, else the first.
+
+        Of a vocabulary that many share, the first would be another trainer's.
+        """
+        found: dict[str, str] = {}
         for name, theirs in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
             several = theirs.split("|")
-            found[name] = next((key for key in several if key in config), several[0])
+            held = next((key for key in several if key in config), "" if self.of_many else several[0])
+            found |= {name: held} if held else {}
         return found
 
     def meanings(self) -> Iterator[tuple[str, Name]]:

@@ -107,7 +107,7 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
             rows = [row for row in value if isinstance(row, dict)]
             if 2 * len(rows) > len(value):
                 tables[key] = rows
-            elif all(number(item) is not None for item in value):
+            elif _numbers(value, len(value)):
                 part.lists[key] = value
         elif isinstance(value, dict) and value:
             if all(at.isdecimal() and number(item) is not None for at, item in value.items()):
@@ -117,6 +117,12 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
                 part.settings |= {k: v for k, v in flat_settings({key: value}).items() if not isinstance(v, list)}
         elif isinstance(value, str | int | float) or value is None:
             part.settings[key] = value
+    rows_long = max(map(len, part.lists.values()), default=0)
+    for key, value in list(inner):
+        beside = {f"{key}/{name}": items for name, items in value.items() if _numbers(items, rows_long)}
+        if beside and len(beside) == len(value):  # further columns, such as the parts of the reward
+            part.lists |= beside
+            inner.remove((key, value))
     above = f"{path}." if path else ""
     longest = max(tables.values(), key=len, default=[])
     runs = {key: rows for key, rows in tables.items() if rows[0].keys() == longest[0].keys()}
@@ -127,6 +133,11 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
         yield _Part(f"{above}{key}", rows=rows)
     for key, value in inner if depth < MAX_NESTING else ():
         yield from _parts(value, f"{above}{key}", depth + 1)
+
+
+def _numbers(value: Any, count: int) -> bool:
+    """Return whether a value is a list of so many numbers, at least one."""
+    return isinstance(value, list) and len(value) == count > 0 and all(number(item) is not None for item in value)
 
 
 def _log(path: Path, part: _Part, root: _Part, several: bool) -> RawLog:

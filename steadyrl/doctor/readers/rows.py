@@ -6,6 +6,7 @@ Of a step that was written again the latest writing counts; several values of on
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -24,6 +25,10 @@ STEP_KEYS = (
     *("current_steps", "current_step", "global_step/max_steps", "iteration", "iter", "training_iteration"),
     *("update", "updates", "num_updates", "train_step", "training_step", "steps"),
     *("episode", "total_timesteps", "time/total_timesteps", "timestep", "timesteps", "epoch"),
+)
+# Whatever stands before: "system/step", "batch_index".
+STEP_WORD = re.compile(
+    r"(?:^|[^A-Za-z])(?:step|steps|iteration|iter|iters|update|batch|round|index|idx)$", re.IGNORECASE
 )
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
@@ -309,6 +314,22 @@ def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_K
             continue
         if whole.sum() >= max(MIN_SHARE * len(rows), MIN_WHOLE * len(values)):
             return key
+    return _counter(rows) if candidates is STEP_KEYS else None
+
+
+def _counter(rows: list[dict[str, Any]]) -> str | None:
+    """Return a key whose last word says that it counts steps and whose whole numbers only rise, or None."""
+    for key in rows[0]:
+        if STEP_WORD.search(str(key)) is None:
+            continue
+        values, places = step_numbers([row.get(key) for row in rows])
+        if (
+            places is None
+            and len(rows) >= MIN_ROWS
+            and (values == np.floor(values)).all()
+            and (np.diff(values) > 0).all()
+        ):
+            return str(key)
     return None
 
 

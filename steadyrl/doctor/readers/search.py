@@ -112,7 +112,7 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
             f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or give its "
             "columns names of docs/doctor/names.md, such as reward, kl or loss"
         )
-    if left_out := [log.path for log in filled if log not in known]:
+    if left_out := [log.path for log in filled if not any(log is one for one in known)]:
         note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
         known[0] = replace(known[0], notes=(*known[0].notes, note))
     if len(known) == 1 and not known[0].completions and path.is_file() and (files := beside(path.parent)):

@@ -189,7 +189,10 @@ def worth_having(run: Run, level: float) -> float:
     """
     spread = run.get("reward_std") or run.get("reward_std_within")
     typical = float(np.median(spread.values)) if spread is not None else 0.0
-    return WORTH_SPREAD * typical if typical > 0 else WORTH_LEVEL * abs(level)
+    if typical > 0:
+        return WORTH_SPREAD * typical
+    reward = run.get("reward")  # which may be 0 in most rows, and then its mean tells its size
+    return WORTH_LEVEL * (abs(level) or (float(np.abs(reward.values).mean()) if reward is not None else 0.0))
 
 
 def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) -> float:

@@ -101,3 +101,52 @@ def test_paying_for_the_form_alone_is_not_called_too_easy(said):
     ]
     cause, _ = said(rows)[0]["no_signal_groups"]
     assert cause != "too_easy"
+
+
+def test_answers_without_any_end_token_never_end_in_any_number_of_rows(said):
+    row = {"reward": 0.4, "kl": 0.01, "n_eos_tokens": 0}
+    assert said([row, row])[0]["truncated"] == ("never_ends", "critical")
+    assert "truncated" not in said([row, {**row, "n_eos_tokens": 9}])[0]
+
+
+def losses(idle, small=False):
+    rng = np.random.default_rng(3)
+    dead = rng.random(120) < idle
+    size = np.where(dead, 0.0, rng.normal(0, 20, 120) + 90)
+    size[~dead] *= 1e-6 ** np.linspace(0, 1, (~dead).sum()) if small else 1.0
+    return [{"reward": 0.0 if d else 0.125, "loss": float(x)} for d, x in zip(dead, size, strict=True)]
+
+
+def test_losses_of_exactly_0_beside_large_ones_are_steps_without_a_signal(said):
+    assert said(losses(0.9))[0]["no_signal_groups"][0] == "too_hard"
+    assert said(losses(0.6))[0]["no_signal_groups"][0] == "too_hard"
+    assert "no_signal_groups" not in said(losses(0.3))[0]
+    assert "no_signal_groups" not in said(losses(0.9, small=True))[0]  # may have been rounded to 0
+
+
+def test_a_gain_is_sized_by_the_mean_where_most_rewards_are_0(said):
+    gaps = said(losses(0.9, small=True))[1].unknown
+    assert not any(" 0 would be worth having" in gap.message for gap in gaps)
+
+
+def test_a_form_that_pays_without_an_answer_that_is_right_is_a_proxy(said):
+    def rows(right):
+        return [
+            {
+                "reward/total": 0.2 + 0.012 * i + right * i,
+                "reward/is_exact_k": right * i,
+                "reward/runs_k": 0.2 + 0.012 * i,
+            }
+            for i in range(40)
+        ]
+
+    assert said(rows(0.0))[0]["reward_hacking"] == ("rightness_idle", "warning")
+    assert "reward_hacking" not in said(rows(0.004))[0]
+    assert "reward_hacking" not in said(rows(0.0)[:20])[0]
+
+
+def test_in_a_distillation_a_reward_of_0_is_no_fault_and_falling_entropy_is(said):
+    row = {"reward": 0.0, "reward_std": 0.0, "length": 300.0}
+    rows = [{**row, "distill_kl": 4.0 * 0.8**i, "entropy": 3.0 * 0.8**i} for i in range(40)]
+    assert not {"reward_constant", "no_signal_groups"} & said(rows)[0].keys()
+    assert "reward_constant" in said([{**row, "kl": 0.1} for _ in rows])[0]

@@ -207,5 +207,5 @@ def test_what_is_not_logged_is_unclear():
     run = healthy(n=N, without=["length", "truncated", "empty", "repetition"])
     checks = (length_collapse, length_explosion, truncated, empty_completions, repetition)
     assert [unclear(check(run)).would_tell[0] for check in checks] == [
-        "length", "length", "truncated|length", "empty", "repetition",
+        "length", "length", "truncated|length|ended_tokens", "empty", "repetition",
     ]  # fmt: skip

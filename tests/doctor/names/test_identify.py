@@ -116,6 +116,12 @@ KEYS = {
     """,
 }
 KEYS["deepspeed-chat"] = "act_loss cri_loss unsuper_loss average_reward_score ppo_ep epoch"
+KEYS["roll"] = """
+    system/step system/tps actor/lr actor/pg_loss actor/kl_loss actor/total_loss actor/approxkl actor/policykl
+    actor/ppo_ratio_high_clipfrac actor/ppo_ratio_clipfrac actor/ratio_mean actor_train/grad_norm critic/score/mean
+    critic/rewards/mean critic/advantages/mean critic/kl tokens/response_length/mean tokens/prompt_length/mean
+    time/step_total
+"""
 KEYS["llamafactory"] = "total_steps loss reward learning_rate epoch percentage"
 OLD_KEYS = {
     "trl-grpo": [

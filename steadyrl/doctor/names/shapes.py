@@ -1,0 +1,119 @@
+"""What a name that no vocabulary has may mean, told by its words and by how its values behave.
+
+A guess serves to see symptoms. What would enter a remedy is not guessed (``shapes.toml``), and every guess is named in
+a note.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from steadyrl.doctor.names.table import Name, spell
+from steadyrl.doctor.series import Column
+
+WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
+MEAN = ("/mean", "_mean", "/avg", "_avg")  # of a part of the reward
+
+
+@dataclass(frozen=True)
+class _Rule:
+    name: Name
+    values: str
+    words: tuple[frozenset[str], ...]
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    rules: tuple[_Rule, ...]
+    neutral: frozenset[str]
+    parts: tuple[re.Pattern[str], ...]
+    no_part: frozenset[str]
+
+
+@cache
+def _shapes() -> _Shapes:
+    record = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    rules = []
+    for line in record["rules"].strip().splitlines():
+        meaning, _, shape = line.partition(" = ")
+        values, _, words = shape.partition(": ")
+        sets = tuple(frozenset(choices.strip().split("|")) for choices in words.split(","))
+        rules.append(_Rule(Name(*(field.strip() for field in meaning.split(","))), values, sets))
+    patterns = tuple(re.compile(pattern) for pattern in record["parts"])
+    return _Shapes(tuple(rules), frozenset(record["neutral"].split()), patterns, frozenset(record["no_part"].split()))
+
+
+def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, Name]:
+    """Return what columns may stand for, by their names.
+
+    Args:
+        columns: Whose names no vocabulary has.
+        placed: Quantities that other columns are known to be; those are not guessed again. What two columns could be
+            is neither's.
+    """
+    fitting: dict[str, list[tuple[str, Name]]] = {}
+    parts: dict[str, Name] = {}
+    for logged, column in columns.items():
+        values = column.values[np.isfinite(column.values)]
+        if not len(values):
+            continue
+        meaning = _by_words(words(logged), values)
+        if meaning is not None and meaning.quantity not in placed:
+            fitting.setdefault(meaning.quantity, []).append((logged, meaning))
+        elif part := _part(logged):
+            parts[logged] = Name(f"reward_part/{part}", "reward")
+    found = dict(pairs[0] for pairs in fitting.values() if len(pairs) == 1)
+    whole = placed | {name.quantity for name in found.values()}
+    return found | (
+        {name: part for name, part in parts.items() if part.quantity not in whole} if "reward" in whole else {}
+    )
+
+
+def words(logged: str) -> tuple[str, ...]:
+    """Return the words of a name in lower case: "AvgLen" and "avg_len" have the same."""
+    return tuple(word.lower() for word in WORD.findall(logged))
+
+
+def _by_words(every: tuple[str, ...], values: np.ndarray) -> Name | None:
+    shapes = _shapes()
+    for rule in shapes.rules:
+        rest = list(every)
+        for choices in rule.words:
+            word = next((word for word in rest if word in choices), None)
+            if word is None:
+                break
+            rest.remove(word)
+        else:
+            if shapes.neutral.issuperset(rest) and _behaves(rule.values, values):
+                return rule.name
+    return None
+
+
+def _behaves(kind: str, values: np.ndarray) -> bool:
+    """Return whether values [n] are what a quantity of a kind can be."""
+    least, most = float(values.min()), float(values.max())
+    if kind == "share":
+        return least >= 0.0 and most <= 1.0
+    if kind == "count":
+        return least >= 0.0 and bool((values == np.floor(values)).all())
+    if kind == "length":
+        return least >= 0.0 and most > 1.0
+    return kind == "number" or least >= 0.0
+
+
+def _part(logged: str) -> str:
+    """Return the name of the part of the reward that a column may be, "" for none."""
+    shapes, name = _shapes(), spell(logged)
+    for ending in MEAN:
+        name = name.removesuffix(ending)
+    for pattern in shapes.parts:
+        if (match := pattern.fullmatch(name)) and shapes.no_part.isdisjoint(words(match[1])):
+            return match[1]
+    return ""

@@ -1,0 +1,103 @@
+"""Names that no vocabulary has: told by their words and by how their values behave, or not at all."""
+
+import json
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.examine import diagnose
+from steadyrl.doctor.names.shapes import _shapes, guesses, words
+from steadyrl.doctor.series import Column
+
+# What a remedy computes with: a guess of these could become advice.
+IN_REMEDIES = {"learning_rate", "kl_coef", "entropy_coef", "length_max", "kl_old", "updates", "epochs"}
+
+
+def column(*values):
+    return Column(np.arange(len(values)), np.array(values, float))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "quantity"),
+    [
+        ("AvgLen", (210.0, 233.0), "length"),
+        ("seq_len_mean", (40.0, 41.5), "length"),
+        ("mean generated tokens", (12.0, 300.0), "length"),
+        ("answer_overlong_share", (0.0, 0.3), "truncated"),
+        ("batch/zero_variance_groups_frac", (0.2, 0.9), "no_signal"),
+        ("gradNorm", (0.2, 3.0), "grad_norm"),
+        ("expl_variance", (-0.4, 0.5), "explained_variance"),
+        ("opd/kl", (3.0, 0.2), "kl_teacher"),
+        ("n_eos_tokens", (0.0, 3.0), "ended_tokens"),
+        ("mean_ep_score", (), None),
+        ("answer_overlong_share", (0.0, 30.0), None),
+        ("AvgLen", (0.2, 0.3), None),
+        ("grad_norm_clip_threshold", (1.0, 1.0), None),
+        ("kl_target", (0.1, 0.1), None),
+        ("max_response_len", (512.0, 512.0), None),
+    ],
+)
+def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
+    found = guesses({name: column(*values)}, frozenset({"reward"}))
+    assert found.get(name, None) is None if quantity is None else found[name].quantity == quantity
+
+
+def test_what_two_names_could_be_is_neither():
+    assert guesses({"AvgLen": column(90.0), "mean_length_tokens": column(80.0)}, frozenset()) == {}
+    assert guesses({"AvgLen": column(90.0)}, frozenset({"length"})) == {}
+
+
+def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
+    names = ["rl/sub_rewards/tone", "json_reward", "rewards/brevity/mean", "reward/max_total", "eval_json_reward"]
+    columns = {name: column(0.1, 0.2) for name in names}
+    quantities = {name: meaning.quantity for name, meaning in guesses(columns, frozenset({"reward"})).items()}
+    assert quantities == {
+        "rl/sub_rewards/tone": "reward_part/tone",
+        "json_reward": "reward_part/json",
+        "rewards/brevity/mean": "reward_part/brevity",
+    }
+    assert not guesses(columns, frozenset())
+
+
+def test_nothing_that_a_remedy_computes_with_is_guessed():
+    assert IN_REMEDIES.isdisjoint(rule.name.quantity for rule in _shapes().rules)
+
+
+def test_words_are_split_at_capitals_and_signs():
+    assert words("train/AvgKLDiv_per-token2") == ("train", "avg", "kl", "div", "per", "token")
+
+
+def rows(tmp_path, made):
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, made)))
+    (diagnosis,) = diagnose(tmp_path / "log.jsonl")
+    return diagnosis
+
+
+def test_a_counter_under_any_prefix_is_the_step_and_a_guess_is_said(tmp_path):
+    made = [{"trainer/update": 7 * i, "reward": 0.1 * i, "AvgLen": 30 + i} for i in range(1, 9)]
+    run = rows(tmp_path, made).run
+    assert run.needed("reward").steps.tolist() == [7 * i for i in range(1, 9)]
+    assert any("AvgLen as length" in note for note in run.notes)
+    assert rows(tmp_path, [{**row, "trainer/update": 5} for row in made]).run.span == (1, 8)
+
+
+def test_an_unknown_trainer_gets_no_setting_of_another(tmp_path):
+    made = [{"step": i, "reward_mean": 0.0, "reward_min": 0.0, "reward_max": 0.0} for i in range(1, 25)]
+    found = rows(tmp_path, made)
+    assert found.findings and not any(finding.overrides for finding in found.findings)
+    assert not any("num_generations" in finding.remedy for finding in found.findings)
+
+
+def test_columns_in_a_dict_beside_the_columns_belong_to_them(tmp_path):
+    steps = list(range(24))
+    document = {
+        "run": {
+            "steps": steps,
+            "reward": [0.3 + 0.01 * i for i in steps],
+            "reward_components": {"style": [0.01 * i for i in steps], "proof_reward": [0.0] * 24},
+        }
+    }
+    (tmp_path / "curves.json").write_text(json.dumps(document))
+    (diagnosis,) = diagnose(tmp_path / "curves.json")
+    assert set(diagnosis.run.parts("reward_part/")) == {"style", "proof_reward"}
+    assert any(f.check == "reward_part_idle" and "proof_reward" in f.message for f in diagnosis.findings)
