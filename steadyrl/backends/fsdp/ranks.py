@@ -121,7 +121,8 @@ class Ranks:
         """
         wait = timedelta(seconds=timeout_s)
         self._objects = dist.new_group(backend="gloo", timeout=wait)
-        weights = self._objects if device == "cpu" else dist.new_group(backend="nccl", timeout=wait)
+        # Of shares that are kept in the memory of the machine, norms are summed there.
+        weights = self._objects if device == "cpu" else dist.new_group(backend="cpu:gloo,cuda:nccl", timeout=wait)
         return weights, self._objects
 
     def say(self, what: object) -> None:

@@ -87,5 +87,5 @@ def read_packed(body: nn.Module, packed: Packed) -> torch.Tensor:
 
 
 def _computed_again(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Checkpoint a layer; it is computed again as it was, in the view of then."""
-    return checkpoint(in_this_view(partial(layer, **kwargs)), *args, use_reentrant=False)
+    """Checkpoint a layer; it is computed again as it was, in the view of then, and draws nothing: dropout is off."""
+    return checkpoint(in_this_view(partial(layer, **kwargs)), *args, use_reentrant=False, preserve_rng_state=False)
