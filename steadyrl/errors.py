@@ -20,6 +20,11 @@ from __future__ import annotations
 
 import re
 import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 # C0 and C1 controls apart from newline and tab, the marks that reorder text, and halves of surrogate pairs.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -116,6 +121,31 @@ def exception_line(error: BaseException) -> str:
     line = without_keys(" ".join(text[: 4 * _LONGEST].split()))
     shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
     return printable(f"{type(error).__name__:.100}: {shown}" if shown else type(error).__name__[:100])
+
+
+@contextmanager
+def users_errors() -> Iterator[None]:
+    """Let an exception of the user's own code (a task, an algorithm, ...) come out as one line that says where.
+
+    What this package raised, or a library that it called, is no fault of theirs and keeps its traceback.
+
+    Raises:
+        ConfigError: With the file and the line.
+    """
+    try:
+        yield
+    except SteadyError:
+        raise
+    except (Exception, SystemExit) as error:
+        libraries = [Path(folder).resolve() for folder in sysconfig.get_paths().values()]
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            file = Path(frame.filename).resolve()
+            if file.is_relative_to(Path(__file__).resolve().parent):
+                break
+            if file.is_file() and not any(map(file.is_relative_to, libraries)):
+                place = f"{file}, line {frame.lineno}, in {frame.name}"
+                raise ConfigError(f"your own code raised {exception_line(error)} ({place}); fix it") from error
+        raise
 
 
 def require_posix(what: str) -> None:

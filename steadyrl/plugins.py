@@ -12,17 +12,19 @@ import hashlib
 import importlib
 import inspect
 import re
+import reprlib
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
-from steadyrl.errors import ConfigError, MissingExtraError, SteadyError, exception_line
+from steadyrl.errors import ConfigError, DataError, MissingExtraError, SteadyError, exception_line
 from steadyrl.protocols import (
     Attackable,
     Bounded,
@@ -31,9 +33,11 @@ from steadyrl.protocols import (
     Exact,
     Interactive,
     Limited,
+    RewardFn,
     Task,
     Teaching,
 )
+from steadyrl.types import Problem
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "algorithm": {
@@ -287,6 +291,48 @@ def open_task(name: str, args: Any, seed: int) -> Task:
             "episodes' own method expert show the way, and remove demonstration"
         )
     return task
+
+
+def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+    """Return the problems of a split.
+
+    Raises:
+        DataError: They are no sequence of problems.
+    """
+    problems = task.problems(split)
+    what = f"the task '{task.name}': problems('{split}')"
+    if not isinstance(problems, Sequence):
+        raise DataError(f"{what} is {reprlib.repr(problems)}; expected a list of steadyrl.types.Problem")
+    for problem in problems:
+        if not isinstance(problem, Problem):
+            raise DataError(f"{what} has {reprlib.repr(problem)} in it; expected steadyrl.types.Problem alone")
+    return problems
+
+
+def require_ids(task: Task, problems: Sequence[Problem]) -> None:
+    """Refuse two problems of a split that have the same id.
+
+    Raises:
+        DataError: There are two.
+    """
+    ids = Counter(problem.id for problem in problems)
+    if repeated := [id for id, count in ids.items() if count > 1]:
+        raise DataError(
+            f"the task '{task.name}' has {ids[repeated[0]]} problems with the id '{repeated[0]:.80}', by which answers "
+            "before and after training are paired; give each an id of its own"
+        )
+
+
+def rewards_of(task: Task) -> Mapping[str, RewardFn]:
+    """Return a task's own rewards.
+
+    Raises:
+        ConfigError: They are no mapping of names to functions.
+    """
+    rewards = task.rewards()
+    if isinstance(rewards, Mapping) and all(map(callable, rewards.values())):
+        return rewards
+    raise ConfigError(f"the rewards of the task are {reprlib.repr(rewards)}; expected a dict of names to functions")
 
 
 def require_members(

@@ -29,7 +29,7 @@ from steadyrl.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.curriculum.memory import Memory, recall
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.errors import ConfigError, DataError, DivergedError, require_posix
+from steadyrl.errors import ConfigError, DataError, DivergedError, require_posix, users_errors
 from steadyrl.protocols import Algorithm, Backend, Detached, Differentiable, Editable, PrefixCaching, Task
 from steadyrl.rewards.combine import (
     Term,
@@ -106,6 +106,7 @@ class Watch:
     stop: Callable[[], bool] = field(default=lambda: False)
 
 
+@users_errors()
 def open_session(config: Config) -> Session:
     """Build task, rewards, algorithm and backend.
 
@@ -117,9 +118,11 @@ def open_session(config: Config) -> Session:
     plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
     algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
     curriculum = plugins.make("curriculum", config.curriculum.name, config.curriculum.args)
-    problems, heldout = task.problems("train"), task.problems("heldout")
+    problems, heldout = plugins.problems_of(task, "train"), plugins.problems_of(task, "heldout")
     if not problems:
         raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
+    for split in (problems, heldout):
+        plugins.require_ids(task, split)
     config = in_steps(config, len(problems))
     terms = make_terms(config.rewards, task, planned_updates(config))
     require_columns(terms, "train", problems)

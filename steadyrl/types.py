@@ -18,6 +18,8 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
+from steadyrl.errors import DataError
+
 # Arrays behind ``xp`` are numpy, torch or mlx arrays: the one place where Any is meant.
 Array = Any
 StopReason = Literal["stop", "length"]
@@ -137,6 +139,9 @@ class Problem:
     messages: tuple[Message, ...] = ()
 
     def __post_init__(self) -> None:
+        for name, text in {"id": self.id, "prompt": self.prompt}.items():
+            if not isinstance(text, str):
+                raise DataError(f"the {name} of a problem is {text!r:.40} ({type(text).__name__}); expected text")
         object.__setattr__(self, "columns", _read_only(self.columns))
         object.__setattr__(self, "messages", tuple(map(_read_only, self.messages)))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from steadyrl.errors import exception_line, without_keys
+from steadyrl.errors import ConfigError, DataError, exception_line, users_errors, without_keys
 from steadyrl.rewards.functions import per_rollout
 from steadyrl.rewards.trl import from_trl
 from steadyrl.types import Problem
@@ -63,3 +63,50 @@ def test_an_exception_is_one_short_line_that_no_terminal_obeys(error, line, capl
 def test_keys_are_left_out_of_what_is_shown_and_nothing_else_is(text, shown):
     assert without_keys(text) == shown
     assert exception_line(ValueError(text)) == f"ValueError: {shown}"
+
+
+USERS = """
+import json
+from steadyrl.plugins import BUILT_IN
+from steadyrl.types import Problem
+
+def fails(): raise KeyError("no index")
+def leaves(): raise SystemExit(3)
+def misuses_a_library(): json.loads("{")
+def is_refused(): Problem(1, "?")
+def meets_a_fault_of_the_package(): Problem("1", "?", 5)
+"""
+
+
+@pytest.fixture
+def users(tmp_path):
+    """The functions of a module outside of the package, by name."""
+    file, names = tmp_path / "users.py", {}
+    file.write_text(USERS)
+    exec(compile(USERS, file, "exec"), names)
+    return file, names
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("fails", 6, "KeyError: 'no index'"),
+        ("leaves", 7, "SystemExit: 3"),
+        (
+            "misuses_a_library",
+            8,
+            "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+    ],
+)
+def test_what_the_users_code_raises_is_one_line_that_says_where(users, name, line, said):
+    file, functions = users
+    with pytest.raises(ConfigError) as caught, users_errors():
+        functions[name]()
+    assert str(caught.value) == f"your own code raised {said} ({file}, line {line}, in {name}); fix it"
+
+
+@pytest.mark.parametrize(("name", "error"), [("is_refused", DataError), ("meets_a_fault_of_the_package", TypeError)])
+def test_what_the_package_raises_passes_on_unchanged(users, name, error):
+    with pytest.raises(error), users_errors():
+        users[1][name]()

@@ -5,11 +5,12 @@ import pytest
 
 import steadyrl
 from steadyrl import plugins
-from steadyrl.errors import ConfigError, MissingExtraError, SteadyError
+from steadyrl.errors import ConfigError, DataError, MissingExtraError, SteadyError
 from steadyrl.launchers.command import choose
 from steadyrl.rewards.combine import make_terms
 from steadyrl.rewards.length import length
 from steadyrl.trackers.tracker import Tracker
+from steadyrl.types import Problem
 
 
 @pytest.fixture
@@ -249,6 +250,40 @@ def test_what_a_task_offers_and_nothing_would_use_is_refused(opened, offered, re
 )
 def test_a_task_may_offer_whole_protocols_and_methods_of_its_own(opened, offered):
     assert opened(**offered).name == "plain"
+
+
+@pytest.mark.parametrize(
+    ("problems", "refusal"),
+    [
+        (None, r"problems\('train'\) is None; expected a list of steadyrl\.types\.Problem"),
+        ({"1": Problem("1", "?")}, "expected a list"),
+        (
+            [Problem("1", "?"), {"prompt": "?"}],
+            r"has \{'prompt': '\?'\} in it; expected steadyrl\.types\.Problem alone",
+        ),
+    ],
+)
+def test_what_are_no_problems_is_refused(opened, problems, refusal):
+    with pytest.raises(DataError, match=refusal):
+        plugins.problems_of(opened(problems=lambda self, split: problems), "train")
+
+
+def test_two_problems_of_one_id_are_refused(opened):
+    with pytest.raises(DataError, match="'plain' has 2 problems with the id '1'"):
+        plugins.require_ids(opened(), [Problem("2", "a"), Problem("1", "a"), Problem("1", "b")])
+    plugins.require_ids(opened(), [Problem("2", "a"), Problem("1", "a")])
+
+
+@pytest.mark.parametrize("wrong", [{"id": 1}, {"id": None}, {"prompt": 5}, {"prompt": [{"role": "user"}]}])
+def test_the_id_and_the_prompt_of_a_problem_are_texts(wrong):
+    with pytest.raises(DataError, match=f"the {next(iter(wrong))} of a problem is .*; expected text"):
+        Problem(**{"id": "1", "prompt": "?"} | wrong)
+
+
+@pytest.mark.parametrize("rewards", [None, ["exact"], {"exact": 1.0}])
+def test_rewards_of_a_task_that_are_no_functions_by_name_are_refused(opened, rewards):
+    with pytest.raises(ConfigError, match=r"the rewards of the task are .*; expected a dict of names to functions"):
+        plugins.rewards_of(opened(rewards=lambda self: rewards))
 
 
 def test_a_task_that_lacks_a_method_is_refused_with_its_name(monkeypatch):

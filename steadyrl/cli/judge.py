@@ -39,7 +39,7 @@ def judge_command(
 
     settings = configs.load(config, overrides or [])
     task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
-    found = calibrate(_judge_of(settings), task, pick_heldout(task.problems("train"), problems), repeats)
+    found = calibrate(_judge_of(settings), task, pick_heldout(plugins.problems_of(task, "train"), problems), repeats)
     lines = calibration_lines(found)
     # First: what was paid for must not be lost with a report that cannot be written.
     print(json.dumps(found.record(), indent=2) if as_json else printable("\n".join(lines)), flush=True)

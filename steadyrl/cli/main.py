@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from steadyrl.cli.terminal import printable
-from steadyrl.errors import ConfigError, SteadyError
+from steadyrl.errors import ConfigError, SteadyError, users_errors
 
 INTERRUPTED = 130  # exit code
 _LONGEST_ERROR = 2000  # characters
@@ -101,7 +101,8 @@ def main() -> None:
         try:
             _require_folder()
             _require_text(sys.argv[1:])
-            app()
+            with users_errors():
+                app()
         except SystemExit as end:
             code = end.code
         sys.stdout.flush()  # here and not when Python exits, so that a full disk also gives one line

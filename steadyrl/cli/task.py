@@ -51,7 +51,7 @@ def _baselines(settings: configs.Config, console: Console) -> None:
     rules = task.baselines()
     if not rules:
         return
-    problems = pick_heldout(task.problems("heldout"), settings.evaluate.problems)
+    problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
     records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
     by_rule = {name: means(records, name) for name in rules}
     measured = [task.metric, *sorted({part for found in by_rule.values() for part in found} - {task.metric, "reward"})]

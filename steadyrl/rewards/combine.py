@@ -75,7 +75,7 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
     Raises:
         ConfigError: A name is unknown, or a reward lacks a setting.
     """
-    own = task.rewards()
+    own = plugins.rewards_of(task)
     wanted = dict(rewards)
     # Where the user's own rewards give the metric, itself or as one of their parts, nothing has to be added.
     if task.metric in own or (task.metric in plugins.BUILT_IN["reward"] and task.metric not in map(_short, wanted)):

@@ -114,7 +114,7 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
     if count == 1:
         setting = "evaluate.problems" if options.problems is None else "--problems"
         raise DataError(f"{setting} is 1, and one problem has no spread; expected 2 or more, or 0 for all")
-    problems = pick_heldout(task.problems("heldout"), count)
+    problems = pick_heldout(plugins.problems_of(task, "heldout"), count)
     if len(problems) < 2:
         raise DataError(
             f"the task '{config.task.name}' has {len(problems)} held-out problems, expected at least 2; see task.args "

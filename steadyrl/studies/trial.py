@@ -129,7 +129,7 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     sampling = Sampling(**config.sampling.model_dump())
     per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * per_step)
-    problems = pick_heldout(pick_heldout(task.problems("heldout"), config.evaluate.problems), wanted)
+    problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), wanted)
     if not problems:
         return None, 0.0
     questions = Questions(

@@ -40,7 +40,7 @@ def check_task(config: Config) -> list[Finding]:
         SteadyError: The task cannot be built at all.
     """
     task, terms = _build(config)
-    train, heldout = list(task.problems("train")), list(task.problems("heldout"))
+    train, heldout = list(plugins.problems_of(task, "train")), list(plugins.problems_of(task, "heldout"))
     require_columns(terms, "train", train)
     require_columns(terms, "heldout", heldout)
     some = [*_spread(train), *_spread(heldout)]

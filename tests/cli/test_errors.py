@@ -395,6 +395,17 @@ def test_a_reward_that_always_fails_is_named_with_what_it_raised(steadyrl, here)
     assert "Traceback" not in stderr
 
 
+@pytest.mark.parametrize("arguments", [("train",), ("preflight",), ("task", "check")])
+@pytest.mark.parametrize("method", ["__init__", "problems", "rewards"])
+def test_what_a_users_task_raises_is_one_line_with_its_place(steadyrl, here, arguments, method):
+    module = here / f"users_{method.strip('_')}_task.py"
+    text = "from steadyrl.tasks.prompts import PromptsTask\nclass Own(PromptsTask):\n"
+    module.write_text(text + f"    def {method}(self, *args):\n        raise LookupError('no index')\n")
+    code, _, stderr = steadyrl(*arguments, "config.toml", f"task.name={module.stem}:Own")
+    place = f"{module}, line 4, in {method}"
+    assert (code, stderr) == (2, f"error: your own code raised LookupError: no index ({place}); fix it\n")
+
+
 def test_a_reward_that_returns_no_number_is_named(steadyrl, here):
     (here / "users_words.py").write_text("def good(problem, rollout):\n    return 'very'\n")
     code, _, stderr = steadyrl("train", "config.toml", "rewards.users_words:good=1")
