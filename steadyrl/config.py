@@ -460,14 +460,15 @@ def _expectation(problem: Any) -> str:
 
 
 def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
-    """Return the key that an unknown one may have been meant to be: one like it, or its namesake elsewhere."""
+    """Return the key that an unknown one may be meant to be: one like it, a plug-in's, or its namesake elsewhere."""
     *path, name = location
     known = _keys(section, path)
-    close = [f"{other}.{name}" for other in _keys(section, []) if name in _keys(section, [other])]
-    if not close and (answer := plugins.of_peers("settings").get(name)):
+    namesakes = [f"{other}.{name}" for other in _keys(Config, []) if name in _keys(Config, [other])]
+    if not namesakes and (answer := plugins.of_peers("settings").get(name)):
         return f"it is {answer} here"
-    close = difflib.get_close_matches(name, known, n=1) or close
-    return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(known) or 'none'}"
+    of_plugin = [".".join([*path, "args", name])] if "args" in known else []
+    close = difflib.get_close_matches(name, known, n=1) or [*of_plugin, *namesakes[:1]]
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {', '.join(known) or 'none'}"
 
 
 def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -46,6 +46,12 @@ def test_all_but_the_rewards_has_a_default():
         ({"algorithm": {"nam": "ppo"}}, "algorithm.nam: unknown setting; did you mean 'name'?"),
         ({"lora_rank": 8}, "lora_rank: unknown setting; did you mean 'model.lora_rank'?"),
         ({"update": {"seed": 8}}, "update.seed: unknown setting; did you mean 'run.seed'?"),
+        (
+            {"algorithm": {"clip_low": 0.1}},
+            "algorithm.clip_low: unknown setting; did you mean 'algorithm.args.clip_low'?",
+        ),
+        ({"task": {"path": "x"}}, "task.path: unknown setting; did you mean 'task.args.path' or 'model.path'?"),
+        ({"algorithm": {"args": {"learning_rate": 1}}}, "did you mean 'update.learning_rate'?"),
         ({"learning_rate": 1e-4}, "learning_rate: unknown setting; did you mean 'update.learning_rate'?"),
         ({"num_generations": 8}, "num_generations: unknown setting; it is rollout.samples_per_prompt here"),
         ({"algorithm": {"args": {"beta": 0.1}}}, "algorithm.args.beta: unknown setting; it is algorithm.args.kl_coef"),
