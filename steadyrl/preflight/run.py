@@ -13,7 +13,7 @@ import numpy as np
 from steadyrl.config import in_force
 from steadyrl.preflight.forecast import forecast, memory_now
 from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler_parity
-from steadyrl.preflight.trial import Trial, begin_trial, silent
+from steadyrl.preflight.trial import Trial, advice_for_signal, begin_trial, silent
 from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rewards.combine import score_texts
 from steadyrl.tasks.data_line import data_counts, data_line
@@ -194,13 +194,14 @@ def rewards(trial: Trial) -> Finding:
     message += f"; {signal:.0%} of {len(trial.groups)} groups have different rewards"
     if signal:
         return Finding(name, state="ok", message=message)
+    remedy, overrides = advice_for_signal(trial)
     return Finding(
         name,
         "critical",
         message=f"{message}: the reward depends on the problem alone",
         cause="no_signal",
-        remedy="draw more samples per problem, at a higher temperature if they are alike",
-        overrides=(f"rollout.samples_per_prompt={4 * trial.session.config.rollout.samples_per_prompt}",),
+        remedy=remedy,
+        overrides=overrides,
     )
 
 

@@ -118,6 +118,21 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     )
 
 
+def advice_for_signal(trial: Trial) -> tuple[str, tuple[str, ...]]:
+    """Return what makes the rewards of a problem differ, in words and as settings."""
+    if all(len({rollout.completion_ids.tobytes() for rollout in group.rollouts}) == 1 for group in trial.groups):
+        return (
+            "the completions of each problem are all the same: sample from more tokens, or take a policy that is less "
+            "sure of its answers",
+            ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0"),
+        )
+    samples = 4 * trial.session.config.rollout.samples_per_prompt
+    return (
+        "draw more samples per problem, at a higher temperature if they are alike, or take easier problems",
+        (f"rollout.samples_per_prompt={samples}",),
+    )
+
+
 def is_large(session: Session) -> bool:
     """Return whether the model is so large that the preflight itself has a cost."""
     parameters = session.backend.describe().get("parameters", 0)

@@ -21,7 +21,7 @@ from steadyrl.batch import take_rows
 from steadyrl.counting.count import tell
 from steadyrl.doctor.checks.gradient import ZERO
 from steadyrl.errors import AccessError
-from steadyrl.preflight.trial import Timed, Trial, measure, silent
+from steadyrl.preflight.trial import Timed, Trial, advice_for_signal, measure, silent
 from steadyrl.scratch import scratch_folder
 from steadyrl.train import Session
 from steadyrl.types import Array, Batch, Finding, TokenScores
@@ -100,9 +100,9 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     before = _before(trial, batch)
     first = _take(session, batch, part, rate)
     tell("trial updates", 1, _UPDATES)
-    samples = session.config.rollout.samples_per_prompt
-    gradient = _gradient(batch, before, first.stats["grad_norm"], samples)
-    if not math.isfinite(first.stats["grad_norm"]):
+    norm = first.stats["grad_norm"]
+    gradient = _gradient(trial, batch, before, norm)
+    if not math.isfinite(norm):
         rest = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
         return TrialUpdates((gradient, *rest))
     after = _measure(session, batch)
@@ -117,7 +117,9 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     backend.load(start)
     anew = _take(session, batch, part, rate)
     tell("trial updates", 4, _UPDATES)
-    update = _update(session, batch, before, after, rate, start)
+    update = Finding("update", state="unknown", message="the gradient is 0: no update can be judged")
+    if norm > ZERO:
+        update = _update(session, batch, before, after, rate, start)
     continuation = _continuation(session, part, middle, (first, second, repeated, anew))
     timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
     return TrialUpdates((gradient, update, continuation), timed, saved)
@@ -146,20 +148,21 @@ def _measure(session: Session, rows: Batch) -> TokenScores:
     return measure(session, rows, session.algorithm.needs - {"ref_logprobs"})
 
 
-def _gradient(batch: Batch, before: TokenScores, norm: float, samples: int) -> Finding:
+def _gradient(trial: Trial, batch: Batch, before: TokenScores, norm: float) -> Finding:
     message = f"gradient norm {norm:.3g} before clipping, {len(batch.lengths)} rollouts"
     if math.isfinite(norm) and norm > ZERO:  # what the doctor would call no gradient in the run is none here
         return Finding("gradient", state="ok", message=message)
     mask = batch.completion_mask
     if math.isfinite(norm):
         if batch.advantages is not None and not batch.advantages[mask].any():
+            remedy, overrides = advice_for_signal(trial)
             return Finding(
                 "gradient",
                 "critical",
                 message=f"{message}; every advantage is 0: the rewards do not differ where the algorithm compares them",
                 cause="no_signal",
-                remedy="see the finding on rewards; draw more samples per problem or easier problems",
-                overrides=(f"rollout.samples_per_prompt={4 * samples}",),
+                remedy=remedy,
+                overrides=overrides,
             )
         return Finding(
             "gradient",

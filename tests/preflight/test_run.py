@@ -255,6 +255,23 @@ def test_rewards_that_differ_between_problems_only_are_no_signal_to_groups(toy):
     assert verdict.overrides == ("rollout.samples_per_prompt=8",)
 
 
+@pytest.mark.parametrize(
+    ("sampling", "change"),
+    [
+        ("sampling.top_k=1", "sampling.top_k=0"),
+        ("sampling.top_p=0.000001", "sampling.top_p=1.0"),
+        ("sampling.temperature=0.000001", "sampling.temperature=1.0"),
+    ],
+)
+def test_where_all_completions_of_a_problem_are_the_same_the_advice_is_other_sampling(toy, sampling, change):
+    session = toy("algorithm.name=grpo", sampling)
+    (gradient,) = [finding for finding in preflight(session) if finding.check == "gradient"]
+    assert (gradient.cause, gradient.overrides) == ("no_signal", (change,))
+    verdict = rewards(by_problem(begin_trial(session)))
+    assert verdict.cause == "no_signal"
+    assert change in verdict.overrides
+
+
 def test_with_one_sample_per_problem_rewards_are_compared_over_the_batch(toy):
     assert rewards(by_problem(begin_trial(toy("rollout.samples_per_prompt=1")))).state == "ok"
 

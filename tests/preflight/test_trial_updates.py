@@ -132,7 +132,9 @@ def test_at_a_rate_of_zero_no_update_is_judged(toy):
 
 def test_rewards_that_do_not_differ_leave_no_gradient(toy):
     session = toy("algorithm.name=grpo", "algorithm.args.kl_coef=0.0", reward="toy_rewards:nothing")
-    assert causes(session) == {"gradient": "no_signal", "update": "no_update"}
+    found = verdicts(session)
+    assert (found["gradient"].cause, found["update"].state) == ("no_signal", "unknown")
+    assert found["update"].message == "the gradient is 0: no update can be judged"
 
 
 def test_a_loss_without_the_policy_in_it_is_told(toy):
