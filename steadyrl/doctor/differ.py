@@ -1,31 +1,37 @@
 """Why two runs differ: settings by meaning, the quantity that parted first and when, and what is likely behind it.
 
-Two runs of one config are never equal, so a quantity counts as parted only where the means of successive steps lie
-further apart than their own noise explains, twice in a row.
+Two runs of one config are never equal, so a quantity counts as parted only where the two lie further apart, or move
+apart, than the noise within each explains; all quantities together are mistaken in one pair of a hundred.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import measure, split
+from steadyrl.doctor.statistics.gap import gap, unevenness
 from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.units import together
 
 FEWEST = 10  # shared steps
+RISK = 0.01  # that any quantity of two runs which are equal but for noise is said to part
 ROUNDING = 1e-3  # of the level: what printing with a few digits makes
+TWICE = float(np.log(2.0))
+EQUAL = 5e-3  # of the level: what no reader would call a difference
 KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 ORDER: Sequence[str] = KNOWN["order"].split()
 OUTSIDE = ("time_", "tokens", "data_epoch")  # of the machine and of the clock, not of the training
 SET = ("learning_rate", "kl_coef", "entropy_coef", "epochs", "updates")  # what is logged of them is what was set
-MOST_SHOWN = 8
+# Settings that name a run or its machine, and change nothing that is learned.
+OF_THE_PLACE = re.compile(r"(name|dir|path|file|id|host|port|time|date|tag|project|entity|version|device|url)s?$", re.I)
+MOST_SHOWN, MOST_NAMED = 8, 3
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Parted:
-    """A quantity that parted: from which step on, and both levels in the block where it did."""
+    """A quantity that parted: from which step on, both levels where that shows, and the 95 % interval of the step.
+
+    The levels of what is set, such as a learning rate, are its greatest values.
+    """
 
     quantity: str
     step: int
     levels: tuple[float, float]
+    between: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -77,19 +87,28 @@ def differ(first: Run, second: Run) -> Difference:
         for name in names
     ]
     unequal = tuple(one for one in both if None not in one.values and not _equal(*one.values))
-    parted, same = [], []
-    for quantity in (name for name in first.series if name in second.series and not name.startswith(OUTSIDE)):
-        pair = _pair(first, second, quantity)
-        if pair is None:
-            continue
-        found = _parts(*pair)
-        if found is None:
-            same.append(quantity)
-        else:
-            parted.append(found)
+    unequal += _others(first, second)
+    shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
+    pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
+    results = {name: _parts(*pair, RISK / len(pairs)) for name, pair in pairs.items()}
+    parted = [part for part in results.values() if part is not None]
+    same = [name for name, part in results.items() if part is None]
     parted.sort(key=_rank)
     missing = tuple(one for one in both if None in one.values)
     return Difference(unequal, missing, tuple(parted), tuple(same), _cause(unequal, missing, parted))
+
+
+def _others(first: Run, second: Run) -> tuple[Setting, ...]:
+    """Return the settings without a meaning here that both hold and that are not equal, but for names and paths."""
+    meant = {*first.keys.values(), *second.keys.values(), *first.settings, *second.settings}
+    shared = (key for key in first.config if key in second.config and key not in meant)
+    pairs = ((key, (first.config[key], second.config[key])) for key in shared if not OF_THE_PLACE.search(key))
+    return tuple(
+        Setting(key, (key, key), values)
+        for key, values in pairs
+        if all(isinstance(value, str | int | float) and "/" not in str(value) for value in values)
+        and not _equal(*values)
+    )
 
 
 def _rank(part: Parted) -> tuple[bool, int, int]:
@@ -101,19 +120,20 @@ def _rank(part: Parted) -> tuple[bool, int, int]:
 def sentences(difference: Difference) -> list[str]:
     """Return a comparison as lines: the likely cause first."""
     lines = [f"likely: {difference.cause}"]
-    for one in difference.settings:
-        key = one.keys[0] if one.keys[0] == one.keys[1] else f"{one.keys[0]} / {one.keys[1]}"
-        lines.append(f"set differently: {one.name} ({key}): {one.values[0]} and {one.values[1]}")
+    for one in difference.settings[:MOST_SHOWN]:
+        key = " / ".join(dict.fromkeys(one.keys))
+        called = one.name if key == one.name else f"{one.name} ({key})"
+        lines.append(f"set differently: {called}: {one.values[0]} and {one.values[1]}")
+    if more := [one.name for one in difference.settings[MOST_SHOWN:]]:
+        lines.append(f"set differently, too: {', '.join(more[:MOST_SHOWN])}{_more(more)}")
     if difference.one_sided:
         lines.append(f"known of one run only: {', '.join(one.name for one in difference.one_sided)}")
     for part in difference.parted[:MOST_SHOWN]:
-        lines.append(
-            f"parts from step {part.step} on: {part.quantity}, {number(part.levels[0])} and {number(part.levels[1])}"
-        )
+        lines.append(f"differs: {_where(part)}: {number(part.levels[0])} and {number(part.levels[1])}")
     if later := [part.quantity for part in difference.parted[MOST_SHOWN:]]:
-        lines.append(f"parts later, or with these: {', '.join(later[:MOST_SHOWN])}{_more(later)}")
+        lines.append(f"differ later, or with these: {', '.join(later[:MOST_SHOWN])}{_more(later)}")
     if same := difference.together:
-        lines.append(f"does not part: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
+        lines.append(f"no difference beyond noise: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
     return lines
 
 
@@ -138,52 +158,77 @@ def _pair(first: Run, second: Run, quantity: str) -> tuple[Series, Series] | Non
     return None
 
 
-def _parts(a: Series, b: Series) -> Parted | None:
-    """Return where the difference of two series leaves 0 by more than its own noise, two blocks in a row; or None.
+def _parts(a: Series, b: Series, risk: float) -> Parted | None:
+    """Return where two series differ by more than their noise; or None.
 
-    Of quantities that are above 0 throughout it is the difference of their logarithms: noise grows with their level.
+    Of quantities above 0 it is the difference of their logarithms where one is mostly twice the other, or where that
+    makes the noise more even: it often grows with the level.
     """
     x, y = a.values, b.values
-    if np.array_equal(x, y):
+    floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
+    if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
+        return _set_apart(a, b, np.abs(x - y) > floor)
+    apart = x - y
+    if (x > 0).all() and (y > 0).all():
+        ratio = np.log(x / y)
+        if np.median(np.abs(ratio)) > TWICE or unevenness(ratio) < unevenness(apart):
+            apart, floor = ratio, ROUNDING
+    found = gap(apart, risk, floor)
+    if found is None:
         return None
-    positive = bool((x > 0).all() and (y > 0).all())
-    gap = np.log(x) - np.log(y) if positive else x - y
-    levels = measure(replace(a, values=gap))
-    assert levels is not None, "there are enough shared steps"
-    floor = ROUNDING if positive else ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
-    far = np.abs(levels.means) > max(levels.least, floor)
-    lasting = far & np.append(far[1:], far[-1])
-    if not lasting.any():
+    levels = (float(x[found.start : found.stop].mean()), float(y[found.start : found.stop].mean()))
+    if abs(levels[0] - levels[1]) <= EQUAL * max(map(abs, levels)):
         return None
-    at = int(lasting.argmax())
-    start = int(np.searchsorted(a.steps, levels.steps[at]))
-    size = len(a) // len(levels.means)
-    since = 0 if at == 0 else split(gap[start - size : start + size])[0] + start - size
-    until = min(since + size, len(a))
-    return Parted(a.quantity, int(a.steps[since]), (float(x[since:until].mean()), float(y[since:until].mean())))
+    step, low, high = (int(a.steps[at]) for at in (found.start, found.earliest, found.latest))
+    return Parted(a.quantity, step, levels, (low, high))
+
+
+def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
+    """Return where two series of what is set, which has no noise, are unequal; the first values may be a warm-up's."""
+    if not far.any():
+        return None
+    step = int(a.steps[far.argmax()])
+    return Parted(a.quantity, step, (float(a.values.max()), float(b.values.max())), (step, step))
 
 
 def _cause(settings: tuple[Setting, ...], missing: tuple[Setting, ...], parted: list[Parted]) -> str:
-    if not parted:
-        if settings:
-            return f"{_names(settings)} differ, and nothing that both log parts beyond its noise"
-        return "nothing that both log parts beyond its noise: two runs of one kind"
-    lead = parted[0]
-    what = f"{lead.quantity} parts first, from step {lead.step} on"
-    if lead.quantity in SET:
-        return f"{what}: it is set differently, {number(lead.levels[0])} and {number(lead.levels[1])}"
-    moved = KNOWN["moved_by"].get(lead.quantity, "").split()
-    ranked = sorted(settings, key=lambda one: moved.index(one.name) if one.name in moved else len(moved))
-    if ranked and ranked[0].name in moved:
-        return f"{what}, and {ranked[0].name} moves it directly: {ranked[0].values[0]} and {ranked[0].values[1]}"
+    logged = [part for part in parted if part.quantity in SET]
+    others = [part for part in parted if part.quantity not in SET]
+    shown = (
+        f"{_where(others[0])} is the first to differ" if others else "nothing that both log differs beyond its noise"
+    )
     if settings:
-        return f"{what}; {_names(settings)} differ, none of which moves it directly"
-    unknown = f"; known of one run only are {', '.join(one.name for one in missing)}" if missing else ""
+        moved = KNOWN["moved_by"].get(others[0].quantity, "").split() if others else []
+        ranked = sorted(settings, key=lambda one: moved.index(one.name) if one.name in moved else len(moved))
+        lead = ranked[0]
+        rest = ranked[1 : MOST_NAMED + 1]
+        more = f", and so {'is' if len(rest) == 1 else 'are'} {_names(rest)}" if rest else ""
+        direct = f", which {lead.name} moves directly" if lead.name in moved else ""
+        return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{more}; {shown}{direct}"
+    if logged:
+        lead_set = logged[0]
+        how = f"{number(lead_set.levels[0])} and {number(lead_set.levels[1])}"
+        if number(lead_set.levels[0]) == number(lead_set.levels[1]):
+            how = f"by its schedule: {number(lead_set.levels[0])} at most in both"
+        return f"{lead_set.quantity} is set differently, {how}; {shown}"
+    unknown = f"; known of one run only are {_names(missing)}" if missing else ""
+    if not parted:
+        return (
+            f"nothing that both log differs beyond its noise, and no setting that is known of both{unknown}: the logs "
+            "do not tell these runs apart"
+        )
     return (
-        f"{what}, and no setting that is known of both differs{unknown}: look at what the logs do not hold, such as "
+        f"{shown}, and no setting that is known of both differs{unknown}: look at what the logs do not hold, such as "
         "data, prompts, seeds, versions and hardware"
     )
 
 
-def _names(settings: tuple[Setting, ...]) -> str:
+def _where(part: Parted) -> str:
+    """Return a quantity with the step from which it differs and the bounds of that step."""
+    low, high = part.between
+    about = "" if low == high else f" ({low} to {high}, 95 %)"
+    return f"{part.quantity} from step {part.step}{about}"
+
+
+def _names(settings: Sequence[Setting]) -> str:
     return ", ".join(one.name for one in settings)

@@ -142,6 +142,7 @@ class Run:
             row is one step, or where nothing tells.
         traits: What kind of training it is.
         keys: The trainer's own name of each canonical setting, also of those that the log does not hold.
+        config: All settings that the log or its neighbours hold, under the trainer's own keys.
         completions: See ``RawLog``.
         gains: See ``RawLog``.
     """
@@ -156,6 +157,7 @@ class Run:
     averaged_over: int = 1
     traits: Traits = Traits()
     keys: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
     completions: Iterable[Written] = ()
     gains: Mapping[str, np.ndarray] = field(default_factory=dict)
 

@@ -1,9 +1,14 @@
 """Two runs: what is set differently, what parts first, and what is behind it."""
 
+import json
+
 import numpy as np
+import pytest
 
 from steadyrl.doctor.differ import differ, sentences
-from tests.doctor.checks.series_for_values import healthy, noise, rise
+from steadyrl.doctor.examine import diagnose
+from steadyrl.doctor.statistics.gap import gap
+from tests.doctor.checks.series_for_values import healthy, make_run, noise, rise
 
 N = 200
 
@@ -26,7 +31,8 @@ def test_a_learning_rate_is_named_by_meaning_and_by_key_with_the_quantity_that_i
     assert [(s.name, s.values) for s in found.settings] == [("learning_rate", (1e-5, 1e-4))]
     assert found.settings[0].keys == ("update.learning_rate", "update.learning_rate")
     assert found.parted[0].quantity == "kl_old" and found.parted[0].step == 0
-    assert found.cause.startswith("kl_old parts first") and "learning_rate moves it directly" in found.cause
+    assert found.cause.startswith("learning_rate is set differently, 1e-05 and 0.0001; kl_old from step 0")
+    assert found.cause.endswith("is the first to differ, which learning_rate moves directly")
 
 
 def test_the_quantity_that_parts_first_leads_and_its_step_is_near_the_truth():
@@ -53,4 +59,81 @@ def test_a_coefficient_that_is_logged_and_not_equal_is_what_was_set():
     one, other = healthy(1, N, kl_coef=np.full(N, 0.02)), healthy(2, N, kl_coef=np.full(N, 0.0005))
     found = differ(one, other)
     assert (found.parted[0].quantity, found.parted[0].step) == ("kl_coef", 0)
-    assert found.cause == "kl_coef parts first, from step 0 on: it is set differently, 0.02 and 0.0005"
+    assert found.cause.startswith("kl_coef is set differently, 0.02 and 0.0005; ")
+
+
+def test_a_gap_that_opens_and_closes_again_is_no_noise():
+    rng = np.random.default_rng(11)
+    n = 60
+    slow, fast = rise(n, 0.1, 0.9, pace=2.0), rise(n, 0.1, 0.9, pace=12.0)
+    found = differ(
+        make_run({"reward": slow + noise(rng, n, 0.06, 0.0)}), make_run({"reward": fast + noise(rng, n, 0.06, 0.0)})
+    )
+    (part,) = found.parted
+    assert part.between[0] <= part.step <= part.between[1] <= 8
+    assert part.levels[1] - part.levels[0] > 0.2
+
+
+def test_noise_alone_differs_in_one_pair_of_a_hundred_whatever_its_memory():
+    rng = np.random.default_rng(12)
+    for memory, n in ((0.0, 25), (0.5, 60), (0.8, 150)):
+        wrong = sum(gap(noise(rng, n, 1.0, memory), 0.01) is not None for _ in range(80))
+        assert wrong <= 5, (memory, n, wrong)  # of 80 one is expected, and more than five once in a thousand
+
+
+def test_the_interval_of_the_first_step_holds_the_truth():
+    rng = np.random.default_rng(13)
+    covered = []
+    for _ in range(30):
+        found = gap(noise(rng, 200, 1.0, 0.3) + 1.5 * (np.arange(200) >= 90), 0.01)
+        assert found is not None and abs(found.start - 90) < 40
+        covered.append(found.earliest <= 90 <= found.latest)
+    assert np.mean(covered) > 0.8
+
+
+def test_equal_levels_never_part():
+    level = np.full(40, 0.7361)
+    level[:3] = 0.9, 0.8, 0.75
+    found = differ(make_run({"reward": level}), make_run({"reward": level * 1.002}))
+    assert found.parted == ()
+
+
+def test_a_learning_rate_is_told_by_its_peak_and_not_by_its_warm_up():
+    warm = np.minimum(np.arange(50) / 10.0, 1.0)
+    found = differ(make_run({"learning_rate": 3e-6 * warm}), make_run({"learning_rate": 6e-5 * warm}))
+    assert "learning_rate is set differently, 3e-06 and 6e-05" in found.cause
+    late = make_run({"learning_rate": 3e-6 * np.minimum(np.arange(50) / 40.0, 1.0)})
+    assert "by its schedule: 3e-06" in differ(make_run({"learning_rate": 3e-6 * warm}), late).cause
+
+
+ROWS = [{"step": i, "reward": 0.1 + 0.01 * i, "loss": 0.5} for i in range(20)]
+
+
+def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, rows)))
+    (diagnosis,) = diagnose(path)
+    return diagnosis.run
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"type": "config", "hparams": {"lr": 3e-5, "dropout": 0.1}}, {"kind": "settings", "lr": 3e-5, "dropout": 0.1}],
+)
+def test_settings_in_the_first_row_are_no_metrics_and_a_difference_in_them_leads(tmp_path, row):
+    one = write(tmp_path / "a.jsonl", [row, *ROWS])
+    other = write(tmp_path / "b.jsonl", [json.loads(json.dumps(row).replace("0.1", "0.3")), *ROWS])
+    assert one.settings["learning_rate"] == 3e-5 and "lr" not in one.unknown and one.steps == 20
+    assert differ(one, other).cause.startswith("dropout is set differently, 0.1 and 0.3; nothing that both log")
+
+
+def test_settings_beside_the_only_log_of_a_folder_are_its_own(tmp_path):
+    for name, rate in (("a", 1e-6), ("b", 8e-6)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "args.json").write_text(json.dumps({"learning_rate": rate, "output_dir": name}))
+        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": "qwen2", "learning_rate": 5.0}))
+    one, other = (write(tmp_path / name / "log.jsonl", ROWS) for name in "ab")
+    assert any("args.json" in note for note in one.notes)
+    assert [(s.name, s.values) for s in differ(one, other).settings] == [("learning_rate", (1e-6, 8e-6))]
+    write(tmp_path / "a" / "second.jsonl", ROWS)
+    assert "learning_rate" not in write(tmp_path / "a" / "log.jsonl", ROWS).settings

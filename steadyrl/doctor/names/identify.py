@@ -75,6 +75,7 @@ def identify(log: RawLog) -> Run:
         averaged_over=_averaged_over(log) if table.averages else 1,
         traits=replace(traits(algorithm, settings, series, table.logs_critic), distils=_distils(series)),
         keys=table.own_keys(log.settings, settings),
+        config=log.settings,
         completions=log.completions,
         gains=log.gains,
     )

@@ -20,6 +20,11 @@ MAX_INNER = 5_000_000  # lists and objects, of which each takes some hundred byt
 MAX_TORN = 100  # objects that begin and do not end
 TORN = "the JSON is torn or a part of one: its whole rows are read, settings are not"
 STATE, HISTORY = "trainer_state.json", "log_history"  # of Hugging Face's Trainer, which writes one at every checkpoint
+# Files of settings, the surest first, and what the file of a log may end with.
+SETTINGS = ("training_args.json", "args.json", "hparams.json", "config.json")
+LOGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".txt", ".out", ".md", ".ipynb")
+MODEL = frozenset(("architectures", "model_type"))
+MAX_SETTINGS = 1 << 20
 STEPS = ("step", "steps", "global_step", "iteration", "iterations", "epoch", "epochs")
 
 
@@ -72,6 +77,24 @@ def read(path: Path) -> list[RawLog]:
     parts = list(_parts(found if isinstance(found, dict) else {"": found}))
     held = [part for part in parts if part.rows or part.lists]
     return [_log(path, part, parts[0], len(held) > 1) for part in held[:MAX_RUNS]]
+
+
+def settings_beside(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the settings in files of usual names beside a log, by the file's name; none where several logs are there.
+
+    The config of a model is none of the training's.
+    """
+    if sum(other.suffix in LOGS for other in path.parent.iterdir()) > 1:
+        return {}
+    files = [path.with_name(name) for name in SETTINGS if path.with_name(name).is_file() and path.name != name]
+    read_files = {file.name: parse_json(head(file, MAX_SETTINGS)) for file in files}
+    return {
+        name: flat_settings(held)
+        for name, held in read_files.items()
+        if isinstance(held, dict)
+        and MODEL.isdisjoint(held)
+        and not any(isinstance(v, list) and v for v in held.values())
+    }
 
 
 def _whole_rows(text: str) -> list[dict[str, Any]]:

@@ -13,9 +13,11 @@ from typing import Any
 from steadyrl.doctor.readers.completions import JsonTexts, holds_text
 from steadyrl.doctor.readers.lines import objects
 from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows, find_step_key, rows_of
+from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.readers.tables import RUNS
 from steadyrl.doctor.series import RawLog
 
+CONFIG = frozenset("config args settings hparams hyperparameters hyper_parameters params training_args cfg".split())
 FEW = 200  # rows of a chunk that tell what the file holds
 
 
@@ -26,6 +28,7 @@ def read(path: Path) -> list[RawLog]:
         RunError: It has too many rows, or too many runs.
     """
     runs, notes, texts, wrapped, named = dict[str, Rows](), list[str](), False, False, ""
+    settings: dict[str, Any] = {}
     for chunk in objects(path, notes):
         if not runs:
             wrapped = all(map(_is_wrapped, chunk[:FEW]))
@@ -34,6 +37,8 @@ def read(path: Path) -> list[RawLog]:
         if wrapped:
             # The key that the file logger adds comes last: a metric of that name must not move the step.
             chunk = [{**row["data"], "step": row["step"]} for row in chunk if _is_wrapped(row)]
+        if not runs and (held := _settings(chunk[0])) is not None:
+            settings, chunk = held, chunk[1:]
         texts |= any(map(holds_text, chunk[:FEW]))
         parts: dict[str, list[dict[str, Any]]] = {} if named else {"": chunk}
         for row in chunk if named else ():
@@ -42,8 +47,16 @@ def read(path: Path) -> list[RawLog]:
             kept = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS)
             kept.add([row for row in rows if SUMMARY not in row])
     kind, several = "verl_file" if wrapped else "jsonl", len(runs) > 1
-    logs = [rows.log(f"{path}#{run}" if several else str(path), kind, {}, notes) for run, rows in runs.items()]
+    logs = [rows.log(f"{path}#{run}" if several else str(path), kind, settings, notes) for run, rows in runs.items()]
     return [replace(log, completions=JsonTexts((path,))) for log in logs] if texts and not several else logs
+
+
+def _settings(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the settings that a first row holds instead of metrics, or None: in a dict, or beside a word for it."""
+    inner = next((row[key] for key in row if key.lower() in CONFIG and isinstance(row[key], dict)), None)
+    if inner is None and any(isinstance(value, str) and value.lower() in CONFIG for value in row.values()):
+        inner = row
+    return None if inner is None or find_step_key([row]) else flat_settings(inner)
 
 
 def _is_wrapped(row: dict[str, Any]) -> bool:

@@ -115,6 +115,10 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     if left_out := [log.path for log in filled if not any(log is one for one in known)]:
         note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
         known[0] = replace(known[0], notes=(*known[0].notes, note))
+    if len(known) == 1 and not known[0].settings and path.is_file() and (settings := document.settings_beside(path)):
+        note = f"the settings are those of {', '.join(settings)} beside the log"
+        merged = {key: value for held in reversed(settings.values()) for key, value in held.items()}
+        known[0] = replace(known[0], settings=merged, notes=(*known[0].notes, note))
     if len(known) == 1 and not known[0].completions and path.is_file() and (files := beside(path.parent)):
         known[0] = replace(known[0], completions=JsonTexts(files))
     return known

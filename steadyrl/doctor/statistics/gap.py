@@ -1,0 +1,114 @@
+"""Whether two series differ beyond their noise, by level or by trend, and from where on.
+
+The noise is that within blocks of successive steps, about a straight line in each: a gap between two runs that opens,
+or closes again, is no noise. One run of each kind is compared, so another seed may differ as much; what is tested is
+whether these two do.
+
+Measured on AR(1) noise, 400 pairs each of 12 to 600 steps with correlations up to 0.8: at a risk of 1 in 100 equal
+series differ in at most 15 of 1000 pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.stats import student_quantile
+
+BLOCKS, LEAST_BLOCK = (
+    5,
+    16,
+)  # at most so many blocks; points in each at least, for a line and the likeness of neighbours
+FEWEST = 10  # points
+MOST_ALIKE = 0.9  # neighbouring steps' correlation that is allowed for at most
+SURE = 1.6  # standard errors, of 95 % on one side
+KEPT_LEAST = 0.3  # share of the variance that a line within a block is taken to leave at least
+LIKELIHOOD = 3.84  # of chi-squared with one degree of freedom, 95 %
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Where two series differ.
+
+    Attributes:
+        start: Index of the first point from which they do.
+        earliest, latest: The 95 % interval of it, as indices.
+        stop: Index after the points that first show it.
+    """
+
+    start: int
+    earliest: int
+    latest: int
+    stop: int
+
+
+def gap(difference: np.ndarray, risk: float, floor: float = 0.0) -> Gap | None:
+    """Return where a difference of two series leaves 0 beyond its noise, or None where it does not.
+
+    Args:
+        difference: [n], at successive steps that both have.
+        risk: Of an answer other than None for two series that are equal but for noise, over all tests made here.
+        floor: The least noise of a single point, such as rounding.
+    """
+    n = len(difference)
+    if n < FEWEST or not difference.any():
+        return None
+    count = max(min(BLOCKS, n // LEAST_BLOCK), 1)
+    size = n // count
+    rows = difference[n - size * count :].reshape(count, size)
+    sigma, alike, freedom = _noise(rows)
+    sigma = max(sigma, floor)
+    error = sigma * np.sqrt(alike / size)  # of a block's mean
+    limit = student_quantile(freedom, 1.0 - risk / (2.0 * (count + 2)))
+    means = rows.mean(axis=1)
+    at = np.arange(count) - (count - 1) / 2.0
+    tests = [*(means / error), means.mean() / error * np.sqrt(count)]
+    if count > 2:
+        tests.append(float(at @ means) / error / float(np.sqrt(at @ at)))
+    if np.abs(tests).max() <= limit:
+        return None
+    return _onset(difference, size, error, limit, sigma**2 * alike)
+
+
+def _onset(x: np.ndarray, size: int, error: float, limit: float, variance: float) -> Gap:
+    """Return from where on x [n] is not 0: the likeliest split before the end of the first window that shows it."""
+    sums = np.concatenate([[0.0], np.cumsum(x)])
+    windows = np.abs(sums[size:] - sums[:-size]) / size / error
+    # Where no single window shows it, the series as a whole does.
+    stop = min(int(windows.argmax() if windows.max() <= limit else (windows > limit).argmax()) + size, len(x))
+    after = np.arange(stop, 0, -1)
+    # Squared distances from 0 before the split, and from their own mean after it, but for what all splits share.
+    errors = -((sums[stop] - sums[:stop]) ** 2) / after
+    likely = np.flatnonzero(errors <= errors.min() + LIKELIHOOD * variance)
+    return Gap(int(errors.argmin()), int(likely[0]), int(likely[-1]), stop)
+
+
+def unevenness(difference: np.ndarray) -> float:
+    """Return by how much the noise of a difference [n >= 10] changes along it: its greatest power over a usual one."""
+    power = np.array([np.var(np.diff(part)) for part in np.array_split(difference, BLOCKS)])
+    return float(power.max() / max(float(np.median(power)), 1e-300))
+
+
+def _noise(rows: np.ndarray) -> tuple[float, float, int]:
+    """Return the noise of ``rows`` [count, size] about a line in each.
+
+    Returns:
+        The standard deviation of a point, how many neighbouring points tell as much as an independent one (AR(1) noise
+        assumed), and the degrees of freedom that are left.
+    """
+    count, size = rows.shape
+    at = np.arange(size) - (size - 1) / 2.0
+    errors = rows - rows.mean(axis=1, keepdims=True) - np.outer(rows @ at, at) / float(at @ at)
+    total = float((errors * errors).sum())
+    if total <= 0.0:
+        return 0.0, 1.0, max(count * (size - 2), 1)
+    alike = float((errors[:, 1:] * errors[:, :-1]).sum()) / total
+    # A line that is taken out lowers the correlation by about (2 + 4 alike) / size.
+    alike = (size * alike + 2.0) / (size - 4.0)
+    # Taken at its upper bound: noise that remembers looks like a difference, and few points hardly tell.
+    alike += SURE * float(np.sqrt(max(1.0 - alike * alike, 0.0) / (count * size)))
+    alike = min(max(alike, 0.0), MOST_ALIKE)
+    fewer = (1.0 + alike) / (1.0 - alike)
+    variance = total / (count * size) / max(1.0 - 2.0 * fewer / size, KEPT_LEAST)
+    return float(np.sqrt(variance)), fewer, max(int(count * (size - 2) / fewer), 2)
