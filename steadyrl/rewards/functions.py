@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from steadyrl.counting.count import tell
 from steadyrl.errors import DataError, exception_line
 from steadyrl.rewards.attempts import NO_LIMITS, repeated, within
@@ -93,7 +95,7 @@ def as_score(name: str, value: object) -> Score:
     """
     if isinstance(value, Score):
         found = replace(value, parts=_known(name, value.parts))
-        if value.value is None or math.isfinite(value.value):
+        if value.value is None or _is_finite(value.value):
             return found
         return replace(found, value=None, unscored=f"{name} returned {value.value}")
     if value is None:
@@ -107,7 +109,7 @@ def as_score(name: str, value: object) -> Score:
         parts = {str(key): _number(name, part) for key, part in value.items() if key != name and part is not None}
         return replace(as_score(name, value[name]), parts=_known(name, parts))
     number = _number(name, value)
-    if not math.isfinite(number):
+    if not _is_finite(number):
         return Score(None, unscored=f"{name} returned {number}")
     return Score(number)
 
@@ -121,6 +123,11 @@ def _known(name: str, parts: Mapping[str, float]) -> dict[str, float]:
     if taken := TAKEN.intersection(parts):
         raise DataError(f"the reward '{name}' returned a part called '{min(taken)}', a statistic's name; rename it")
     return {key: part for key, part in parts.items() if math.isfinite(part)}
+
+
+def _is_finite(number: float) -> bool:
+    """Return whether a number is one in the arrays that train too, which are of float32."""
+    return abs(number) <= float(np.finfo(np.float32).max)
 
 
 def _number(name: str, value: object) -> float:

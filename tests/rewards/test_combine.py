@@ -1,5 +1,6 @@
 import logging
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -91,11 +92,25 @@ def test_an_unknown_part_of_weight_zero_does_no_harm():
     assert [r.parts for r in found] == [{"part": 1.0}, {"part": 1.0, "maybe": 3.0}]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 10**400, Score(math.nan), {"part": -math.inf}])
-def test_a_number_that_is_not_finite_is_unscored(value):
-    score = as_score("part", value)
-    assert score.value is None
-    assert score.unscored in ("part returned nan", "part returned inf", "part returned -inf")
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (math.nan, "part returned nan"),
+        (math.inf, "part returned inf"),
+        (10**400, "part returned inf"),
+        (Score(math.nan), "part returned nan"),
+        ({"part": -math.inf}, "part returned -inf"),
+        (-sys.float_info.max, "part returned -1.7976931348623157e+308"),
+        (1e39, "part returned 1e+39"),
+    ],
+)
+def test_a_number_that_float32_does_not_hold_is_unscored(value, reason):
+    assert as_score("part", value) == Score(None, unscored=reason)
+
+
+@pytest.mark.parametrize("value", [3.4e38, -3.4e38])
+def test_the_largest_numbers_of_float32_count(value):
+    assert as_score("part", value).value == value
 
 
 def test_what_a_reward_raises_leaves_its_rollout_unscored_with_the_reason(caplog):
