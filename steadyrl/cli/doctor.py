@@ -79,6 +79,8 @@ def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict
                 "last_step": diagnosis.run.span[1],
                 "verdict": diagnosis.verdict,
                 "missing": list(diagnosis.missing),
+                "minor": list(diagnosis.minor),
+                "suspicion": diagnosis.suspicion,
                 "healthy": diagnosis.healthy,
                 "findings": [
                     {**as_finding(placed.finding), "depth": placed.depth} for placed in tree(diagnosis.findings)

@@ -104,11 +104,14 @@ def _head(diagnosis: Diagnosis) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict == "too little to judge":
-        return f"too little to judge: nothing harmful is seen, but not known are {'; '.join(diagnosis.missing)}"
+        first = f"; look first for {diagnosis.suspicion}" if diagnosis.suspicion else ""
+        return f"too little to judge: nothing harmful is seen, but not known are {'; '.join(diagnosis.missing)}{first}"
     if diagnosis.verdict == "sick":
         return "sick"
     names = [finding.check for finding in diagnosis.fine]
-    return f"healthy: {len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
+    minor = f"; not known, and of minor weight while the reward rises: {'; '.join(diagnosis.minor)}"
+    told = f"healthy: {len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
+    return told + (minor if diagnosis.minor else "")
 
 
 def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[str]) -> None:

@@ -90,7 +90,8 @@ def differ(first: Run, second: Run) -> Difference:
     unequal += _others(first, second)
     shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
     pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
-    results = {name: _parts(*pair, RISK / len(pairs)) for name, pair in pairs.items()}
+    with np.errstate(over="ignore"):  # numbers of a diverged run, whose difference may be infinite
+        results = {name: _parts(*pair, RISK / len(pairs)) for name, pair in pairs.items()}
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
     parted.sort(key=_rank)

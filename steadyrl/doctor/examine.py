@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,10 @@ from steadyrl.doctor.check import Check
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.repeats import without_repeats
 from steadyrl.doctor.statistics.signals import BLOCKS
+from steadyrl.doctor.suspicion import suspicion
 from steadyrl.errors import RunError
 from steadyrl.types import Finding
 
@@ -44,6 +47,13 @@ JUDGED: Mapping[str, str] = {
     "length": "the length of the answers",
     "gradient": "the gradient",
 }
+# What a reward that clearly rises leaves open of the others. Without the length and another of them too much is open.
+HIDDEN: Mapping[str, str] = {
+    "signal": "groups that teach nothing cost time and would not show",
+    "length": "answers that are cut off, or grow for the reward, would not show",
+    "gradient": "single updates that are too large would not show",
+}
+ENOUGH = 50  # steps
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """Sick if anything harms; healthy only where reward, signal, length and gradient were judged."""
+        """Sick if anything harms; healthy only where reward, signal, length and gradient were judged, or are minor."""
         if any(finding.harms for finding in self.findings):
             return "sick"
         return "too little to judge" if self.missing else "healthy"
@@ -77,15 +87,43 @@ class Diagnosis:
     @property
     def missing(self) -> tuple[str, ...]:
         """Of each thing that could not be judged and has to be, what it is and what would let it be judged."""
+        return tuple(text for aspect, text in self._gaps.items() if aspect not in self._minor)
+
+    @property
+    def minor(self) -> tuple[str, ...]:
+        """Of each thing that could not be judged and does not have to be, what it is and what stays hidden."""
+        return tuple(f"{JUDGED[aspect]} ({HIDDEN[aspect]})" for aspect in self._minor)
+
+    @property
+    def suspicion(self) -> str:
+        """The likeliest fault of a run that could not be judged, and what points to it; "" where nothing does."""
+        if self.verdict != "too little to judge":
+            return ""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return suspicion(self.run, self.findings)
+
+    @property
+    def _minor(self) -> tuple[str, ...]:
+        """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient."""
+        reward = self.run.get("reward")
+        with np.errstate(over="ignore", invalid="ignore"):
+            levels = None if reward is None else measure(reward)
+        if reward is None or levels is None or not levels.rose or len(reward) * self.run.averaged_over < ENOUGH:
+            return ()
+        gaps = [aspect for aspect in self._gaps if aspect in HIDDEN]
+        return tuple(aspect for aspect in gaps if aspect != "length" or len(gaps) == 1)
+
+    @cached_property
+    def _gaps(self) -> dict[str, str]:
         gaps = {gap.check: gap for gap in self.unknown}
-        found = []
+        found = {}
         for aspect, what in JUDGED.items():
             checks = [check for check in CHECKS if check.judges == aspect]
             if any(check.name not in gaps and check.applies(self.run) for check in checks):
                 continue
             why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
-            found.append(f"{what}: {why.replace('|', ' or ')}")
-        return tuple(found)
+            found[aspect] = f"{what}: {why.replace('|', ' or ')}"
+        return found
 
 
 def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:

@@ -105,9 +105,11 @@ def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
 def _headline(diagnosis: Diagnosis, harmful: Sequence[Finding]) -> str:
     if not harmful:
         if diagnosis.missing:
-            return f"Too little to judge. Not known: {'; '.join(diagnosis.missing)}."
+            first = f" Look first for {diagnosis.suspicion}." if diagnosis.suspicion else ""
+            return f"Too little to judge. Not known: {'; '.join(diagnosis.missing)}.{first}"
         healthy, known = "Healthy: no harmful finding", len(diagnosis.findings)
-        return f"{healthy}; {known} for information only." if known else f"{healthy}."
+        minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
+        return (f"{healthy}; {known} for information only." if known else f"{healthy}.") + minor
     worst = harmful[0]
     more = f" ({len(harmful) - 1} further root causes)" if len(harmful) > 1 else ""
     return f"{worst.severity}: {worst.message}{more}"

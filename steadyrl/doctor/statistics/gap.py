@@ -51,9 +51,10 @@ def gap(difference: np.ndarray, risk: float, floor: float = 0.0) -> Gap | None:
         risk: Of an answer other than None for two series that are equal but for noise, over all tests made here.
         floor: The least noise of a single point, such as rounding.
     """
-    n = len(difference)
-    if n < FEWEST or not difference.any():
+    n, most = len(difference), float(np.abs(difference).max(initial=0.0))
+    if n < FEWEST or not most or not np.isfinite(most):
         return None
+    difference, floor = difference / most, floor / most  # a diverged run logs 1e300, which has no square
     count = max(min(BLOCKS, n // LEAST_BLOCK), 1)
     size = n // count
     rows = difference[n - size * count :].reshape(count, size)

@@ -1,0 +1,49 @@
+"""A verdict that could not be reached names what to look for first; one that could says what stays hidden."""
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.examine import examine
+from tests.doctor.checks.series_for_values import healthy, make_run, noise, rise
+
+N = 120
+SIGNAL = ["no_signal", "reward_std_within", "reward_std", "advantage_std", "reward_max", "reward_min"]
+LENGTH = ["length", "truncated", "length_max"]
+
+
+@pytest.mark.parametrize(("without", "hidden"), [(["grad_norm"], "updates"), (SIGNAL, "groups"), (LENGTH, "cut off")])
+def test_a_reward_that_rises_is_healthy_where_one_of_the_others_is_not_logged(without, hidden):
+    run = healthy(n=N, algorithm="grpo", without=without)
+    diagnosis = examine(run)
+    assert diagnosis.verdict == "healthy"
+    assert len(diagnosis.minor) == 1 and hidden in diagnosis.minor[0]
+
+
+def test_a_reward_that_rises_is_too_little_without_the_length_and_another():
+    assert examine(healthy(n=N, without=[*LENGTH, "grad_norm"])).verdict == "too little to judge"
+
+
+def test_a_reward_that_is_level_needs_the_gradient_too():
+    level = 0.4 + noise(np.random.default_rng(5), N, 0.03)
+    diagnosis = examine(healthy(n=N, without=["grad_norm"], reward=level))
+    assert diagnosis.verdict != "healthy" and diagnosis.minor == ()
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (np.zeros(7), "it is 0 in 7 of 7 rows"),
+        (np.array([0, 0, 0, 0.5, 0, 0, 0.25]), "the reward is 0 in 71% of the 7 rows"),
+        (np.array([0.6, 0.5, 0.6, 0.5, 0.4, 0.5, 0.2, 0.3]), "a reward that falls"),
+        (np.array([0.6, 0.5, 0.6, 0.5, 0.5, 0.5, 0.6, 0.5]), "a reward that does not rise"),
+        (rise(8, 0.1, 0.8), ""),
+    ],
+)
+def test_a_short_log_names_what_to_look_for_first(reward, words):
+    diagnosis = examine(make_run({"reward": reward}, trainer="unknown"))
+    assert diagnosis.verdict == "too little to judge"
+    assert words in diagnosis.suspicion and bool(words) == bool(diagnosis.suspicion)
+
+
+def test_nothing_is_suspected_of_a_run_that_was_judged():
+    assert examine(healthy(n=N)).suspicion == ""
