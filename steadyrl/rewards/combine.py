@@ -138,7 +138,7 @@ def require_scores(groups: Sequence[Group]) -> None:
     if all(rollout.reward is None for rollout in rollouts):
         raise DataError(
             f"none of {len(rollouts)} rollouts could be scored; the first reason: {rollouts[0].unscored}. "
-            "A run without rewards learns nothing; fix the reward"
+            "A run without rewards learns nothing; fix its cause"
         )
 
 

@@ -7,8 +7,10 @@ episode depends on its own attempt and turn alone.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -19,7 +21,8 @@ from steadyrl.counting.count import tell
 from steadyrl.counting.interrupts import at_once
 from steadyrl.errors import DataError, EpisodeError, SteadyError, exception_line
 from steadyrl.plugins import require_members
-from steadyrl.protocols import Backend, Episode, PrefixCaching, Tokenizer
+from steadyrl.protocols import Backend, Episode, PrefixCaching, Tokenizer, Turn
+from steadyrl.rewards.functions import RAISED
 from steadyrl.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
 from steadyrl.types import Completion, Message, Problem, Rollout, Sampling
 
@@ -107,9 +110,9 @@ def _begin(environment: Environment, attempt: Attempt) -> Playing:
         episode = environment.task.episode(attempt.problem, attempt.environment_seed())
     except SteadyError:
         raise
-    except Exception as error:  # user code may raise anything
+    except RAISED as error:
         raise DataError(
-            f"the task's method episode raised {type(error).__name__} for the problem '{attempt.problem.id}': {error}; "
+            f"the task's method episode raised {exception_line(error)} for the problem '{attempt.problem.id}'; "
             "what may fail for a single rollout belongs into the episode's method open"
         ) from error
     return Playing(attempt, episode, np.zeros(0, np.int32))
@@ -123,7 +126,7 @@ def _without_finished(each: Each, live: Sequence[Playing]) -> list[Playing]:
 
 def _open(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
     with _survived(one):
-        one.observation = one.episode.open()
+        one.observation = _returned("open", one.episode.open(), str, "the first observation as text")
     _fit_observation(tokenizer, environment, one)
     one.seen.append(one.observation)
     asked = _first_prompt(one.attempt.problem, one.observation)
@@ -152,8 +155,12 @@ def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, sai
     one.turns.append(text_of(tokenizer, said.ids, environment.stop))
     one.stop_reason = said.stop_reason
     with _survived(one):
-        answer = one.episode.step(one.turns[-1])
-        one.done, one.observation = answer.done, answer.observation
+        answer = _returned("step", one.episode.step(one.turns[-1]), Turn, "steadyrl.protocols.Turn")
+        observation = _returned("step", answer.observation, str, "an observation of text in Turn")
+        one.done, one.observation = (
+            _returned("step", answer.done, bool | np.bool_, "True or False in Turn"),
+            observation,
+        )
     if one.done:
         return
     _fit_observation(tokenizer, environment, one)
@@ -178,7 +185,15 @@ def _fit_observation(tokenizer: Tokenizer, environment: Environment, one: Playin
 def _close(one: Playing) -> None:
     one.closed = True  # an episode is closed once, even if that fails or is interrupted
     with _survived(one):
-        one.outcome = one.episode.close()
+        outcome = _returned("close", one.episode.close(), Mapping, "a dict, which may be empty")
+        json.dumps(dict(outcome))  # it is written into rollouts/
+        one.outcome = outcome
+
+
+def _returned(method: str, value: Any, kind: Any, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{method} returned {reprlib.repr(value)} ({type(value).__name__}); expected {expected}")
+    return value
 
 
 @contextmanager
@@ -188,7 +203,7 @@ def _survived(one: Playing) -> Iterator[None]:
         yield
     except EpisodeError as error:
         one.done, one.broken = True, one.broken or str(error)
-    except Exception as error:  # the rollout boundary: a user's environment may raise anything
+    except RAISED as error:  # the rollout boundary
         reason = f"the episode of '{one.attempt.problem.id}' raised {exception_line(error)}"
         log.warning("%s", reason)
         one.done, one.broken = True, one.broken or reason

@@ -121,7 +121,7 @@ def test_an_episode_that_cannot_be_made_ends_in_one_error_that_names_the_problem
         def episode(self, problem, seed):
             raise KeyError("room")
 
-    with pytest.raises(DataError, match=f"method episode raised KeyError for the problem '{PROBLEM.id}': 'room'"):
+    with pytest.raises(DataError, match=f"method episode raised KeyError: 'room' for the problem '{PROBLEM.id}'"):
         play(NoRoom())
 
 
@@ -174,6 +174,47 @@ def test_a_world_that_breaks_costs_its_own_rollout_only(breaks_at, why):
     assert why in broken.unscored
     assert (whole.reward, whole.unscored) == (2.0, None)
     assert [corridor.closed for corridor in task.made] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "why"),
+    [
+        ("open", None, "open returned None (NoneType); expected the first observation as text"),
+        ("open", 5, "open returned 5 (int); expected the first observation as text"),
+        ("step", None, "step returned None (NoneType); expected steadyrl.protocols.Turn"),
+        ("step", ("seen", 1.0, True), "step returned ('seen', 1.0, True) (tuple); expected steadyrl.protocols.Turn"),
+        ("step", Turn(5, False), "step returned 5 (int); expected an observation of text in Turn"),
+        ("step", Turn("seen", "no"), "step returned 'no' (str); expected True or False in Turn"),
+        ("close", None, "close returned None (NoneType); expected a dict, which may be empty"),
+        ("close", [1], "close returned [1] (list); expected a dict, which may be empty"),
+        ("close", {"score": 1j}, "Object of type complex is not JSON serializable"),
+    ],
+)
+def test_an_episode_that_returns_something_else_costs_its_own_rollout_only(method, returned, why):
+    class Wrong(Building):
+        def episode(self, problem, seed):
+            corridor = super().episode(problem, seed)
+            if problem.id != "whole":
+                setattr(corridor, method, lambda *text: returned)
+            return corridor
+
+    whole, wrong = (group.rollouts[0] for group in play(Wrong(), [Problem("whole", "go"), PROBLEM]))
+    assert whole.unscored is None
+    assert whole.outcome == {"doors": 2}
+    assert wrong.unscored == f"the episode of 'p' raised TypeError: {why}"
+
+
+def test_an_environment_that_ends_python_costs_its_own_rollout_only():
+    class Leaves(Corridor):
+        def step(self, text):
+            raise SystemExit(1)
+
+    class House(Building):
+        def episode(self, problem, seed):
+            return Leaves(seed) if problem.id == "p" else super().episode(problem, seed)
+
+    whole, left = (group.rollouts[0] for group in play(House(), [Problem("whole", "go"), PROBLEM]))
+    assert (whole.unscored, left.unscored) == (None, "the episode of 'p' raised SystemExit: 1")
 
 
 def test_a_user_who_interrupts_leaves_no_episode_open():
