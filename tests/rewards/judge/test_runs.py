@@ -242,7 +242,7 @@ def test_a_key_in_the_config_is_refused_before_there_is_a_run(here, steadyrl):
     write_config(here, "http://localhost:1", more=f'key_env = "{KEY}"')
     code, out, error = steadyrl("train", "config.toml")
     assert code == 2
-    assert "the key itself must not stand in a config" in error
+    assert "rewards.judge.key_env: holds a key" in error
     assert KEY not in out + error
     assert not (here / "runs").exists()
 
