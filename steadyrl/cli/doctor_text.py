@@ -52,7 +52,9 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
         # The first link of the worst chain is its root, which may itself be worth knowing only.
         lead = diagnosis.findings[0]
         _line(console, f"{lead.check} ({_words(lead.cause)}), {_since(lead)}: {lead.message}", 2, STYLES[lead.severity])
-        _line(console, f"seen: {lead.evidence[0] if lead.evidence else lead.message}", 2)
+        seen = next((text for text in lead.evidence if text not in lead.message), "")
+        if seen:  # what the message holds already is not said twice
+            _line(console, f"seen: {seen}", 2)
         _line(console, f"do: {lead.remedy}", 2)
         for text in changes(diagnosis.run, lead):
             _line(console, f"change: {text}", 2)

@@ -100,7 +100,8 @@ def _erratic(run: Run, norm: Series) -> Result:
         cause if len(norm) > BURSTS_FROM else "exploding",
         "warning",
         int(norm.steps[far.argmax()]),
-        f"the gradient norm is above {ERRATIC * limit:g} in {int(far.sum())} rows, up to {number(most)}: {told}",
+        f"the gradient norm is above {ERRATIC * limit:g} in {int(far.sum())} of {len(norm)} rows, up to "
+        f"{number(most)}: {told}",
         (f"median norm {number(usual)}; trainers clip at {limit:g}",),
     )
 

@@ -24,6 +24,7 @@ Z_SPREAD = 4.0  # with errors from the spread, and two windows in a row
 FLOOR = {TOKEN: 1e-3, SEQUENCE: 1e-2, "": 1e-2}
 # TRL 0.11 warns below -1 nat per sequence; -0.05 per token is the same at 20 tokens.
 DEEP = {TOKEN: -0.05, SEQUENCE: -1.0, "": -1.0}
+DEEPER = 2.0  # times as deep, where a few rows are all there is
 PAD_MASS = 0.5  # E[ref/p] - 1 = k3 - k1; simulated 2.13 with padding in the mask, 0.18 at most with a mismatch
 PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a sampling mismatch or noise
 
@@ -55,9 +56,11 @@ def negative_kl(run: Run) -> Result:
     if kl.values.min() >= 0:
         return None
     errors = run.get("kl_ref_se", kl.unit)
-    if len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS):
+    short = len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS)
+    below = _all_below(kl) if short else _below(kl, errors)
+    if below is None and short:
         return Unknown(f"it falls below 0, but {len(kl)} steps do not tell a fault from noise", ("kl_ref_se",))
-    if (below := _below(kl, errors)) is None:
+    if below is None:
         return None
     cause, because = _cause(run, kl, below)
     unit, coefficient = kl.unit or "(unit unknown)", run.get("kl_coef")
@@ -83,6 +86,15 @@ def _signed(run: Run) -> Series | None:
     known = [s.finite() for s in run.series.get("kl_ref", ()) if s.estimator in ("k1", "") and len(s.finite())]
     with_errors = [s for s in known if run.get("kl_ref_se", s.unit) is not None]
     return next(iter([*with_errors, *known]), None)
+
+
+def _all_below(kl: Series) -> _Below | None:
+    """Find in a few rows that all lie deep below 0, and closer to each other than to it, but for a first one of 0."""
+    rows = kl.at(slice(int(kl.values[0] == 0), None))
+    if len(rows) < LEAST_WITH_ERRORS or rows.values.max() > DEEPER * DEEP.get(kl.unit, DEEP[""]):
+        return None
+    level, error = float(rows.values.mean()), float(rows.values.std(ddof=1) / np.sqrt(len(rows)))
+    return _Below(int(rows.steps[0]), level, error, True, len(rows) == len(kl)) if -level > Z_SPREAD * error else None
 
 
 def _below(kl: Series, errors: Series | None) -> _Below | None:

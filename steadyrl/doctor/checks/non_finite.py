@@ -47,10 +47,20 @@ def non_finite(run: Run) -> Result:
         "skipped_steps" if scaler else cause,
         "critical" if gone else "info" if scaler else "warning",
         since,
-        f"{first} is not finite at step {since}"
-        + (f", and {', '.join(lost)} to the end: {told}" if lost else f": finite numbers follow; {told}"),
-        tuple(f"{name}: first at step {bad[0]}, {len(bad)} times in all" for name, bad in broken.items()),
+        f"{first} is not finite {'from' if first in lost else 'at'} step {since}"
+        + (f"{_to_the_end(first, lost)}: {told}" if lost else f": finite numbers follow; {told}"),
+        tuple(
+            f"{name}: first at step {bad[0]}, {len(bad)} {'time' if len(bad) == 1 else 'times'} in all"
+            for name, bad in broken.items()
+        ),
     )
+
+
+def _to_the_end(first: str, lost: list[str]) -> str:
+    others = ", ".join(name for name in lost if name != first)
+    if first in lost:
+        return f" to the end{f', and neither are {others}' if others else ''}"
+    return f", and {others} to the end"
 
 
 def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:

@@ -53,10 +53,8 @@ def reward_flat(run: Run) -> Result:
         )
     cause, told = _flat_cause(run)
     changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
-    shown = (
-        f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen, "
-        f"{number(wanted)} would be worth having"
-    )
+    shown = f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen"
+    shown = f"{shown}, {number(wanted)} would be worth having" if detectable else "the means of all blocks are equal"
     return Found(cause, "warning", None, f"the reward does not rise: {told}", (shown, levels("it", reward)))
 
 

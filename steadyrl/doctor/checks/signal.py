@@ -20,7 +20,7 @@ NO_SIGNAL_AT_ALL = 0.999
 LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
-IDLE = "rows "  # how what is known of whole batches begins
+ROWS = "rows in which "  # how what is known of whole batches begins
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
 EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
@@ -38,19 +38,19 @@ def signal_lost(run: Run) -> tuple[Series, str] | None:
         return share, f"share of groups without signal ({share.source or 'no_signal'})"
     low, high = run.get("advantage_min"), run.get("advantage_max")
     known = [(name, run.get(name)) for name in ("advantage_std", "reward_std_within", "reward_std")]
-    found = [(series, f"rows with a {series.source or name} of 0") for name, series in known if series is not None]
+    found = [(series, f"{ROWS}{series.source or name} is 0") for name, series in known if series is not None]
     least, greatest = run.get("reward_min"), run.get("reward_max")
     if least is not None and greatest is not None:
         least, greatest = together(least, greatest)
-        found.append((replace(greatest, values=greatest.values - least.values), "rows whose rewards are all equal"))
+        found.append((replace(greatest, values=greatest.values - least.values), f"{ROWS}all rewards are equal"))
     if low is not None and high is not None:
         low, high = together(low, high)
         largest = replace(high, values=np.maximum(np.abs(low.values), np.abs(high.values)))
-        found.insert(0, (largest, "rows whose advantages are all 0"))
+        found.insert(0, (largest, f"{ROWS}all advantages are 0"))
     # A trainer that skips what teaches nothing logs no advantages there.
     longest = max((len(series) for series, _ in found), default=0)
     if not found and (loss := _idle_losses(run)) is not None:
-        found, longest = [(loss, "rows with a loss of exactly 0")], len(loss)
+        found, longest = [(loss, f"{ROWS}the loss is exactly 0")], len(loss)
     for series, what in found:
         if 2 * len(series) > longest:
             zeros = (series.values <= SAME).astype(float)
@@ -93,7 +93,7 @@ def no_signal_groups(run: Run) -> Result:
     mean = float(share.values.mean())
     from_start = min(late, mean) > HALF_LOST and long and shows_no_gain(run)
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
-    idle = what.startswith(IDLE) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
+    idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
     if late <= LITTLE_SIGNAL and not from_start and not idle:
         if len(share) < FIRST_ROWS and not nothing and late > HALF_LOST:
             return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
@@ -110,8 +110,8 @@ def no_signal_groups(run: Run) -> Result:
 
 
 def _amount(what: str, share: float) -> str:
-    if what.startswith(IDLE):
-        return f"{share:.0%} of the rows ({what})"
+    if what.startswith(ROWS):
+        return f"in {share:.0%} of the rows {what.removeprefix(ROWS)}, so that they"
     return f"{share:.0%} of the groups have equal rewards and"
 
 

@@ -150,3 +150,18 @@ def test_in_a_distillation_a_reward_of_0_is_no_fault_and_falling_entropy_is(said
     rows = [{**row, "distill_kl": 4.0 * 0.8**i, "entropy": 3.0 * 0.8**i} for i in range(40)]
     assert not {"reward_constant", "no_signal_groups"} & said(rows)[0].keys()
     assert "reward_constant" in said([{**row, "kl": 0.1} for _ in rows])[0]
+
+
+def test_a_few_kls_deep_below_0_are_a_fault_and_a_few_near_it_are_not(said):
+    def rows(*kl):
+        return [{"reward": 0.4, "kl": value} for value in kl]
+
+    assert said(rows(0.0, -2.1, -3.0, -2.6, -2.2))[0]["negative_kl"][1] == "critical"
+    assert "negative_kl" not in said(rows(0.0, -2.1, -30.0, -1.2, 0.4))[0]
+    assert "negative_kl" not in said(rows(0.0, -0.2, -0.3, -0.25, -0.2))[0]
+
+
+def test_what_a_row_shows_is_said_as_a_sentence(said):
+    _, diagnosis = said([{"reward_mean": 0.5, "reward_min": 0.5, "reward_max": 0.5}] * 2)
+    told = next(f for f in diagnosis.findings if f.check == "no_signal_groups")
+    assert told.message.startswith("in 100% of the rows all rewards are equal, so that they teach nothing: ")
