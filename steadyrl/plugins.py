@@ -33,7 +33,6 @@ from steadyrl.protocols import (
     Exact,
     Interactive,
     Limited,
-    RewardFn,
     Task,
     Teaching,
 )
@@ -323,16 +322,16 @@ def require_ids(task: Task, problems: Sequence[Problem]) -> None:
         )
 
 
-def rewards_of(task: Task) -> Mapping[str, RewardFn]:
-    """Return a task's own rewards.
+def functions_of(task: Task, method: Literal["rewards", "baselines"]) -> Mapping[str, Any]:
+    """Return a task's own rewards, or its answers without a model.
 
     Raises:
         ConfigError: They are no mapping of names to functions.
     """
-    rewards = task.rewards()
-    if isinstance(rewards, Mapping) and all(map(callable, rewards.values())):
-        return rewards
-    raise ConfigError(f"the rewards of the task are {reprlib.repr(rewards)}; expected a dict of names to functions")
+    functions = getattr(task, method)() or {}
+    if isinstance(functions, Mapping) and all(map(callable, functions.values())):
+        return functions
+    raise ConfigError(f"the {method} of the task are {reprlib.repr(functions)}; expected a dict of names to functions")
 
 
 def require_members(

@@ -433,7 +433,7 @@ def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) 
         watch.phase(f"evaluating on {len(session.heldout)} held-out problems before training")
         records = evaluation.require_metric(_evaluate(session), session.task.metric, session.terms)
         write_lines(run.evaluation_file("before"), records)
-    rules = session.task.baselines()
+    rules = plugins.functions_of(session.task, "baselines")
     if rules and not run.evaluation_file("baselines").is_file():
         records = evaluation.evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
         write_lines(run.evaluation_file("baselines"), records)

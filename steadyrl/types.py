@@ -142,6 +142,12 @@ class Problem:
         for name, text in {"id": self.id, "prompt": self.prompt}.items():
             if not isinstance(text, str):
                 raise DataError(f"the {name} of a problem is {text!r:.40} ({type(text).__name__}); expected text")
+        for message in self.messages:
+            if not all(isinstance(message.get(name), str) for name in ("role", "content")):
+                raise DataError(
+                    f"a message of the problem '{self.id:.80}' is {dict(message)!r:.80}; expected a role and a content "
+                    "of text"
+                )
         object.__setattr__(self, "columns", _read_only(self.columns))
         object.__setattr__(self, "messages", tuple(map(_read_only, self.messages)))
 

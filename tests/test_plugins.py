@@ -280,10 +280,17 @@ def test_the_id_and_the_prompt_of_a_problem_are_texts(wrong):
         Problem(**{"id": "1", "prompt": "?"} | wrong)
 
 
-@pytest.mark.parametrize("rewards", [None, ["exact"], {"exact": 1.0}])
-def test_rewards_of_a_task_that_are_no_functions_by_name_are_refused(opened, rewards):
-    with pytest.raises(ConfigError, match=r"the rewards of the task are .*; expected a dict of names to functions"):
-        plugins.rewards_of(opened(rewards=lambda self: rewards))
+@pytest.mark.parametrize("method", ["rewards", "baselines"])
+@pytest.mark.parametrize("functions", [["exact"], {"exact": 1.0}, 5])
+def test_rewards_and_baselines_that_are_no_functions_by_name_are_refused(opened, method, functions):
+    with pytest.raises(ConfigError, match=rf"the {method} of the task are .*; expected a dict of names to functions"):
+        plugins.functions_of(opened(**{method: lambda self: functions}), method)
+
+
+@pytest.mark.parametrize("message", [{}, {"role": "user"}, {"role": "user", "content": None}, {"content": "?"}])
+def test_the_messages_of_a_problem_have_a_role_and_a_text(message):
+    with pytest.raises(DataError, match=r"a message of the problem '1' is .*; expected a role and a content of text"):
+        Problem("1", "?", messages=(message,))
 
 
 def test_a_task_that_lacks_a_method_is_refused_with_its_name(monkeypatch):

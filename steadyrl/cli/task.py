@@ -48,7 +48,7 @@ def _baselines(settings: configs.Config, console: Console) -> None:
     """Show the scores of answers that need no model."""
     task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
     plugins.require_members(f"the task '{settings.task.name}'", task, Task, later=("ask", "show"))
-    rules = task.baselines()
+    rules = plugins.functions_of(task, "baselines")
     if not rules:
         return
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)

@@ -75,7 +75,7 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
     Raises:
         ConfigError: A name is unknown, or a reward lacks a setting.
     """
-    own = plugins.rewards_of(task)
+    own = plugins.functions_of(task, "rewards")
     wanted = dict(rewards)
     # Where the user's own rewards give the metric, itself or as one of their parts, nothing has to be added.
     if task.metric in own or (task.metric in plugins.BUILT_IN["reward"] and task.metric not in map(_short, wanted)):
@@ -164,7 +164,16 @@ def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -
 
 
 def written(problem: Problem, text: str) -> Rollout:
-    """Return a text that no policy sampled as a rollout without tokens."""
+    """Return a text that no policy sampled as a rollout without tokens.
+
+    Raises:
+        DataError: It is no text.
+    """
+    if not isinstance(text, str):
+        raise DataError(
+            f"the answer {reprlib.repr(text)} ({type(text).__name__}) of gold or of a baseline to the problem "
+            f"'{problem.id:.80}' is no text; expected text"
+        )
     return Rollout(
         problem_id=problem.id,
         prompt_ids=np.zeros(0, np.int32),

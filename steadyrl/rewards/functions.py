@@ -94,10 +94,11 @@ def as_score(name: str, value: object) -> Score:
         DataError: It is no number, mapping, Score or None, or the mapping lacks the reward's own name.
     """
     if isinstance(value, Score):
-        found = replace(value, parts=_known(name, value.parts))
-        if value.value is None or _is_finite(value.value):
+        number = None if value.value is None else _number(name, value.value)
+        found = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note))
+        if number is None or _is_finite(number):
             return found
-        return replace(found, value=None, unscored=f"{name} returned {value.value}")
+        return replace(found, value=None, unscored=f"{name} returned {number}")
     if value is None:
         return Score(None, unscored=f"{name} returned None")
     if isinstance(value, Mapping):
@@ -106,23 +107,26 @@ def as_score(name: str, value: object) -> Score:
                 f"the reward '{name}' returned the parts {', '.join(map(str, value)):.300}; expected one called "
                 f"'{name}', which counts, beside the others, which are logged"
             )
-        parts = {str(key): _number(name, part) for key, part in value.items() if key != name and part is not None}
-        return replace(as_score(name, value[name]), parts=_known(name, parts))
+        parts = {key: part for key, part in value.items() if key != name}
+        return replace(as_score(name, value[name]), parts=_parts(name, parts))
     number = _number(name, value)
     if not _is_finite(number):
         return Score(None, unscored=f"{name} returned {number}")
     return Score(number)
 
 
-def _known(name: str, parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the parts without those that are not finite: an unknown part is left out.
+def _parts(name: str, parts: object) -> dict[str, float]:
+    """Return the parts that are known: without those that are None or not finite.
 
     Raises:
-        DataError: One has the name of a statistic.
+        DataError: One is no number or has the name of a statistic, or they have no names.
     """
-    if taken := TAKEN.intersection(parts):
+    if not isinstance(parts, Mapping):
+        raise DataError(f"the reward '{name}' returned the parts {reprlib.repr(parts)}; expected a dict of numbers")
+    numbers = {str(key): _number(name, part) for key, part in parts.items() if part is not None}
+    if taken := TAKEN.intersection(numbers):
         raise DataError(f"the reward '{name}' returned a part called '{min(taken)}', a statistic's name; rename it")
-    return {key: part for key, part in parts.items() if math.isfinite(part)}
+    return {key: part for key, part in numbers.items() if math.isfinite(part)}
 
 
 def _is_finite(number: float) -> bool:

@@ -170,6 +170,31 @@ def test_whatever_is_a_number_counts(value, number):
     assert as_score("part", value).value == number
 
 
+@pytest.mark.parametrize(
+    ("score", "refusal"),
+    [
+        (Score("1.0"), r"returned '1\.0' \(str\); expected a number"),
+        (Score(1.0, {"hits": "many"}), r"returned 'many' \(str\); expected a number"),
+        (Score(1.0, [4]), r"returned the parts \[4\]; expected a dict of numbers"),
+        (Score(1.0, {"mean": 1.0}), "a part called 'mean'"),
+    ],
+)
+def test_a_score_of_something_else_than_numbers_is_refused(score, refusal):
+    with pytest.raises(DataError, match=f"the reward 'part' .*{refusal}"):
+        as_score("part", score)
+
+
+def test_of_a_score_unknown_parts_are_left_out_and_the_note_is_a_text():
+    assert as_score("part", Score(np.float32(0.5), {"a": None, "b": math.nan, "c": 2}, note=5)) == Score(
+        0.5, {"c": 2.0}, note="5"
+    )
+
+
+def test_a_known_answer_that_is_no_text_is_refused():
+    with pytest.raises(DataError, match=r"the answer 5 \(int\) of gold or of a baseline to the problem 'p' is no text"):
+        score_texts([(Problem("p", "?"), 5)], [term(lambda p, r: 1.0)])
+
+
 def test_notes_are_joined_and_parts_of_a_score_are_logged():
     first = term(lambda p, r: Score(1.0, {"hits": 4.0}, note="4 found"), "first")
     (found,) = scored([group("x")], first, term(lambda p, r: Score(2.0, note="short"), "second"))
