@@ -76,6 +76,8 @@ def truncated(run: Run) -> Result:
     harmless = level <= NOTABLE or (level <= enough and (learns(run) is True or level < start / 2.0))
     harmless |= level <= MANY and not (shows_no_gain(run) or fell(run, "reward"))
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
+    if len(share) == 1:
+        shown = f"share cut off: {number(level)} in the only row"
     return Found(
         cause,
         "info" if harmless else "critical" if share.source == _source(run, "ended_tokens") else "warning",

@@ -105,8 +105,14 @@ def no_signal_groups(run: Run) -> Result:
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
         f"{_amount(what, mean if idle else late)} teach nothing: {told}",
-        (f"{what}: {number(early)} at the start, {number(late)} at the end (means)",),
+        (f"{what}: {_course(share, early, late)}",),
     )
+
+
+def _course(share: Series, early: float, late: float) -> str:
+    if len(share) == 1:
+        return f"{number(late)} in the only row"
+    return f"{number(early)} at the start, {number(late)} at the end (means)"
 
 
 def _amount(what: str, share: float) -> str:

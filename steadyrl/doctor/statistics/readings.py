@@ -31,7 +31,9 @@ def number(x: float) -> str:
 
 
 def levels(name: str, series: Series, unit: str = "") -> str:
-    """Return a sentence with the level of a series at its start and at its end."""
+    """Return a sentence with the level of a series at its start and at its end, or with its only value."""
+    if len(series) == 1:
+        return f"{name} was {number(tail(series))}{' ' + unit if unit else ''} at step {series.steps[0]}, the only row"
     return (
         f"{name} went from {number(head(series))} (first steps, from {series.steps[0]}) to {number(tail(series))}"
         f"{' ' + unit if unit else ''} (last steps, to {series.steps[-1]})"

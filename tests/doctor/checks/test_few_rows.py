@@ -165,3 +165,10 @@ def test_what_a_row_shows_is_said_as_a_sentence(said):
     _, diagnosis = said([{"reward_mean": 0.5, "reward_min": 0.5, "reward_max": 0.5}] * 2)
     told = next(f for f in diagnosis.findings if f.check == "no_signal_groups")
     assert told.message.startswith("in 100% of the rows all rewards are equal, so that they teach nothing: ")
+
+
+def test_one_row_has_no_start_and_no_end(said):
+    _, diagnosis = said([{"reward": 0.0, "grad_norm": 3e8, "truncated": 0.9, "no_signal": 1.0}])
+    assert len(diagnosis.findings) >= 3
+    texts = [text for finding in diagnosis.findings for text in (finding.message, *finding.evidence)]
+    assert not any("at the start" in text or "went from" in text for text in texts)
