@@ -1,7 +1,8 @@
 """Why two runs differ: settings by meaning, the quantity that parted first and when, and what is likely behind it.
 
 Two runs of one config are never equal, so a quantity counts as parted only where the two lie further apart, or move
-apart, than the noise within each explains; all quantities together are mistaken in one pair of a hundred.
+apart, than the noise within each explains. The limit aims at one mistaken pair in a hundred over all quantities; of
+180 made pairs that differ in their seed only, 4 were mistaken.
 """
 
 from __future__ import annotations
