@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import reprlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -29,6 +31,7 @@ from steadyrl.types import Completion, Message, Problem, Rollout, Sampling
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0  # for all environments together, after an interrupt
+_ANSWER_S = 1.0  # until a signal is answered, at most
 # Does something to each of many.
 Each = Callable[[Callable[[Any], None], Sequence[Any]], None]
 # Episodes to what is said next in each; None where nobody knows what to say.
@@ -218,16 +221,30 @@ def _crew(workers: int) -> Iterator[Each]:
 
     def each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
         nonlocal interrupted
-        limit = _CLOSE_S if interrupted else None
+        until = time.monotonic() + _CLOSE_S if interrupted else math.inf
+        waiting: set[Future[None]] = set()
         try:
             with at_once():  # an environment may hang
-                for _ in pool.map(work, items, timeout=limit) if workers > 1 else map(work, items):
-                    pass  # what a worker raised is raised here
+                if workers == 1:
+                    for item in items:
+                        work(item)
+                    return
+                waiting = {pool.submit(work, item) for item in items}
+                while waiting:
+                    # A signal that comes just before a wait without end would be answered only behind it.
+                    ended, waiting = wait(waiting, min(_ANSWER_S, max(0.0, until - time.monotonic())))
+                    for future in ended:
+                        future.result()  # what a worker raised is raised here
+                    if waiting and time.monotonic() >= until:
+                        raise TimeoutError
         except KeyboardInterrupt:
             interrupted = True
             raise
         except TimeoutError:  # what hangs is not closed
             log.warning("%d environments were not closed within %g s", len(items), _CLOSE_S)
+        finally:
+            for future in waiting:
+                future.cancel()
 
     try:
         yield each
