@@ -104,4 +104,6 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a part: packages of this checkout first, and nothing from the network."""
     paths: Sequence[str] = [str(ROOT), str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")]
     quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(more or {})}
+    # Parts run two at a time: with several threads each they slow one another many times over on a CPU.
+    threads = {"OMP_NUM_THREADS": "1"} if (more or {}).get("DEVICE") == "cpu" else {}
+    return {**os.environ, **quiet, **threads, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(more or {})}
