@@ -139,7 +139,8 @@ class Worker:
 
     def _scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> tuple[torch.Tensor | None, ...]:
         new = self.whole.new_scores(self._read(part), part, sampling, needs)
-        return new.logprobs, new.entropy, new.values
+        scores = new.logprobs, new.entropy, new.values
+        return tuple(None if each is None else each.clone() for each in scores)  # FSDP warns of every view of a tensor
 
     def _clip(self, limit: float) -> float:
         """Scale gradients down to a norm over all ranks, and return what it was."""

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import threading
 import traceback
+from contextlib import nullcontext
 
 from torch.distributed import TCPStore
 
@@ -12,8 +13,10 @@ from steadyrl.backends.fsdp import plugin
 LOADED = ["steadyrl.backends.fsdp.backend", "peft", "transformers.models.llama.modeling_llama", "steadyrl.train"]
 
 
-def on_ranks(count, work, *args):
+def on_ranks(count, work, *args, within=nullcontext):
     """Do ``work(*args)`` on rank 0 while the others follow; return what it returns and the exit codes of all ranks.
+
+    Every rank works within a context that ``within`` makes.
 
     What rank 0 raises is returned; None where it was killed. A rank that leaves a thread behind ends with another code
     than 0. ``work`` is a function of a module. What ranks read and write is kept here, as torchrun keeps it.
@@ -22,7 +25,10 @@ def on_ranks(count, work, *args):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
     mine, theirs = context.Pipe()
-    ranks = [context.Process(target=_rank, args=(rank, count, store.port, theirs, work, args)) for rank in range(count)]
+    ranks = [
+        context.Process(target=_rank, args=(rank, count, store.port, theirs, within, work, args))
+        for rank in range(count)
+    ]
     for rank in ranks:
         rank.start()
     theirs.close()
@@ -36,7 +42,7 @@ def on_ranks(count, work, *args):
     return found, [rank.exitcode for rank in ranks]
 
 
-def _rank(rank, count, port, pipe, work, args):
+def _rank(rank, count, port, pipe, within, work, args):
     os.environ |= {
         "TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": str(rank),
         "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count),
@@ -44,9 +50,12 @@ def _rank(rank, count, port, pipe, work, args):
     }  # fmt: skip
     if rank:
         pipe.close()
-        os._exit(plugin.follow() or threading.active_count() - 1)
+        with within():
+            failed = plugin.follow()
+        os._exit(failed or threading.active_count() - 1)
     try:
-        found = work(*args)
+        with within():
+            found = work(*args)
     except Exception as error:
         traceback.print_exc()
         found = error

@@ -67,6 +67,13 @@ def test_two_ranks_make_the_numbers_of_one_process_and_one_rank_goes_on_from_the
     assert {file.name for file in policy.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
 
 
+def test_ranks_whose_products_are_tf32_start_and_train_with_a_reference_in_bfloat16(settings, tmp_path):
+    found, codes = on_ranks(2, work.trained, settings, tmp_path / "run", "backend.precision=bf16", within=work.InTF32)
+    assert codes == [0, 0], found
+    assert len(found[0]) == 3
+    assert all(np.isfinite(line["loss/total"]) and line["grad_norm"] > 0 for line in found[0])
+
+
 def test_a_rank_that_dies_ends_the_run_with_an_error_that_names_it_and_what_was_done(settings):
     found, codes = on_ranks(2, work.lose_a_rank, settings)
     assert isinstance(found, RankError)

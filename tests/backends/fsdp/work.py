@@ -7,6 +7,9 @@ import threading
 import time
 from dataclasses import replace
 
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from steadyrl import config
 from steadyrl.backends.fsdp import ranks
 from steadyrl.batch import make_batch
@@ -14,6 +17,7 @@ from steadyrl.rollout.collect import collect
 from steadyrl.rundir import RunDir
 from steadyrl.train import open_session, train
 from steadyrl.types import Problem, Sampling
+from tests.backends.torch.elsewhere import Standin
 
 
 def trained(settings, folder, *overrides):
@@ -99,3 +103,16 @@ def deadly(xp, new, arrays, count):
 def without_memory(xp, new, arrays, count):
     """Do as PyTorch does where memory runs out."""
     raise MemoryError
+
+
+class InTF32(TorchDispatchMode):
+    """Round products of float32 as TF32 does, where the switches of the process allow it, as on a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self._device = Standin(tf32=True, autocast=False, any_order=False)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if DTensor in types:  # it comes again with the share of this rank
+            return NotImplemented
+        return self._device.compute(func, args, kwargs or {})
