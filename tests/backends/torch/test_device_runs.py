@@ -132,6 +132,21 @@ def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("way", ["PPO", "GRPO, adapter, several updates"])
+def test_the_autopilot_takes_steps_back_and_trains_on(opened, tmp_path, way):
+    with pretended():
+        session = opened(
+            "autopilot.mode=act", "update.learning_rate=0.3", "update.warmup_steps=0", "run.steps=2",
+            "evaluate.problems=0", *WAYS[way],
+        )  # fmt: skip
+        steps = metrics(session, tmp_path / "run")
+    back = [line for line in RunDir(tmp_path / "run").actions() if line["kind"] == "rollback"]
+    assert back and back[0]["done"]
+    assert [line["step"] for line in steps] == [0, 1]
+    assert steps[-1]["learning_rate"] < 0.3
+    assert all(line["grad_norm"] > 0 for line in steps)
+
+
 def test_with_a_setting_sums_are_in_one_order(opened, tmp_path):
     exact = ("backend.args.deterministic=true", "evaluate.problems=0")
     with pretended():
