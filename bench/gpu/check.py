@@ -28,6 +28,7 @@ from typing import Any
 from part import ROOT, Place, environment
 
 WHOLE = {"cuda": 8.0, "cpu": 4.0}  # minutes
+BESIDE = {"cuda": 4, "cpu": 2}  # parts at a time
 SHORTEST = 5.0  # seconds: with less left a part is not begun
 PROBE = "import sys, torch; torch.zeros(1, device=sys.argv[1]).item()"
 
@@ -36,7 +37,7 @@ PROBE = "import sys, torch; torch.zeros(1, device=sys.argv[1]).item()"
 class Part:
     """What is run, from a module of this folder, and its longest time in seconds of the whole of ``WHOLE`` minutes.
 
-    Two parts run beside each other, but for those whose times count: they run alone, and first. The limits add up to
+    Parts run beside each other, but for those whose times count: they run alone, and first. The limits add up to
     more than the whole, for most parts end long before: what comes first is what matters most.
     """
 
@@ -71,7 +72,7 @@ def main() -> int:
     check = Check(args.device, args.minutes or WHOLE[args.device], args.results)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = [name for name in PARTS if not args.only or name in args.only]
-    beside = ThreadPoolExecutor(2)
+    beside = ThreadPoolExecutor(BESIDE[args.device])
     try:
         for name in names:
             if PARTS[name].alone:

@@ -102,9 +102,12 @@ class Columns:
         with self._alone:
             if self._size() <= self._read:
                 return False
-            with self.path.open("rb") as file:
-                file.seek(self._read)
-                data = file.read(min(most, MOST_CHARACTERS))
+            try:
+                with self.path.open("rb") as file:
+                    file.seek(self._read)
+                    data = file.read(min(most, MOST_CHARACTERS))
+            except FileNotFoundError:  # it went since its size was asked
+                return False
             end = data.rfind(b"\n") + 1
             if end == 0 and len(data) == MOST_CHARACTERS:
                 self._read += len(data)  # a line that is too long
