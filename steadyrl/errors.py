@@ -137,7 +137,7 @@ def users_errors() -> Iterator[None]:
     except SteadyError:
         raise
     except (Exception, SystemExit) as error:
-        libraries = [Path(folder).resolve() for folder in sysconfig.get_paths().values()]
+        libraries = _libraries()
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             file = Path(frame.filename).resolve()
             if file.is_relative_to(Path(__file__).resolve().parent):
@@ -146,6 +146,12 @@ def users_errors() -> Iterator[None]:
                 place = f"{file}, line {frame.lineno}, in {frame.name}"
                 raise ConfigError(f"your own code raised {exception_line(error)} ({place}); fix it") from error
         raise
+
+
+def _libraries() -> list[Path]:
+    """Return the folders of installed code: Python's own, and all on its path that packages were installed into."""
+    installed = [Path(folder) for folder in sys.path if any(Path(folder or ".").glob("*.dist-info"))]
+    return [folder.resolve() for folder in (*map(Path, sysconfig.get_paths().values()), *installed)]
 
 
 def require_posix(what: str) -> None:

@@ -152,6 +152,14 @@ class Reversible(Protocol):
 
 
 @runtime_checkable
+class Repeatable(Protocol):
+    """A backend whose sums come out otherwise from one time to the next, unless it is told to take its time."""
+
+    def repeating(self) -> AbstractContextManager[None]:
+        """Compute the same from the same inside, as far as the device can."""
+
+
+@runtime_checkable
 class Detached(Protocol):
     """A backend whose completions may come from a program of its own, which works while the policy is updated."""
 

@@ -110,3 +110,14 @@ def test_what_the_users_code_raises_is_one_line_that_says_where(users, name, lin
 def test_what_the_package_raises_passes_on_unchanged(users, name, error):
     with pytest.raises(error), users_errors():
         users[1][name]()
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_is_installed_anywhere_on_the_path_is_a_library(users, tmp_path, monkeypatch, installed):
+    """As by pip's --user and --target, and Debian's dist-packages; then the code that called it is to be fixed."""
+    monkeypatch.syspath_prepend(tmp_path)
+    if installed:
+        (tmp_path / "users-1.0.dist-info").mkdir()
+    with pytest.raises(ConfigError) as caught, users_errors():
+        users[1]["leaves"]()
+    assert (str(users[0]) in str(caught.value)) is not installed

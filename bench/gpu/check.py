@@ -25,10 +25,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from part import ROOT, Place, environment
+from part import BESIDE, ROOT, Place, environment
 
 WHOLE = {"cuda": 8.0, "cpu": 4.0}  # minutes
-BESIDE = {"cuda": 4, "cpu": 2}  # parts at a time
 SHORTEST = 5.0  # seconds: with less left a part is not begun
 PROBE = "import sys, torch; torch.zeros(1, device=sys.argv[1]).item()"
 

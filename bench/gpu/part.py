@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+BESIDE = {"cuda": 4, "cpu": 2}  # parts at a time
 COMMAND = [sys.executable, "-c", "from steadyrl.cli.main import main; main()"]
 
 
@@ -104,6 +105,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a part: packages of this checkout first, and nothing from the network."""
     paths: Sequence[str] = [str(ROOT), str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")]
     quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    # Parts run two at a time: with several threads each they slow one another many times over on a CPU.
-    threads = {"OMP_NUM_THREADS": "1"} if (more or {}).get("DEVICE") == "cpu" else {}
+    # Parts run beside each other: with more threads than cores they slow one another many times over.
+    cores = len(os.sched_getaffinity(0)) // BESIDE.get((more or {}).get("DEVICE", ""), 1)
+    threads = {"OMP_NUM_THREADS": str(max(1, cores))}
     return {**os.environ, **quiet, **threads, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(more or {})}

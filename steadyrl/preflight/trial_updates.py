@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from steadyrl.counting.count import tell
 from steadyrl.doctor.checks.gradient import ZERO
 from steadyrl.errors import AccessError
 from steadyrl.preflight.trial import Timed, Trial, advice_for_signal, measure, silent
+from steadyrl.protocols import Repeatable
 from steadyrl.scratch import scratch_folder
 from steadyrl.train import Session
 from steadyrl.types import Array, Batch, Finding, TokenScores
@@ -85,17 +87,25 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
     with scratch_folder() as folder:
         start, middle = folder / "start", folder / "middle"
         _save(trial.session, start)
+        backend, rows = trial.session.backend, trial.training
+        exactly = None
+        if isinstance(backend, Repeatable) and not backend.describe().get("deterministic"):
+            exactly = backend.repeating
         try:
-            return _updates(trial, trial.training, start, middle, phase)
+            with (exactly or nullcontext)():
+                found = _updates(trial, rows, start, middle, phase)
+            if exactly is not None and found.updates is not None:  # a run is quicker than what repeats
+                backend.load(start)
+                found = replace(found, updates=_timed(trial.session, rows))
+            return found
         finally:
-            trial.session.backend.load(start)
+            backend.load(start)
 
 
 def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Callable[[str], None]) -> TrialUpdates:
     session, backend = trial.session, trial.session.backend
     rate = session.config.update.rate(0, session.config.run.steps)
-    # A part of the rows for the second step: two sizes tell what of an update's time grows with them.
-    part = take_rows(batch, np.arange(0, len(batch.lengths), 4))
+    part = _part(batch)
     phase(f"preflight: two updates on {len(batch.lengths)} completions")
     before = _before(trial, batch)
     first = _take(session, batch, part, rate)
@@ -123,6 +133,18 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     continuation = _continuation(session, part, middle, (first, second, repeated, anew))
     timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
     return TrialUpdates((gradient, update, continuation), timed, saved)
+
+
+def _part(batch: Batch) -> Batch:
+    """Return a part of the rows: two sizes tell what of an update's time grows with them."""
+    return take_rows(batch, np.arange(0, len(batch.lengths), 4))
+
+
+def _timed(session: Session, batch: Batch) -> tuple[Timed, Timed]:
+    """Make a step on a part of the rows, and one on all."""
+    part, rate = _part(batch), session.config.update.rate(0, session.config.run.steps)
+    few, many = (_take(session, rows, part, rate).seconds for rows in (part, batch))
+    return Timed(len(part.lengths), few), Timed(len(batch.lengths), many)
 
 
 def _before(trial: Trial, batch: Batch) -> TokenScores:

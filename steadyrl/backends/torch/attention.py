@@ -119,6 +119,7 @@ def _mask(**asked: Any) -> Any:
     return sdpa_mask(**asked) if view is None else view.mask(asked["mask_function"])
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # of torch; see ``compiled``
 def _attend(
     module: nn.Module,
     query: torch.Tensor,

@@ -22,7 +22,7 @@ from steadyrl import plugins
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import MOST_REMEMBERED, require_room
-from steadyrl.backends.torch import footprint, memory, probe, state
+from steadyrl.backends.torch import compiled, footprint, memory, probe, state
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision
@@ -32,7 +32,7 @@ from steadyrl.backends.torch.generation import Generation
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
 from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum, totals_of
 from steadyrl.backends.torch.model import load_model, split_head
-from steadyrl.backends.torch.products import quicken
+from steadyrl.backends.torch.products import quicken, siblings_of
 from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.reference import Reference
@@ -65,13 +65,13 @@ class TorchBackend:
 
     def __init__(self, config: Config, algorithm: Algorithm):
         self._own = own = config.backend.args
+        self._repeats = own.deterministic
         self._named = config.model.path
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = chosen_device(config.backend.device)
         memory.keep_freed(self.device)
-        if own.deterministic:
-            prepare(self.device)
+        prepare(self.device, own.deterministic)
         # First, for a server that is not there is quicker found out than a model is loaded.
         self._engine = (
             None
@@ -89,15 +89,22 @@ class TorchBackend:
         self._micro_batch_tokens = own.micro_batch_tokens
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         kind = self._inner().config.model_type
-        self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows)
-        self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing)
         quicken(self.model)
+        self._compiles = compiled.pays(own.compile, self.parts.body, self.device)
+        # On a CPU products laid out for it are as quick as they get, and what is compiled cannot call them.
+        self._decodes_compiled = self._compiles and self.parts.ours and self.device.type == "cuda"
+        siblings = siblings_of(self.parts.body) if self._decodes_compiled else []
+        self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows, siblings)
+        self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing)
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
         self.reference: Reference | None = None  # of all weights; an adapter's is the model without it
         if "ref_logprobs" in algorithm.needs and not self._lora:
             self.reference = Reference(self.model, self.parts, self._lower, own.reference)
+        if self._compiles:
+            for model in (self.model, *([] if self.reference is None else [self.reference.model])):
+                compiled.compile_layers(model)
         self._one_update = config.update.epochs * config.update.minibatches == 1
         self._scored: Scored | None = None
         self.begin_training(config.update.weight_decay)
@@ -138,15 +145,26 @@ class TorchBackend:
         if self._engine is not None:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
-        with self.working():
+        as_written = compiled.eager() if self._compiles and not self._decodes_compiled else nullcontext()
+        with self.working(), as_written:
             return self._generation(prompts, sampling, seeds, self._read.autocast)
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Sample, score and train in the arithmetic of this run, whatever the process has switched on."""
         exactness = full_float32() if self._lower is None else fast_float32()
-        with exactness, deterministic(self._own.deterministic, self.device):
+        as_written = compiled.eager() if self._compiles and self._repeats else nullcontext()
+        with exactness, as_written, deterministic(self._repeats, self.device, required=self._own.deterministic):
             yield
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """See Repeatable."""
+        self._repeats = True
+        try:
+            yield
+        finally:
+            self._repeats = self._own.deterministic
 
     def prefix_cache(self) -> AbstractContextManager[None]:
         """See PrefixCaching."""

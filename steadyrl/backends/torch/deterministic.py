@@ -21,24 +21,24 @@ WORKSPACE, WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 WIDTH = 128  # numbers that are summed in one product
 
 
-def prepare(device: torch.device) -> None:
+def prepare(device: torch.device, wanted: bool) -> None:
     """Choose the room of cuBLAS, which holds for this process from its first product on.
 
     Raises:
-        ConfigError: PyTorch promises nothing of the device.
+        ConfigError: PyTorch promises nothing of the device, and the setting asks for it.
     """
-    if device.type not in {"cpu", "cuda"}:
+    if wanted and device.type not in {"cpu", "cuda"}:
         raise ConfigError(
             f"backend.args.deterministic = true works on CUDA devices and on the CPU; got the device '{device.type}'; "
             "set it to false"
         )
-    if os.environ.get(WORKSPACE) not in WORKSPACES:
+    if WORKSPACE not in os.environ or (wanted and os.environ[WORKSPACE] not in WORKSPACES):
         os.environ[WORKSPACE] = WORKSPACES[0]
 
 
 @contextmanager
-def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
-    """Let all that a GPU computes inside come out the same from one run to the next, or fail.
+def deterministic(wanted: bool, device: torch.device, required: bool = True) -> Iterator[None]:
+    """Let all that a GPU computes inside come out the same from one run to the next.
 
     With its flag PyTorch takes deterministic kernels for gathers, scatters and the backward pass of attention (cuDNN's
     is left out), and refuses an operation that has none. Memory is not filled first, for nothing reads what it has not
@@ -47,6 +47,7 @@ def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
     Args:
         wanted: If False, nothing changes.
         device: That is computed on.
+        required: Whether an operation that has no deterministic kernel raises RuntimeError; if not, it warns.
     """
     if not wanted or device.type != "cuda":
         yield
@@ -54,7 +55,7 @@ def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
     memory: Any = torch.utils.deterministic  # which sets its attribute by a class of its own
     flag, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filled, tuned = memory.fill_uninitialized_memory, torch.backends.cudnn.benchmark
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=not required)
     memory.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
     try:
         yield

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
+from torch import nn
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory
@@ -28,9 +29,14 @@ class Generation:
         tokenizer: Its own.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         rows: Completions that are sampled at the same time, at most; fewer once memory has run out.
+        siblings: See ``products.laid_out``.
     """
 
-    def __init__(self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int):
+    def __init__(
+        self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int,
+        siblings: Sequence[Sequence[nn.Module]] = (),
+    ):  # fmt: skip
+        self._siblings = siblings
         self._parts, self._tokenizer, self._lower, self._rows = parts, tokenizer, lower, rows
         # Of the model's own cache; where not, only prompts of one length go together.
         self._pads = parts.ours or pads(parts, kind)
@@ -86,6 +92,7 @@ class Generation:
                         StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
                         before,
                         None if prefixes is None else prefixes.keep,
+                        self._siblings,
                     )
             except (RuntimeError, MemoryError) as error:
                 self._rows = memory.halved(error, len(rows), "backend.args.generate_rows")

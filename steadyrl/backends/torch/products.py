@@ -9,8 +9,9 @@ multiplied in another type than they are kept in.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -25,20 +26,42 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 CONV1D = "transformers.pytorch_utils.Conv1D"  # GPT-2's linear modules: weights [in, out]
 ADAPTED = "peft.tuners.lora.layer.Linear"
+LAID = "laid"  # attribute of modules
 
 
 @contextmanager
-def laid_out(body: nn.Module, rows: int, dtype: torch.dtype) -> Iterator[None]:
-    """Let the linear modules of a model multiply about so many rows quickly, in a type; weights must not change."""
+def laid_out(
+    body: nn.Module, rows: int, dtype: torch.dtype, siblings: Sequence[Sequence[nn.Module]] = ()
+) -> Iterator[None]:
+    """Let the linear modules of a model multiply quickly; weights must not change inside.
+
+    Args:
+        body: Of the model.
+        rows: About as many rows are multiplied at once.
+        dtype: To multiply in.
+        siblings: Modules that read the same input; see ``joined``.
+    """
     changed: list[tuple[nn.Module, Any]] = []
     passed_over: set[int] = set()  # what stands inside a module that is adapted
-    for module in body.modules():
-        multiply = None if id(module) in passed_over else product(module, rows, dtype)
-        if multiply is not None:
-            passed_over |= {id(part) for part in module.modules()}
-            changed.append((module, module.__dict__.get("forward")))
-            module.forward = _of_any_shape(multiply)
+
+    def let(module: nn.Module, forward: Any) -> None:
+        passed_over.update(id(part) for part in module.modules())
+        changed.append((module, module.__dict__.get("forward")))
+        module.forward = forward
+
+    blocks = lays_blocks(next(body.parameters()).device, dtype)
     try:
+        for group in siblings:
+            for module, forward in joined(group, dtype):
+                let(module, forward)
+        for module in body.modules():
+            if id(module) in passed_over:
+                continue
+            if not blocks:
+                for each, forward in joined([module], dtype):
+                    let(each, forward)
+            elif (multiply := product(module, rows, dtype)) is not None:
+                let(module, _of_any_shape(multiply))
         yield
     finally:
         for module, before in changed:
@@ -46,6 +69,75 @@ def laid_out(body: nn.Module, rows: int, dtype: torch.dtype) -> Iterator[None]:
                 del module.forward
             else:
                 module.forward = before
+            module.__dict__.pop(LAID, None)
+
+
+def siblings_of(body: nn.Module) -> list[list[nn.Module]]:
+    """Return groups of linear modules of a model that read one and the same input, found by reading a token."""
+    found: dict[int, list[nn.Module]] = {}
+    inputs, inside = [], set()  # inputs stay alive, lest another tensor takes the number of one
+
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        inputs.append(args[0])
+        found.setdefault(id(args[0]), []).append(module)
+
+    hooks = []
+    for module in body.modules():
+        if id(module) not in inside and _weights(module) is not None:
+            inside |= {id(part) for part in module.modules()}
+            hooks.append(module.register_forward_pre_hook(note))
+    try:
+        with torch.no_grad():
+            token = torch.zeros(1, 1, dtype=torch.long, device=next(body.parameters()).device)
+            body(input_ids=token, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [group for group in found.values() if 1 < len(group) == len({id(module) for module in group})]
+
+
+def joined(group: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[tuple[nn.Module, Any]]:
+    """Yield each of some modules that read the same input with a forward that makes one product for all of them.
+
+    The product is written once for each module; compiled, equal ones are one (see ``compiled.SameOnce``). Where code
+    runs as it is written, each makes its own part of the product only.
+    """
+    pairs = [pair for module in group if (pair := _weights(module)) is not None]
+    if len(pairs) < len(group):  # quantised, or no linear module
+        return
+    weight = _one([weight.detach().to(dtype) for weight, _ in pairs])
+    biases = None
+    if any(bias is not None for _, bias in pairs):
+        biases = _one([(w.new_zeros(len(w)) if b is None else b.detach()).to(dtype) for w, b in pairs])
+    end = 0
+    for module, (own, _) in zip(group, pairs, strict=True):
+        start, end = end, end + len(own)
+        module.__dict__[LAID] = Laid(weight, biases, start, end)
+        yield module, MethodType(_part_of_joined, module)
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Weights [out, in] and biases [out] of modules that read the same input, and which of the outputs are of one."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    start: int
+    end: int
+
+
+def _one(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors behind one another; one alone is not copied: it may be the very weights that train."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _part_of_joined(self: Any, x: torch.Tensor) -> torch.Tensor:
+    laid: Laid = self.laid
+    x = x.to(laid.weight.dtype)
+    if torch.compiler.is_compiling():
+        return F.linear(x, laid.weight, laid.bias)[..., laid.start : laid.end]
+    own = slice(laid.start, laid.end)
+    return F.linear(x, laid.weight[own], None if laid.bias is None else laid.bias[own])
 
 
 def product(module: nn.Module, rows: int, dtype: torch.dtype) -> Function | None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.cache import Cache, Known
+from steadyrl.backends.torch.compiled import eager
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.deterministic import running_sums
 from steadyrl.backends.torch.forward import ForwardDecoder
@@ -57,6 +60,7 @@ def sample(
     stops: StopStrings | None = None,
     known: list[Known | None] | None = None,
     leaving: Leaving | None = None,
+    siblings: Sequence[Sequence[nn.Module]] = (),
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
@@ -73,6 +77,7 @@ def sample(
             emptied once it is in the cache, lest both take memory.
         leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
             perhaps not read; the cache, and the row's place in it.
+        siblings: See ``products.laid_out``.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
@@ -89,7 +94,7 @@ def sample(
             for place, row, ids in zip(places.tolist(), rows.tolist(), drawn[rows].cpu().numpy(), strict=True):
                 leaving(np.concatenate([prompts[row], ids[ids >= 0][:-1]]), cache, place)
 
-    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype)
+    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, siblings)
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
             engine = whole = ForwardDecoder(parts, len(prompts))
@@ -97,7 +102,8 @@ def sample(
         else:
             decoder = Decoder(parts, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
             engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
-            logits, cache = decoder.prefill(ids, visible, before)
+            with eager() if siblings else nullcontext():  # prompts are read once: it is not worth a compilation
+                logits, cache = decoder.prefill(ids, visible, before)
         before.clear()
         if known:
             known.clear()
@@ -130,12 +136,12 @@ def _decode(
     ended = torch.zeros_like(rows, dtype=torch.bool)
     going = ~ended
     ends = torch.tensor(list(end_ids), device=uniforms.device)
+    choose: Callable[..., Any] = partial(_choose, sampling=sampling)
+    if isinstance(engine, GraphDecoder):
+        choose = engine.with_logits(choose)
     look_every, leave_share = LOOK_EVERY.get(rows.device.type, 1), LEAVE_SHARE.get(rows.device.type, 0.1)
     for t in range(sampling.max_new_tokens):
-        warped = warp(logits, sampling)
-        tokens, found = draw(warped, uniforms[rows, t])
-        if sampling.logprobs == "raw":
-            found = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+        tokens, found, warped = choose(logits, uniforms[rows, t])
         drawn[rows, t] = torch.where(going, tokens, -1)
         logprobs[rows, t] = found
         if sampling.truncates:
@@ -165,6 +171,17 @@ def _decode(
     tell("completions", len(uniforms), len(uniforms))
     found_kept = kept.ids if sampling.truncates else None
     return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), found_kept)
+
+
+def _choose(
+    logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return drawn tokens [B], the log-probs [B] of them that are asked for, and what they were drawn from [B, V]."""
+    warped = warp(logits, sampling)
+    tokens, found = draw(warped, uniform)
+    if sampling.logprobs == "raw":
+        found = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+    return tokens, found, warped
 
 
 class _Kept:

@@ -226,7 +226,22 @@ class Pretend(TorchFunctionMode):
 
 
 class Graph:
-    """A captured graph: the operations on the device, with the memory that they read and write."""
+    """A captured graph: the operations on the device, with the memory that they read and write.
+
+    What is captured is not computed there, but it makes no difference to who replays it.
+    """
+
+    def capture_begin(self, *_):
+        """Begin to note operations."""
+        _here[-1].captured = []
+
+    def capture_end(self):
+        """End it."""
+        self.operations, _here[-1].captured = _here[-1].captured, None
+
+    def pool(self):
+        """Return the number of its memory."""
+        return (0, 1)
 
     def replay(self):
         """Do them again, into the same memory."""
@@ -236,17 +251,6 @@ class Graph:
             for old, new in zip(tree_leaves(before), tree_leaves(again()), strict=True):
                 if isinstance(old, torch.Tensor) and _memory(old) != _memory(new):
                     old.copy_(new)
-
-
-@contextmanager
-def capturing(graph):
-    """See torch.cuda.graph; what is captured is not computed there, but it makes no difference to who replays it."""
-    _here[-1].captured = []
-    try:
-        yield
-        graph.operations = _here[-1].captured
-    finally:
-        _here[-1].captured = None
 
 
 @contextmanager
@@ -271,7 +275,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
         "current_device": lambda: 0, "empty_cache": lambda: None, "synchronize": lambda *_: None,
         "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
         "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0), "Stream": lambda *_: None,
-        "stream": lambda _: nullcontext(), "CUDAGraph": Graph, "graph": capturing,
+        "stream": lambda _: nullcontext(), "CUDAGraph": Graph,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, mode:
         for name, value in there.items():

@@ -325,7 +325,7 @@ def test_a_model_whose_steps_cannot_be_captured_is_decoded_without_a_graph(monke
     def refused(*args):
         raise RuntimeError("called a synchronizing CUDA operation")
 
-    monkeypatch.setattr("steadyrl.backends.torch.graph._Captured", refused)
+    monkeypatch.setattr("steadyrl.backends.torch.graph._Step", refused)
     ids, visible = padded()
     decoder = Decoder(parts_of(random_model("qwen3")), 4, 20)
     (_, cache), (_, plain) = decoder.prefill(ids, visible), decoder.prefill(ids, visible)

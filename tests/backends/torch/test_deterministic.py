@@ -165,13 +165,21 @@ def test_a_run_says_whether_its_numbers_come_again(opened):
 @pytest.mark.parametrize("before", [":16:8", ":4096:8"])
 def test_a_workspace_that_is_deterministic_already_stays(monkeypatch, before):
     monkeypatch.setenv(deterministic.WORKSPACE, before)
-    deterministic.prepare(CUDA)
+    deterministic.prepare(CUDA, True)
     assert os.environ[deterministic.WORKSPACE] == before
+
+
+def test_a_workspace_that_the_user_chose_stays_unless_the_setting_asks_for_another(monkeypatch):
+    monkeypatch.setenv(deterministic.WORKSPACE, ":64:1")
+    deterministic.prepare(CUDA, False)
+    assert os.environ[deterministic.WORKSPACE] == ":64:1"
+    deterministic.prepare(CUDA, True)
+    assert os.environ[deterministic.WORKSPACE] == ":4096:8"
 
 
 def test_what_cannot_be_deterministic_is_refused():
     with pytest.raises(ConfigError, match="got the device 'mps'; set it to false"):
-        deterministic.prepare(torch.device("mps"))
+        deterministic.prepare(torch.device("mps"), True)
     with pytest.raises(ConfigError, match=r"sampler.engine = 'vllm', which samples in another process"):
         config.resolve(
             {"backend": {"args": {"deterministic": True}}, "sampler": {"engine": "vllm"}, "rewards": {"length": 1.0}}

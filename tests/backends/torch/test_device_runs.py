@@ -13,6 +13,8 @@ import pytest
 
 from steadyrl import config
 from steadyrl.preflight.run import preflight
+from steadyrl.preflight.trial import begin_trial
+from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rundir import RunDir
 from steadyrl.train import open_session, train
 from steadyrl.types import Sampling
@@ -145,6 +147,25 @@ def test_the_autopilot_takes_steps_back_and_trains_on(opened, tmp_path, way):
     assert [line["step"] for line in steps] == [0, 1]
     assert steps[-1]["learning_rate"] < 0.3
     assert all(line["grad_norm"] > 0 for line in steps)
+
+
+def test_the_preflight_repeats_updates_in_one_order_and_times_others(opened):
+    ordered = []
+
+    def noting(step):
+        def noted(*args):
+            ordered.append(torch.are_deterministic_algorithms_enabled())
+            return step(*args)
+
+        return noted
+
+    with pretended():
+        session = opened("update.epochs=1", "update.minibatches=1")
+        session.backend.optimizer.step = noting(session.backend.optimizer.step)
+        found = make_trial_updates(begin_trial(session))
+    assert ordered == [True] * 4 + [False] * 2
+    assert {finding.check: finding.state for finding in found.findings}["continuation"] == "ok"
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_with_a_setting_sums_are_in_one_order(opened, tmp_path):
