@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from steadyrl.backends.torch import decoder as torch_decoder
 from steadyrl.backends.torch import decoding_kernels
-from tests.rounding import OF_BFLOAT16, rounding
+from steadyrl.backends.torch.decoder import Decoder
+from steadyrl.backends.torch.graph import StepState
+from tests.backends.torch.test_decoder import VOCABULARY, padded, parts_of, random_model
+from tests.rounding import NATS, OF_BFLOAT16, rounding
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -137,3 +141,21 @@ def test_one_column_is_written_and_no_other(width, dtype):
     wanted[0][:, :, 6:7], wanted[1][:, :, 6:7] = k, v
     decoding_kernels.write(keys, values, at(6), k, v)
     assert torch.equal(keys, wanted[0]) and torch.equal(values, wanted[1])
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3, a window and a rotation by kind", "granite", "gpt2"])
+@torch.no_grad()
+def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch_decoder, "kernels", lambda device: asked.append(device) or decoding_kernels)
+    ids, visible = (x.to(DEVICE) for x in padded())
+    decoder = Decoder(parts_of(random_model(name).to(DEVICE)), 4, 20)
+    (_, plain), (_, static) = decoder.prefill(ids, visible), decoder.prefill(ids, visible)
+    for of_layer in (*static.keys.values(), *static.values.values()):
+        of_layer[:, :, plain.used :] = torch.nan
+    state = StepState(static)
+    for t in range(4):
+        tokens = (ids[:, -1] * 5 + t) % VOCABULARY
+        wanted, found = (x.log_softmax(-1) for x in (decoder.step(tokens, plain), state.step(decoder, tokens, static)))
+        assert (found - wanted).abs().max().item() <= NATS
+    assert len(asked) == 4
