@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch.nn import functional as F
@@ -11,6 +14,8 @@ from steadyrl.backends.torch.attention import CAUSAL, View, Visibility, causal_w
 from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.head import decoding_head
 from steadyrl.backends.torch.model import Parts
+
+log = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -197,13 +202,14 @@ class _CapturedStep(_Step):
     ):
         super().__init__(cache, dtype)
         self._places, self._column, self._seen = places, column, seen
+        self._kernels = kernels(column.device) if cache.prompts is None else None
 
     def mask(self, visibility: Visibility) -> torch.Tensor:
-        """See ``_Step``; nothing is asked of the device."""
+        """See ``_Step``, and nothing is asked of the device; where kernels attend, bool [B, S]."""
         seen = self._seen
         if visibility is not CAUSAL:
             seen = seen & visible(visibility, self._places[:, None], (seen.cumsum(1) - 1).clamp(min=0))
-        return closed(seen, self._dtype)[:, None, None]
+        return seen if self._kernels else closed(seen, self._dtype)[:, None, None]
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
@@ -211,9 +217,30 @@ class _CapturedStep(_Step):
     ) -> torch.Tensor:  # fmt: skip
         """See View."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
+        if self._kernels:
+            self._kernels.write(keys, values, self._column, k, v)
+            scale = q.shape[-1] ** -0.5 if scale is None else scale
+            found: torch.Tensor = self._kernels.attend(q[:, :, 0], keys, values, mask, self._column, scale)
+            return found[:, None]
         keys.index_copy_(2, self._column, k.to(keys.dtype))
         values.index_copy_(2, self._column, v.to(values.dtype))
         return self._attend_one(layer, q, keys, values, mask, scale)
+
+
+@functools.cache
+def kernels(device: torch.device) -> ModuleType | None:
+    """Return ``decoding_kernels``; None where they do not run: not on CUDA, or Triton does not compile there."""
+    if device.type != "cuda":
+        return None
+    try:
+        from steadyrl.backends.torch import decoding_kernels
+
+        tried = torch.zeros(1, 1, 1, 16, device=device)
+        decoding_kernels.write(tried, tried, torch.zeros(1, dtype=torch.long, device=device), tried, tried)
+    except Exception as error:  # there is no Triton, no C compiler for it, no folder that it may write to, ...
+        log.info("decoding goes on without kernels of ours: %s", error)
+        return None
+    return decoding_kernels
 
 
 def _room(like: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,181 @@
+"""Kernels of the decoding step that a CUDA graph holds: write one column of the cache, and attend to what is there.
+
+PyTorch's attention under a mask reads the whole cache and its mask, the free end included, for a graph knows no lengths
+but those of tensors. These kernels ask the device for the column and stop there. They are written in Triton, which
+compiles them on their first call; ``decoder`` asks for this module where that is possible.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# Triton compiles no annotations but its own.
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_BYTES = 16384  # of keys that are read at once: three such of keys and of values fit any GPU since 2020
+BLOCKS = (16, 128)  # the fewest columns that a product of matrices takes, and the most that are read at once
+LEAST = 16  # rows and columns of a product of matrices; more heads that share keys are attended from 16 by 16
+WARPS = 4
+FULL = 100  # programs that keep a GPU of some 130 multiprocessors busy
+PROGRAMS = 264  # that are wanted where there are fewer: two for each multiprocessor
+MOST_SPLITS = 32
+SPLIT_COLUMNS = 256  # fewer are not worth a further part
+
+
+def write(keys: torch.Tensor, values: torch.Tensor, column: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Store one token's keys and values, cast to the type of the cache.
+
+    Args:
+        keys: [B, kv_heads, S, D], contiguous.
+        values: [B, kv_heads, S, D_v], contiguous.
+        column: [1] int64, where they go.
+        k: [B, kv_heads, 1, D], of any floating type and strides.
+        v: [B, kv_heads, 1, D_v], likewise.
+    """
+    rows, kv_heads, length, width = keys.shape
+    of_values = values.shape[3]
+    _write[(rows, kv_heads)](
+        keys, values, column, k, v, *_strides(k[:, :, 0]), *_strides(v[:, :, 0]), length, D=width, D_V=of_values,
+        WIDTH=triton.next_power_of_2(max(width, of_values)), num_warps=1,
+    )  # fmt: skip
+
+
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    seen: torch.Tensor,
+    column: torch.Tensor,
+    scale: float,
+    splits: int | None = None,
+) -> torch.Tensor:
+    """Attend from one token of every row to the columns up to one; nothing behind it is read.
+
+    Args:
+        q: [B, heads, D], of any floating type and strides; heads that share keys stand beside each other.
+        keys: [B, kv_heads, S, D], contiguous; queries are cast to its type.
+        values: [B, kv_heads, S, D_v], contiguous, of the same type.
+        seen: [B, S] bool, contiguous in S; a row that sees nothing gets zeros.
+        column: [1] int64, the last that may be seen.
+        scale: What products of queries and keys are multiplied by.
+        splits: Parts of the columns that are attended to side by side, a power of two; None for ``splits_for``.
+
+    Returns:
+        [B, heads, D_v] in the type of the cache.
+    """
+    rows, kv_heads, length, width = keys.shape
+    heads, of_values = q.shape[1], values.shape[3]
+    shared, padded = heads // kv_heads, max(LEAST, triton.next_power_of_2(width))
+    tiles = triton.cdiv(shared, LEAST)
+    splits = splits or splits_for(rows * kv_heads * tiles, length)
+    parts = keys.new_empty(rows, heads, splits, of_values, dtype=keys.dtype if splits == 1 else torch.float32)
+    weights = keys.new_empty(rows, heads, splits, dtype=torch.float32)
+    fitting = BLOCK_BYTES // (padded * keys.element_size())
+    _attend[(rows, kv_heads * tiles, splits)](
+        q, keys, values, seen, column, parts, weights, *_strides(q), seen.stride(0), length, scale, SHARED=shared,
+        D=width, D_V=of_values, ROWS=LEAST, TILES=tiles, WIDTH=padded,
+        WIDTH_V=max(LEAST, triton.next_power_of_2(of_values)), BLOCK=min(max(fitting, BLOCKS[0]), BLOCKS[1]),
+        SPLITS=splits, num_warps=WARPS, num_stages=3 if fitting >= BLOCKS[0] else 1,
+    )  # fmt: skip
+    if splits == 1:
+        return parts[:, :, 0]
+    found = keys.new_empty(rows, heads, of_values)
+    _combine[(rows * heads,)](
+        parts, weights, found, D_V=of_values, WIDTH_V=triton.next_power_of_2(of_values), SPLITS=splits, num_warps=WARPS
+    )
+    return found
+
+
+def splits_for(programs: int, length: int) -> int:
+    """Return how many parts the columns are attended to in: what the host knows decides, so that a graph can hold it.
+
+    Args:
+        programs: That there are without parts: rows times key heads, where at most 16 heads share one.
+        length: Columns of the cache.
+    """
+    if programs >= FULL or length <= 2 * SPLIT_COLUMNS:
+        return 1
+    wanted = min(MOST_SPLITS, PROGRAMS // programs, length // SPLIT_COLUMNS)
+    return 1 << wanted.bit_length() - 1  # the power of two below
+
+
+def _strides(x: torch.Tensor) -> tuple[int, int, int]:
+    of_row, of_head, of_place = x.stride()
+    return of_row, of_head, of_place
+
+
+# Lengths differ from one batch to the next: a kernel is not compiled anew for those that 16 divides.
+@triton.jit(do_not_specialize=["length"])
+def _write(
+    keys, values, column, k, v,
+    k_row, k_head, k_place, v_row, v_head, v_place, length,
+    D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write what one row and key head has."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)  # a cache may have over 2^31 numbers
+    to = (row * tl.num_programs(1) + head) * length + tl.load(column)
+    place = tl.arange(0, WIDTH)
+    new_k = tl.load(k + row * k_row + head * k_head + place * k_place, mask=place < D)
+    new_v = tl.load(v + row * v_row + head * v_head + place * v_place, mask=place < D_V)
+    tl.store(keys + to * D + place, new_k.to(keys.dtype.element_ty), mask=place < D)
+    tl.store(values + to * D_V + place, new_v.to(values.dtype.element_ty), mask=place < D_V)
+
+
+@triton.jit(do_not_specialize=["seen_row", "length"])
+def _attend(
+    q, keys, values, seen, column, parts, weights,
+    q_row, q_head, q_place, seen_row, length, scale,
+    SHARED: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Attend from up to ROWS heads of one row that share one key head, to one part of the columns."""
+    row, pair, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    kv_heads, head = tl.num_programs(1) // TILES, pair // TILES
+    of_head = (row * kv_heads + head) * length
+    r = pair % TILES * ROWS + tl.arange(0, ROWS)  # among the heads that share
+    d, d_v, n = tl.arange(0, WIDTH), tl.arange(0, WIDTH_V), tl.arange(0, BLOCK)
+    at = q + row * q_row + (head * SHARED + r)[:, None] * q_head + d[None] * q_place
+    query = tl.load(at, mask=(r < SHARED)[:, None] & (d < D)[None], other=0.0).to(keys.dtype.element_ty)  # [ROWS, D]
+    largest = tl.full([ROWS], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    found = tl.zeros([ROWS, WIDTH_V], tl.float32)
+    end = tl.minimum(tl.load(column) + 1, length).to(tl.int32)
+    share = tl.cdiv(tl.cdiv(end, BLOCK), SPLITS) * BLOCK
+    for start in range(part * share, tl.minimum((part + 1) * share, end), BLOCK):
+        c = start + n
+        sees = tl.load(seen + row * seen_row + c, mask=c < end, other=0) != 0
+        at_k = keys + of_head * D + c[None] * D + d[:, None]
+        key = tl.load(at_k, mask=(c < end)[None] & (d < D)[:, None], other=0.0)  # [D, BLOCK]
+        # Full float32 where the cache is float32; other types are multiplied as they are.
+        score = tl.dot(query, key, input_precision="ieee") * scale
+        score = tl.where(sees[None], score, -float("inf"))
+        new = tl.maximum(largest, tl.max(score, 1))
+        shift = tl.where(new == -float("inf"), 0.0, new)  # nothing is seen yet
+        p, fade = tl.exp(score - shift[:, None]), tl.exp(largest - shift)
+        # What is masked is multiplied by 0, so that what was never written must not be read: it may be no number.
+        at_v = values + of_head * D_V + c[:, None] * D_V + d_v[None]
+        value = tl.load(at_v, mask=(c < end)[:, None] & (d_v < D_V)[None], other=0.0)  # [BLOCK, D_V]
+        found = found * fade[:, None] + tl.dot(p.to(value.dtype), value, input_precision="ieee")
+        total, largest = total * fade + tl.sum(p, 1), new
+    total = tl.where(total == 0.0, 1.0, total)
+    to = ((row * kv_heads + head) * SHARED + r) * SPLITS + part
+    real = (found / total[:, None]).to(parts.dtype.element_ty)
+    tl.store(parts + to[:, None] * D_V + d_v[None], real, mask=(r < SHARED)[:, None] & (d_v < D_V)[None])
+    if SPLITS > 1:
+        tl.store(weights + to, largest + tl.log(total), mask=r < SHARED)
+
+
+@triton.jit
+def _combine(parts, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, SPLITS: tl.constexpr):
+    """Join the parts of one head of one row by the logs of the sums of their weights."""
+    head = tl.program_id(0).to(tl.int64)
+    s, d_v = tl.arange(0, SPLITS), tl.arange(0, WIDTH_V)
+    log_weight = tl.load(weights + head * SPLITS + s)
+    largest = tl.max(log_weight, 0)
+    weight = tl.exp(log_weight - tl.where(largest == -float("inf"), 0.0, largest))
+    total = tl.sum(weight, 0)
+    at = parts + (head * SPLITS + s)[:, None] * D_V + d_v[None]
+    found = tl.sum(weight[:, None] * tl.load(at, mask=(d_v < D_V)[None], other=0.0), 0)
+    found = found / tl.where(total == 0.0, 1.0, total)
+    tl.store(joined + head * D_V + d_v, found.to(joined.dtype.element_ty), mask=d_v < D_V)

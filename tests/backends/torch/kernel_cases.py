@@ -1,0 +1,161 @@
+"""The kernels of decoding against float64: on a GPU, and interpreted on the CPU if TRITON_INTERPRET is set.
+
+``test_decoding_kernels`` runs this file in a process of its own, for Triton reads that variable once.
+"""
+
+import builtins
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from steadyrl.backends.torch import decoder as torch_decoder
+from steadyrl.backends.torch import decoding_kernels
+from steadyrl.backends.torch.decoder import Decoder
+from steadyrl.backends.torch.graph import StepState
+from tests.backends.torch.test_decoder import VOCABULARY, padded, parts_of, random_model
+from tests.rounding import NATS, OF_BFLOAT16, rounding
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+ROWS, KV_HEADS = 3, 2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def whole_interpreter():
+    """Add what Triton's interpreter lacks: ranges under NumPy 2.4, products of bfloat16 and rounding to it."""
+    if not INTERPRETED:
+        yield
+        return
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    convert, dot = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
+
+    def whole(bound):
+        return bound if isinstance(bound, int) else int(bound.handle.data.item())
+
+    def rounded(data, old, new, mode):
+        if (old, new) != (tl.float32, tl.bfloat16):
+            return convert(data, old, new, mode)
+        return torch.from_numpy(data.view(np.float32).copy()).bfloat16().view(torch.int16).numpy().view(np.uint16)
+
+    def wide(factor):  # bfloat16 is kept as the bits of whole numbers, and would be multiplied as those
+        if factor.dtype.scalar != tl.bfloat16:
+            return factor
+        return interpreter.TensorHandle((factor.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding_kernels, "range", lambda *bounds: builtins.range(*map(whole, bounds)), raising=False)
+        patch.setattr(interpreter, "_convert_float", rounded)
+        patch.setattr(
+            interpreter.InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
+        )
+        yield
+
+
+def drawn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def at(column):
+    return torch.tensor([column], device=DEVICE)
+
+
+def inputs(shared, length, column, width, dtype, of_values=None):
+    """Return q, keys, values and seen: nothing is a number behind the column, and the last row sees nothing."""
+    keys = drawn(ROWS, KV_HEADS, length, width, seed=1, dtype=dtype)
+    values = drawn(ROWS, KV_HEADS, length, of_values or width, seed=2, dtype=dtype)
+    keys[:, :, column + 1 :], values[:, :, column + 1 :] = torch.nan, torch.nan
+    seen = drawn(ROWS, length, seed=3) > -0.5
+    seen[0, : min(5, column)], seen[1], seen[-1] = False, True, False
+    q = drawn(ROWS, width, KV_HEADS * shared, seed=4).transpose(1, 2)  # neither contiguous nor of the cache's type
+    return q, keys, values, seen
+
+
+def expected(q, keys, values, seen, column, scale):
+    """Return float64 attention [B, heads, D_v], and how far a computation in the cache's type may be from it."""
+    q, keys, values = q.to(keys.dtype).double(), keys[:, :, : column + 1].double(), values[:, :, : column + 1].double()
+    q = q.unflatten(1, (KV_HEADS, -1))
+    scores = (q @ keys.transpose(2, 3) * scale).masked_fill(~seen[:, None, None, : column + 1], -torch.inf)
+    found = scores.softmax(-1).nan_to_num(0.0) @ values
+    # A score of absolute error e changes weights by a share of e, and then there is the sum over columns.
+    largest, terms = values.abs().max().item(), (q.abs() @ keys.abs().transpose(2, 3)).max().item() * scale
+    return found.flatten(1, 2), rounding(largest * (1 + terms), keys.shape[3] + column)
+
+
+def of_bfloat16(values, column):
+    """Return what two roundings to bfloat16 add to the bound: of the weights, and of the result."""
+    return rounding(values[:, :, : column + 1].abs().max().item(), 2, OF_BFLOAT16)
+
+
+# Heads that share keys, columns of the cache, the last that is seen, head size, parts.
+CASES = [
+    (7, 150, 140, 64, 1), (1, 37, 20, 80, 1), (16, 129, 128, 16, 1), (20, 33, 32, 96, 1), (3, 300, 290, 8, 4),
+    (2, 530, 513, 128, 8), (4, 140, 3, 256, 2), (2, 16, 0, 32, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("shared", "length", "column", "width", "splits"), CASES)
+def test_attention_equals_that_of_float64_and_reads_nothing_behind_the_column(
+    shared, length, column, width, splits, dtype
+):
+    q, keys, values, seen = inputs(shared, length, column, width, dtype)
+    scale = 1.5 * width**-0.5
+    found = decoding_kernels.attend(q, keys, values, seen, at(column), scale, splits)
+    assert found.dtype == dtype and found.shape == (ROWS, KV_HEADS * shared, width)
+    wanted, near = expected(q, keys, values, seen, column, scale)
+    if dtype == torch.bfloat16:
+        near += of_bfloat16(values, column)
+    torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
+    assert found[-1].eq(0).all()  # sees nothing
+    assert (found[0] - found[1]).abs().max() > 4 * near
+
+
+def test_values_may_have_another_width_than_keys():
+    q, keys, values, seen = inputs(2, 40, 35, 24, torch.float32, of_values=40)
+    found = decoding_kernels.attend(q, keys, values, seen, at(35), 0.2)
+    wanted, near = expected(q, keys, values, seen, 35, 0.2)
+    torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
+
+
+def test_few_rows_of_long_caches_are_attended_to_in_parts():
+    assert [decoding_kernels.splits_for(*of) for of in ((128, 9000), (100, 9000), (2, 512))] == [1, 1, 1]
+    assert [decoding_kernels.splits_for(*of) for of in ((64, 8192), (2, 8192), (1, 32768), (2, 600))] == [4, 32, 32, 2]
+    q, keys, values, seen = inputs(2, 1030, 1000, 16, torch.float32)
+    assert decoding_kernels.splits_for(ROWS * KV_HEADS, 1030) == 4
+    found = decoding_kernels.attend(q, keys, values, seen, at(1000), 0.25)
+    wanted, near = expected(q, keys, values, seen, 1000, 0.25)
+    torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [64, 80])
+def test_one_column_is_written_and_no_other(width, dtype):
+    keys, values = drawn(ROWS, KV_HEADS, 9, width, dtype=dtype), drawn(ROWS, KV_HEADS, 9, 24, seed=1, dtype=dtype)
+    k = drawn(ROWS, KV_HEADS, width, 1, seed=2).transpose(2, 3)
+    v = drawn(24, KV_HEADS, ROWS, 1, seed=3, dtype=torch.bfloat16).permute(2, 1, 3, 0)
+    wanted = keys.clone(), values.clone()
+    wanted[0][:, :, 6:7], wanted[1][:, :, 6:7] = k, v
+    decoding_kernels.write(keys, values, at(6), k, v)
+    assert torch.equal(keys, wanted[0]) and torch.equal(values, wanted[1])
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3, a window and a rotation by kind", "granite", "gpt2"])
+@torch.no_grad()
+def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch_decoder, "kernels", lambda device: asked.append(device) or decoding_kernels)
+    ids, visible = (x.to(DEVICE) for x in padded())
+    decoder = Decoder(parts_of(random_model(name).to(DEVICE)), 4, 20)
+    (_, plain), (_, static) = decoder.prefill(ids, visible), decoder.prefill(ids, visible)
+    for of_layer in (*static.keys.values(), *static.values.values()):
+        of_layer[:, :, plain.used :] = torch.nan
+    state = StepState(static)
+    for t in range(4):
+        tokens = (ids[:, -1] * 5 + t) % VOCABULARY
+        wanted, found = (x.log_softmax(-1) for x in (decoder.step(tokens, plain), state.step(decoder, tokens, static)))
+        assert (found - wanted).abs().max().item() <= NATS
+    assert len(asked) == 4

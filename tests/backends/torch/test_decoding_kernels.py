@@ -1,0 +1,37 @@
+"""The kernels of decoding, interpreted on the CPU and compiled on a GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+
+torch = needs.package("torch")
+needs.package("transformers")
+
+from steadyrl.backends.torch.decoder import kernels  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+CASES = Path(__file__).with_name("kernel_cases.py")
+
+
+@pytest.mark.parametrize("interpreted", [True, pytest.param(False, marks=pytest.mark.gpu)])
+def test_the_kernels_hold_in_a_process_of_their_own(interpreted):
+    """Triton reads once whether it interprets, and another test may have imported it."""
+    needs.skip_without_packages("triton", extra="test")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if interpreted:
+        environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_decoding_goes_on_without_kernels_where_they_do_not_run(caplog):
+    assert kernels(torch.device("cpu")) is None and not caplog.records
+    with caplog.at_level("INFO"):
+        assert kernels(torch.device("cuda", 63)) is None  # is not there
+    assert "without kernels of ours" in caplog.text
