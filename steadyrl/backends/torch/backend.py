@@ -25,7 +25,7 @@ from steadyrl.backends.limits import MOST_REMEMBERED, require_room
 from steadyrl.backends.torch import compiled, footprint, memory, probe, state
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
-from steadyrl.backends.torch.device import chosen_device, lower_precision
+from steadyrl.backends.torch.device import chosen_device, lower_precision, sent
 from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.fits import through_ours
 from steadyrl.backends.torch.generation import Generation
@@ -347,7 +347,7 @@ class TorchBackend:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
         kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
         logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs)
-        places = torch.from_numpy(np.flatnonzero(part.completion_mask)).to(self.device)
+        places = sent(np.flatnonzero(part.completion_mask), self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
             full = flat.new_zeros(part.completion_mask.size)
@@ -426,6 +426,6 @@ class TorchBackend:
     def arrays(self, part: Batch) -> dict[str, Any]:
         """Return what a loss may use of a batch."""
         return {
-            name: torch.from_numpy(array if array.dtype == bool else array.astype(np.float32)).to(self.device)
+            name: sent(array if array.dtype == bool else array.astype(np.float32), self.device)
             for name, array in loss_arrays(part).items()
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+import numpy as np
 import torch
 
 from steadyrl.errors import ConfigError
@@ -47,6 +48,12 @@ def lays_blocks(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return an array on a device; the host does not wait until a GPU has done what it was told before."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def chosen_device(name: str) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from steadyrl.backends.torch.device import sent
 from steadyrl.types import Batch, Sampling
 
 
@@ -17,7 +18,7 @@ def how_drawn(
 
 def chosen_ids(part: Batch, device: torch.device) -> torch.Tensor:
     """Return the completion tokens [N] int64, row by row."""
-    return torch.from_numpy(part.tokens[part.completion_mask].astype(np.int64)).to(device)
+    return sent(part.tokens[part.completion_mask].astype(np.int64), device)
 
 
 def kept_mask(part: Batch, sampling: Sampling, vocabulary: int, device: torch.device) -> torch.Tensor | None:
@@ -26,9 +27,9 @@ def kept_mask(part: Batch, sampling: Sampling, vocabulary: int, device: torch.de
         return None
     lengths = part.kept.lengths[part.completion_mask]
     keep = torch.zeros(len(lengths), vocabulary, dtype=torch.bool, device=device)
-    rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device)
-    keep[rows, torch.from_numpy(part.kept.ids.astype(np.int64)).to(device)] = True
-    keep[torch.from_numpy(np.flatnonzero(lengths == 0)).to(device)] = True
+    rows = sent(np.repeat(np.arange(len(lengths)), lengths), device)
+    keep[rows, sent(part.kept.ids.astype(np.int64), device)] = True
+    keep[sent(np.flatnonzero(lengths == 0), device)] = True
     return keep
 
 

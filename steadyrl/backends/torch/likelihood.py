@@ -12,6 +12,7 @@ import torch
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.arithmetic import full_float32
+from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.head import chosen_logprobs
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.counting.count import tell
@@ -90,8 +91,8 @@ class _Reader:
         for i, row in enumerate(rows):
             ids[i, : len(row.ids)] = row.ids
             mask[i, row.prompt : len(row.ids)] = True
-        tokens = torch.from_numpy(ids).to(self._device)
-        chosen = torch.from_numpy(np.flatnonzero(mask[:, 1:])).to(self._device)
+        tokens = sent(ids, self._device)
+        chosen = sent(np.flatnonzero(mask[:, 1:]), self._device)
         # Padded on the right: under causal attention padding cannot reach what stands before it.
         hidden = self._parts.body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
         hidden, written = hidden.flatten(0, 1)[chosen] * self._parts.scale, tokens[:, 1:].flatten()[chosen]

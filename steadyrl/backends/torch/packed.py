@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from steadyrl.backends.torch.attention import Visibility, causal_within, closed, visible
+from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.products import without_autocast
 from steadyrl.types import Batch
 
@@ -104,7 +105,7 @@ def pack(part: Batch, device: torch.device) -> Packed:
         answers = _segments(answer_lengths, device) if answer_lengths.any() else None
 
     def send(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(device)
+        return sent(array, device)
 
     return Packed(
         ids=send(part.tokens.ravel()[source].astype(np.int64)),
@@ -122,7 +123,7 @@ def _segments(lengths: np.ndarray, device: torch.device) -> Segments:
     """Return where pieces of these lengths [S] lie, each in a row of its own."""
     width = int(lengths.max())
     inside = np.arange(width)[None] < lengths[:, None]  # [S, W]
-    return Segments(len(lengths), width, torch.from_numpy(np.flatnonzero(inside)).to(device))
+    return Segments(len(lengths), width, sent(np.flatnonzero(inside), device))
 
 
 def _whole_rows(
@@ -151,8 +152,8 @@ def _whole_rows(
     return Segments(
         len(starts),
         width,
-        torch.from_numpy(np.concatenate(back).astype(np.int64)).to(device),
-        torch.from_numpy(lay.ravel().astype(np.int64)).to(device),
+        sent(np.concatenate(back).astype(np.int64), device),
+        sent(lay.ravel().astype(np.int64), device),
     )
 
 

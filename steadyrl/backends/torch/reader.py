@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from steadyrl.backends.torch.attention import in_this_view, viewing
+from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.packed import Packed, PackedView, pack
 from steadyrl.types import Batch
@@ -67,8 +68,8 @@ class Reader:
 
         Under causal attention padding cannot reach what stands before it, so that no attention mask is needed.
         """
-        ids = torch.from_numpy(part.tokens.astype(np.int64)).to(self._device)
-        chosen = torch.from_numpy(np.flatnonzero(part.completion_mask[:, 1:])).to(self._device)
+        ids = sent(part.tokens.astype(np.int64), self._device)
+        chosen = sent(np.flatnonzero(part.completion_mask[:, 1:]), self._device)
         hidden: torch.Tensor = self._parts.body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         # Row by row, completion by completion; unlike indexing it adds gradients in one order.
         return hidden.flatten(0, 1).index_select(0, chosen)

@@ -21,6 +21,7 @@ from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.compiled import eager
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.deterministic import running_sums
+from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
@@ -228,8 +229,8 @@ def _stop(drawn: torch.Tensor, rows: torch.Tensor, ended: torch.Tensor, new: sli
         last[live[np.array(found, bool)]] = column
     stopped = np.flatnonzero(last < seen.shape[1])
     if stopped.size:
-        at = rows[torch.from_numpy(stopped).to(rows.device)]
-        ends = torch.from_numpy(last[stopped]).to(rows.device)
+        at = rows[sent(stopped, rows.device)]
+        ends = sent(last[stopped], rows.device)
         behind = torch.arange(seen.shape[1], device=rows.device) > ends[:, None]
         drawn[at, start : new.stop] = drawn[at, start : new.stop].masked_fill(behind, -1)
         ended[at] = True
@@ -345,10 +346,10 @@ def _left_pad(prompts: Sequence[np.ndarray], pad_id: int, device: Any) -> tuple[
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = prompt
         visible[row, width - len(prompt) :] = True
-    return torch.from_numpy(ids).to(device), torch.from_numpy(visible).to(device)
+    return sent(ids, device), sent(visible, device)
 
 
 def _uniforms(seeds: Sequence[int], count: int, device: Any) -> torch.Tensor:
     numbers = np.stack([np.random.default_rng(seed).random(count) for seed in seeds])
     numbers = np.minimum(numbers, 1 - 2.0**-24).astype(np.float32)  # float32 would round the largest to 1
-    return torch.from_numpy(numbers).to(device)
+    return sent(numbers, device)

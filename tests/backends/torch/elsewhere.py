@@ -281,6 +281,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
         for name, value in there.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.nn.Module, "to", moved)
+        patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
         # Triton compiles for a device that is there. The answer is kept, so that none may be asked for here.
         patch.setattr("steadyrl.backends.torch.decoder.kernels", lambda device: None)
