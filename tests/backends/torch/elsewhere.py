@@ -28,6 +28,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from steadyrl.backends.torch import arithmetic, head
+
 DEVICE = torch.device("cuda", 0)
 PACKAGE = f"{Path(__file__).parents[3] / 'steadyrl'}/"
 _aten = torch.ops.aten
@@ -277,6 +279,8 @@ def pretended(tf32=True, autocast=True, any_order=True):
         for name, value in there.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.nn.Module, "to", moved)
+        patch.setattr(head, "row_kernels", lambda device: None)  # they would read the memory of a GPU
+        patch.setattr(arithmetic, "_widens", lambda device: False)  # a CPU does not
         patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
         _here.append(standin)
         try:
