@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,6 +32,37 @@ def fast_float32() -> Iterator[None]:
     """Let a GPU multiply float32 in TF32, whose inputs are exact where they come from bfloat16; also a decorator."""
     with _switched(tf32=True):
         yield
+
+
+def wide_product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the product [n, m] in float32 of matrices [n, k] and [k, m], both in float32 or in one lower type."""
+    if a.dtype == torch.float32:
+        return torch.mm(a, b, out=out)
+    if _widens(a.device):
+        return torch.mm(a, b, out_dtype=torch.float32, out=out)
+    return torch.mm(a.float(), b.float(), out=out)  # exact in TF32, too, which has more bits than bfloat16
+
+
+def add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor, keep: bool) -> None:
+    """Add the product of two matrices to ``total`` [n, m] in float32, or put it there; see ``wide_product``."""
+    if a.dtype == torch.float32:
+        total.addmm_(a, b, beta=float(keep))
+    elif _widens(a.device):
+        torch.addmm(total, a, b, out_dtype=torch.float32, beta=float(keep), out=total)
+    else:
+        total.addmm_(a.float(), b.float(), beta=float(keep))
+
+
+@cache
+def _widens(device: torch.device) -> bool:
+    """Return whether products of bfloat16 are given and added up in float32: on CUDA, of late."""
+    x, total = torch.ones(16, 16, dtype=torch.bfloat16, device=device), torch.zeros(16, 16, device=device)
+    try:
+        torch.mm(x, x, out_dtype=torch.float32, out=total)
+        torch.addmm(total, x, x, out_dtype=torch.float32, out=total)
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from steadyrl.backends.torch.device import chosen_device, lower_precision, sent
 from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.fits import through_ours
 from steadyrl.backends.torch.generation import Generation
-from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of
+from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of, products_on
 from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum, totals_of
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.products import quicken, siblings_of
@@ -224,20 +224,24 @@ class TorchBackend:
         if "values" in needs:
             assert self.value_head is not None, "values asked of a backend built without a value head"
             measured["values"] = self.value_head(hidden)
-        theirs = None
+        theirs, products = None, products_on(hidden.device, self._lower)
         if "ref_logprobs" in needs:
-            with self._as_reference() as (read, _):
-                theirs = (self._reference_logits, read(part))
+            with self._as_reference() as (read, head):
+                theirs = (self._as_before(logits_of(head, products)), read(part))
         drawn = how_drawn(part, sampling, self._head.out_features, self.device)
+        logits = logits_of(self._head, products)
         for rows, name, values in distributions(
-            lambda rows: logits_of(self._head, hidden[rows]), theirs, drawn, self._head.out_features
+            lambda rows: logits(hidden[rows]), theirs, drawn, self._head.out_features
         ):
             measured.setdefault(name, torch.zeros_like(hidden[:, 0]))[rows] = values
         return measured
 
-    def _reference_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        with self._as_reference() as (_, head):
-            return logits_of(head, hidden)
+    def _as_before(self, logits: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        def of_reference(hidden: torch.Tensor) -> torch.Tensor:
+            with self._as_reference():  # an adapter may be on the head itself
+                return logits(hidden)
+
+        return of_reference
 
     @contextmanager
     def _as_reference(self) -> Iterator[tuple[Reader, Any]]:
@@ -346,7 +350,8 @@ class TorchBackend:
     ) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
         kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
-        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs)
+        products = products_on(hidden.device, self._lower)
+        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs, products)
         places = sent(np.flatnonzero(part.completion_mask), self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.attention import CAUSAL, View, Visibility, causal_within, closed, viewing, visible
 from steadyrl.backends.torch.cache import Cache, Known
-from steadyrl.backends.torch.head import decoding_head
+from steadyrl.backends.torch.head import decoding_head, products_on
 from steadyrl.backends.torch.model import Parts
 
 log = logging.getLogger(__name__)
@@ -25,14 +25,14 @@ class Decoder:
         parts: Of a registered model.
         rows: About as many rows as will be decoded at once.
         length: Columns of the cache: the longest prompt and all new tokens.
-        lower: Type that the cache is kept in; None for that of the weights.
+        lower: Type that the cache is kept in, and on a GPU the head multiplies in; None for that of the weights.
     """
 
     def __init__(self, parts: Parts, rows: int, length: int, lower: torch.dtype | None = None):
         weight = next(parts.body.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
         self._body, self._length = parts.body, length
-        self._logits = decoding_head(parts.head, parts.scale, rows)
+        self._logits = decoding_head(parts.head, parts.scale, rows, products_on(self.device, lower))
 
     def prefill(
         self, ids: torch.Tensor, visible: torch.Tensor, known: Sequence[Known | None] = ()

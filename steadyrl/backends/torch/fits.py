@@ -92,5 +92,5 @@ def _decodes(parts: Parts, ids: torch.Tensor, expected: torch.Tensor) -> bool:
     for number in range(2):
         steps.append(decoder.step(torch.stack([ids[0, begun + number], ids[1, begun + 2 + number]]), cache))
     ends = torch.stack([expected[0, begun - 1 : begun + 2], expected[1, begun + 1 : begun + 4]])
-    theirs = logits_of(parts.head, ends.flatten(0, 1) * parts.scale).view(2, 3, -1)
+    theirs = logits_of(parts.head)(ends.flatten(0, 1) * parts.scale).view(2, 3, -1)
     return agree(torch.stack(steps, dim=1), theirs, next(parts.body.parameters()).dtype)[0]

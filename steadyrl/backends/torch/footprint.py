@@ -14,7 +14,8 @@ from typing import Any
 FP32, BF16 = 4, 2
 NF4 = 0.5 + FP32 / 64  # half a byte, and a float32 scale for 64 weights
 ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float32 scale for 256 numbers
-CHUNK, LEAST_ROWS, KEEP = 2**23, 512, 2**26  # of ``head``: logits computed at once, and those kept
+CHUNKS = {"cpu": 2**23, "cuda": 2**27}  # of ``head``: logits computed at once
+LEAST_ROWS, KEEP = 512, 2**26  # at least so many rows of them; probabilities that a CPU keeps
 # While finished rows leave the batch, the cache is there as it was and as it will be: see ``sampler.LEAVE_SHARE``.
 CACHES = {"cpu": 1.9, "cuda": 1.5}
 
@@ -205,12 +206,15 @@ def _layer(shape: Shape, way: Way, work: Work) -> float:
 def _head(shape: Shape, way: Way, work: Work) -> float:
     """Return the bytes of logits and of the head's own copies and gradients."""
     logits = work.chosen * shape.vocabulary
-    chunk = min(logits, max(CHUNK, LEAST_ROWS * shape.vocabulary))
+    chunk = min(logits, max(CHUNKS[way.device], LEAST_ROWS * shape.vocabulary))
     # Probabilities and their gradients; where the former are not kept, the logits that they are computed of once more.
-    found = logits + chunk if logits <= KEEP else 3 * chunk
-    wide = shape.table if way.kept_in < FP32 else 0
+    found = FP32 * (logits + chunk if logits <= KEEP else 3 * chunk)
+    wide = FP32 * shape.table if way.kept_in < FP32 else 0
+    if way.device == "cuda":  # the kernels' gradient takes the place of the logits, or is in the lower type
+        found = chunk * (FP32 if way.products == FP32 else FP32 + way.products)
+        wide = way.products * shape.table if way.kept_in > way.products else 0
     steep = 0 if way.lora else shape.table  # of the head; the embedding's comes after it
-    return FP32 * (found + wide + steep + 4 * work.chosen * shape.hidden)
+    return found + wide + FP32 * (steep + 4 * work.chosen * shape.hidden)
 
 
 def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
@@ -238,7 +242,7 @@ def _decoder(shape: Shape, way: Way, lower: int) -> float:
         shape.queries + shape.inner
     )  # queries, keys ...; gate and up
     merged = shape.linear if way.lora else joined
-    return lower * merged + (FP32 * shape.table if way.bf16 else 0)
+    return lower * merged + (lower * shape.table if way.kept_in > lower else 0)
 
 
 def peak(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:

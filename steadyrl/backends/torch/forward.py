@@ -14,7 +14,7 @@ import torch
 from steadyrl.backends.huggingface.folder import READING_ERRORS
 from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.head import decoding_head
+from steadyrl.backends.torch.head import decoding_head, products_on
 from steadyrl.backends.torch.model import Parts
 from steadyrl.errors import ModelError
 
@@ -40,8 +40,9 @@ class OwnCache:
 class ForwardDecoder:
     """See sampler.Engine."""
 
-    def __init__(self, parts: Parts, rows: int = 1):
-        self._body, self.logits = parts.body, decoding_head(parts.head, parts.scale, rows)
+    def __init__(self, parts: Parts, rows: int = 1, lower: torch.dtype | None = None):
+        products = products_on(next(parts.body.parameters()).device, lower)
+        self._body, self.logits = parts.body, decoding_head(parts.head, parts.scale, rows, products)
         known = inspect.signature(parts.body.forward).parameters
         self._cache = next((name for name in _CACHES if name in known), None)
         self._placed = "position_ids" in known

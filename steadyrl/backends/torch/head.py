@@ -2,20 +2,26 @@
 
 Through autograd's own log_softmax the vocabulary is walked eight times and four matrices as large as the logits are
 alive at once. Here it is walked three times forward and twice back, a chunk of tokens at a time; probabilities are
-kept for the way back where all of them are small enough, else computed again.
+kept for the way back where all of them are small enough, else computed again. On a GPU with Triton it is walked once
+forward and once back, by the kernels of ``rows``.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from steadyrl.backends.torch.arithmetic import add_product, wide_product
 from steadyrl.backends.torch.products import Function, product, without_autocast
 
+log = logging.getLogger(__name__)
 CHUNK = 2**23  # logits computed at once
+CHUNK_ON_GPU = 2**27  # there a product of few rows takes longer to begin than to compute
 LEAST_ROWS = 512  # but at least so many tokens: every chunk reads the whole head and adds to its whole gradient
 KEEP = 2**26  # probabilities that are kept for the backward pass; more of them are computed again
 
@@ -45,6 +51,7 @@ def chosen_logprobs(
     scale: float,
     kept: torch.Tensor | None,
     entropy: bool,
+    products: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log-probs [N] of chosen tokens and, if asked for, entropies [N]; both carry gradients.
 
@@ -55,13 +62,14 @@ def chosen_logprobs(
         scale: Logits are multiplied by it: one over the temperature.
         kept: [N, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies.
+        products: See ``logits_of``.
     """
     cap, linear = (head.cap, head.linear) if isinstance(head, Capped) else (0.0, head)
     if type(linear) is not nn.Linear:  # an adapter on the head itself
-        logp = log_softmax(logits_of(head, hidden), scale, kept)
+        logp = log_softmax(logits_of(head, products)(hidden), scale, kept)
         return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
     found: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
-        hidden, linear.weight, linear.bias, chosen, scale, kept, entropy, cap
+        hidden, linear.weight, linear.bias, chosen, scale, kept, entropy, cap, products
     )
     return found[0], found[1] if entropy else None
 
@@ -81,47 +89,77 @@ def distributions(
         vocabulary: V.
     """
     kept, chosen, scale = drawn
-    for rows in chunks(len(chosen), vocabulary):
-        cut, at = None if kept is None else kept[rows], chosen[rows, None]
-        logp = log_softmax(policy(rows), scale, cut)  # [rows, V]
-        p = logp.exp()
-        yield rows, "logprobs", logp.gather(1, at)[:, 0]
-        yield rows, "entropy", -expected(p, logp, cut is not None)
-        if reference is not None:
-            logits, states = reference
-            theirs = logits(states[rows])
-            ref = log_softmax(theirs, scale, cut)
-            there = ref.gather(1, at)[:, 0]
-            exact = expected(p, logp.sub_(ref), cut is not None)
-            yield rows, "ref_logprobs", there
-            yield rows, "kl_ref_exact", exact
-            if cut is not None:
-                # Of every kept token the reference's two log-probs differ by the same: the mass that was cut.
-                whole = log_softmax(theirs, scale, None).gather(1, at)[:, 0]
-                yield rows, "kl_ref_full", exact + there - whole
+    kernels = row_kernels(chosen.device)
+    measure = _compared if kernels is None else kernels.compared
+    for rows in chunks(len(chosen), vocabulary, chosen.device):
+        theirs = None if reference is None else partial(reference[0], reference[1][rows])
+        cut = None if kept is None else kept[rows]
+        for name, values in measure(partial(policy, rows), theirs, chosen[rows], scale, cut).items():
+            yield rows, name, values
 
 
-def logits_of(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """Return logits [N, V] in float32, whatever the head's weights are kept in."""
+def _compared(
+    policy: Callable[[], torch.Tensor],
+    reference: Callable[[], torch.Tensor] | None,
+    chosen: torch.Tensor,
+    scale: float,
+    kept: torch.Tensor | None,
+) -> dict[str, torch.Tensor]:
+    """See ``distributions``; the reference's logits are made once the policy's are not needed any more."""
+    at = chosen[:, None]
+    logp = log_softmax(policy(), scale, kept)  # [n, V]
+    p = logp.exp()
+    measured = {"logprobs": logp.gather(1, at)[:, 0], "entropy": -expected(p, logp, kept is not None)}
+    if reference is not None:
+        theirs = reference()
+        ref = log_softmax(theirs, scale, kept)
+        measured["ref_logprobs"] = there = ref.gather(1, at)[:, 0]
+        measured["kl_ref_exact"] = exact = expected(p, logp.sub_(ref), kept is not None)
+        if kept is not None:
+            # Of every kept token the reference's two log-probs differ by the same: the mass that was cut.
+            whole = log_softmax(theirs, scale, None).gather(1, at)[:, 0]
+            measured["kl_ref_full"] = exact + there - whole
+    return measured
+
+
+def logits_of(head: nn.Module, products: torch.dtype | None = None) -> Function:
+    """Return a function from hidden states [N, H] to logits [N, V] in float32, whatever the weights are kept in.
+
+    Args:
+        head: Linear, perhaps with a cap; its weights must not change while the function is used.
+        products: The lower type that hidden states and weights are rounded to before they are multiplied; None for
+            float32. An adapter on the head itself is always computed as it is.
+    """
     if isinstance(head, Capped):
-        return head.bend(logits_of(head.linear, hidden))
+        uncapped, bend = logits_of(head.linear, products), head.bend
+        return lambda hidden: bend(uncapped(hidden))
     if type(head) is not nn.Linear:
-        found: torch.Tensor = head(hidden)
-        return found.float()
+        return lambda hidden: head(hidden).float()
     bias = None if head.bias is None else head.bias.float()
-    return nn.functional.linear(hidden.float(), head.weight.float(), bias)
+    weight = head.weight.to(products or torch.float32)
+    if products is None:
+        return lambda hidden: nn.functional.linear(hidden.float(), weight, bias)
+    return lambda hidden: _made(hidden.to(weight.dtype), weight, bias)
 
 
-def decoding_head(head: Any, scale: float, rows: int) -> Function:
+def products_on(device: torch.device, lower: torch.dtype | None) -> torch.dtype | None:
+    """Return the type that the head multiplies in: only a GPU multiplies in a lower one, as it does in the layers."""
+    return lower if device.type == "cuda" else None
+
+
+def decoding_head(head: Any, scale: float, rows: int, products: torch.dtype | None = None) -> Function:
     """Return a function from hidden states [B, H] to logits [B, V] in float32, as the trainer computes them.
 
     Args:
         head: Linear, perhaps with a cap; its weights must not change while the function is used.
         scale: What the model multiplies logits by.
         rows: About as many rows as are decoded at once.
+        products: See ``logits_of``.
     """
     linear = head.linear if isinstance(head, Capped) else head
     multiply = product(linear, rows, torch.float32) or (lambda hidden: linear(hidden).float())
+    if products is not None and type(linear) is nn.Linear:
+        multiply = logits_of(linear, products)
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
         with without_autocast(hidden.device):
@@ -151,10 +189,26 @@ def expected(p: torch.Tensor, values: torch.Tensor, truncated: bool) -> torch.Te
     return (p * (values.masked_fill(p == 0, 0.0) if truncated else values)).sum(-1)
 
 
-def chunks(rows: int, vocabulary: int) -> list[slice]:
+def chunks(rows: int, vocabulary: int, device: torch.device) -> list[slice]:
     """Return the slices of rows whose logits are computed at once."""
-    width = max(LEAST_ROWS, CHUNK // vocabulary)
+    width = max(LEAST_ROWS, (CHUNK_ON_GPU if device.type == "cuda" else CHUNK) // vocabulary)
     return [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
+
+
+@cache
+def row_kernels(device: torch.device) -> Any:
+    """Return the module ``rows``, tried on one row; None where its kernels do not run, and PyTorch's have to do."""
+    if device.type != "cuda":
+        return None
+    try:
+        from steadyrl.backends.torch import rows  # needs Triton, which a PyTorch for CPUs comes without
+
+        first = torch.zeros(1, dtype=torch.long, device=device)
+        rows.row_stats(torch.zeros(1, 2, device=device), first, 1.0, None, entropy=True)
+    except Exception as error:  # of Triton, of its compilers, or of the driver
+        log.warning("log-probs take longer without the kernels of Triton: %s", str(error).strip()[:200])
+        return None
+    return rows
 
 
 class _Chosen(torch.autograd.Function):
@@ -174,79 +228,117 @@ class _Chosen(torch.autograd.Function):
         kept: torch.Tensor | None,
         entropy: bool,
         cap: float,
+        products: torch.dtype | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden_dtype, hidden = hidden.dtype, hidden.float()
-        wide, offset = weight.float(), None if bias is None else bias.float()
-        logprobs = hidden.new_empty(len(hidden))
-        entropies = hidden.new_empty(len(hidden) if entropy else 0)
-        needed = any(ctx.needs_input_grad)
-        keep = needed and len(hidden) * len(weight) <= KEEP and not cap  # whose slope is not to be had of probabilities
-        weights, totals = hidden.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
-        for part in chunks(len(hidden), len(weight)):
+        hidden_dtype, factor = hidden.dtype, products or torch.float32
+        hidden, wide, offset = hidden.to(factor), weight.to(factor), None if bias is None else bias.float()
+        logprobs = hidden.new_empty(len(hidden), dtype=torch.float32)
+        entropies = logprobs.new_empty(len(hidden) if entropy else 0)
+        kernels, needed = row_kernels(hidden.device), any(ctx.needs_input_grad)
+        # A cap's slope is not to be had of probabilities. The kernels are quicker than what would keep these.
+        keep = needed and len(hidden) * len(weight) <= KEEP and not cap and kernels is None
+        weights, norms = logprobs.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
+        for part in chunks(len(hidden), len(weight), hidden.device):
             room = weights[part] if keep else None
             cut = None if kept is None else kept[part]
-            made = _made(hidden[part], wide, offset, None if entropy else room)
-            z = _shift(_bend(made, cap), scale, cut)
-            found = z.gather(1, chosen[part][:, None])[:, 0]
-            p = torch.exp(z, out=room if entropy else z)
-            totals[part] = total = p.sum(-1)
-            logprobs[part] = found - total.log()
-            if entropy:  # the smallest float stands in for -inf, which times 0 is no number
-                entropies[part] = total.log() - (p * z.clamp_(min=-3e38)).sum(-1) / total
+            made = _bend(_made(hidden[part], wide, offset, None if entropy else room), cap)
+            if kernels is None:
+                logprobs[part], norms[part], spread = _stats(made, chosen[part], scale, cut, entropy, room)
+            else:
+                logprobs[part], norms[part], spread = kernels.row_stats(made, chosen[part], scale, cut, entropy)
+            if spread is not None:
+                entropies[part] = spread
         if needed:  # the way back overwrites the weights: it is taken once
-            ctx.save_for_backward(hidden, wide, offset, chosen, kept, weights, totals, entropies)
-            ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None, cap
+            ctx.save_for_backward(hidden, wide, offset, chosen, kept, weights, norms, entropies)
+            ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None, cap, kernels
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, chosen, kept, weights, totals, entropies = ctx.saved_tensors
-        scale, entropy, keep, hidden_dtype, weight_dtype, has_bias, cap = ctx.settings
+        hidden, weight, bias, chosen, kept, weights, norms, entropies = ctx.saved_tensors
+        scale, entropy, keep, hidden_dtype, weight_dtype, has_bias, cap, kernels = ctx.settings
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
-        d_hidden = torch.empty_like(hidden) if to_hidden else None
+        d_hidden = torch.empty_like(hidden, dtype=torch.float32) if to_hidden else None
         d_weight = None  # the first chunk fills it
         if to_weight:
-            d_weight = torch.empty_like(weight) if len(hidden) else torch.zeros_like(weight)
+            d_weight = (torch.empty_like if len(hidden) else torch.zeros_like)(weight, dtype=torch.float32)
         d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
         d_logprobs, d_entropies = gradients
-        for part in chunks(len(hidden), len(weight)):
-            slope = None
-            if keep:
-                d = weights[part]
-            else:
+        for part in chunks(len(hidden), len(weight), hidden.device):
+            slope, cut = None, None if kept is None else kept[part]
+            of_entropy = (entropies[part], d_entropies[part]) if entropy else None
+            if not keep:
                 made = _bend(_made(hidden[part], weight, bias), cap)
                 slope = (made / cap).square_().neg_().add_(1.0) if cap else None
-                d = _shift(made, scale, None if kept is None else kept[part]).exp_()
-            if entropy:
-                p = d.div_(totals[part][:, None])
-                steep = torch.special.xlogy(p, p).mul_(d_entropies[part][:, None])
-                d = p.mul_(-(d_logprobs[part] + d_entropies[part] * entropies[part])[:, None]).sub_(steep)
+            if kernels is None:
+                p = weights[part] if keep else _shift(made, scale, cut).exp_()
+                d = _slopes(p, chosen[part], scale, norms[part], d_logprobs[part], of_entropy)
             else:
-                d.mul_(-(d_logprobs[part] / totals[part])[:, None])
-            d.scatter_add_(1, chosen[part][:, None], d_logprobs[part][:, None])
-            if scale != 1.0:
-                d *= scale
+                at = chosen[part], scale, cut, norms[part]
+                d = kernels.row_slopes(made, *at, d_logprobs[part], of_entropy, hidden.dtype)
             if slope is not None:
                 d *= slope
+            d = d.to(hidden.dtype)
             if d_hidden is not None:
-                torch.mm(d, weight, out=d_hidden[part])
+                wide_product(d, weight, out=d_hidden[part])
             if d_weight is not None:
-                d_weight.addmm_(d.t(), hidden[part], beta=float(part.start > 0))
+                add_product(d_weight, d.t(), hidden[part], keep=part.start > 0)
             if d_bias is not None:
-                d_bias += d.sum(0)
+                d_bias += d.sum(0, dtype=torch.float32)
         return (
             None if d_hidden is None else d_hidden.to(hidden_dtype),
             None if d_weight is None else d_weight.to(weight_dtype),
             None if d_bias is None else d_bias.to(weight_dtype),
-            None, None, None, None, None,
+            None, None, None, None, None, None,
         )  # fmt: skip
+
+
+def _stats(
+    made: torch.Tensor,
+    chosen: torch.Tensor,
+    scale: float,
+    kept: torch.Tensor | None,
+    entropy: bool,
+    room: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Return log-probs, sums of the exponentials of shifted logits, and entropies; the exponentials go to ``room``."""
+    z = _shift(made, scale, kept)
+    found = z.gather(1, chosen[:, None])[:, 0]
+    p = torch.exp(z, out=room if entropy else z)
+    total = p.sum(-1)
+    if not entropy:
+        return found - total.log(), total, None
+    # The smallest float stands in for -inf, which times 0 is no number.
+    return found - total.log(), total, total.log() - (p * z.clamp_(min=-3e38)).sum(-1) / total
+
+
+def _slopes(
+    weights: torch.Tensor,
+    chosen: torch.Tensor,
+    scale: float,
+    totals: torch.Tensor,
+    d_logprobs: torch.Tensor,
+    of_entropy: tuple[torch.Tensor, torch.Tensor] | None,
+) -> torch.Tensor:
+    """Turn exponentials [n, V] of shifted logits into the gradient by the logits, in place; see ``rows.row_slopes``."""
+    if of_entropy is None:
+        d = weights.mul_(-(d_logprobs / totals)[:, None])
+    else:
+        entropies, d_entropies = of_entropy
+        p = weights.div_(totals[:, None])
+        steep = torch.special.xlogy(p, p).mul_(d_entropies[:, None])
+        d = p.mul_(-(d_logprobs + d_entropies * entropies)[:, None]).sub_(steep)
+    d.scatter_add_(1, chosen[:, None], d_logprobs[:, None])
+    if scale != 1.0:
+        d *= scale
+    return d
 
 
 def _made(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return logits [n, V], in ``out`` if given."""
-    z = torch.mm(hidden, weight.t(), out=out)
+    z = wide_product(hidden, weight.t(), out)
     if bias is not None:
         z += bias
     return z

@@ -98,7 +98,7 @@ def sample(
     own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, siblings)
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
-            engine = whole = ForwardDecoder(parts, len(prompts))
+            engine = whole = ForwardDecoder(parts, len(prompts), lower)
             logits, cache = whole.prefill(ids, visible)
         else:
             decoder = Decoder(parts, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)

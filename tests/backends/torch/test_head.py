@@ -47,7 +47,7 @@ def small_chunks(request, monkeypatch):
     monkeypatch.setattr(torch_head, "CHUNK", 5 * VOCABULARY)
     monkeypatch.setattr(torch_head, "LEAST_ROWS", 1)
     monkeypatch.setattr(torch_head, "KEEP", 10**6 if request.param.startswith("kept") else 0)
-    assert len(chunks(TOKENS, VOCABULARY)) == 5
+    assert len(chunks(TOKENS, VOCABULARY, torch.device("cpu"))) == 5
 
 
 @pytest.mark.parametrize("scale", [1.0, 1 / 0.7])
@@ -105,7 +105,7 @@ def test_a_frozen_head_gets_no_gradient():
 
 
 def test_every_row_stands_in_one_chunk():
-    parts = chunks(1000, 2**20)
+    parts = chunks(1000, 2**20, torch.device("cpu"))
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(1000))
     assert len(parts) == 2, "at least 512 rows at once, however large the vocabulary"
 
@@ -132,4 +132,4 @@ def test_a_cap_on_the_logits_has_the_gradient_of_the_plain_way(kept, entropy):
     )
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-4)
-    torch.testing.assert_close(logits_of(capped, hidden).double(), bent, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits_of(capped)(hidden).double(), bent, atol=1e-5, rtol=1e-5)
