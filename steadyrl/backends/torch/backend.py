@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,11 +90,9 @@ class TorchBackend:
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         kind = self._inner().config.model_type
         quicken(self.model)
-        self._compiles = compiled.pays(own.compile, self.parts.body, self.device)
-        # On a CPU products laid out for it are as quick as they get, and what is compiled cannot call them.
-        self._decodes_compiled = self._compiles and self.parts.ours and self.device.type == "cuda"
-        siblings = siblings_of(self.parts.body) if self._decodes_compiled else []
-        self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows, siblings)
+        if own.fused and self.device.type == "cuda" and self.parts.ours:
+            self.parts = replace(self.parts, fused=siblings_of(self.parts.body))
+        self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows)
         self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing)
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
@@ -102,7 +100,7 @@ class TorchBackend:
         self.reference: Reference | None = None  # of all weights; an adapter's is the model without it
         if "ref_logprobs" in algorithm.needs and not self._lora:
             self.reference = Reference(self.model, self.parts, self._lower, own.reference)
-        if self._compiles:
+        if self.parts.fused is not None:
             for model in (self.model, *([] if self.reference is None else [self.reference.model])):
                 compiled.compile_layers(model)
         self._one_update = config.update.epochs * config.update.minibatches == 1
@@ -145,15 +143,14 @@ class TorchBackend:
         if self._engine is not None:
             drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
             return drawn
-        as_written = compiled.eager() if self._compiles and not self._decodes_compiled else nullcontext()
-        with self.working(), as_written:
+        with self.working():
             return self._generation(prompts, sampling, seeds, self._read.autocast)
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Sample, score and train in the arithmetic of this run, whatever the process has switched on."""
         exactness = full_float32() if self._lower is None else fast_float32()
-        as_written = compiled.eager() if self._compiles and self._repeats else nullcontext()
+        as_written = compiled.eager() if self._repeats and self.parts.fused is not None else nullcontext()
         with exactness, as_written, deterministic(self._repeats, self.device, required=self._own.deterministic):
             yield
 

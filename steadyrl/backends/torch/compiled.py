@@ -17,19 +17,9 @@ from torch.utils._pytree import tree_flatten
 
 from steadyrl.plugins import require
 
-LEAST = 10**8  # parameters: with fewer a run is over before what compiling takes is won back
-
-
-def pays(wanted: str, body: nn.Module, device: torch.device) -> bool:
-    """Return whether layers are to be compiled, by ``backend.args.compile``."""
-    if not hasattr(torch.compiler, "set_stance"):  # since PyTorch 2.6
-        return False
-    large = sum(p.numel() for p in body.parameters()) >= LEAST
-    return wanted == "always" or (wanted == "auto" and device.type == "cuda" and large)
-
 
 def compile_layers(model: nn.Module, engine: str = "inductor") -> None:
-    """Let the layers of a model run compiled, for any number of tokens; what cannot be compiled runs as it is."""
+    """Let the layers of a model run compiled; what cannot be compiled runs as it is."""
     settings: Any = torch._dynamo.config
     settings.suppress_errors = True
     # Layers are read with and without gradients, by the sampler, without the adapter; some families have two kinds.
@@ -38,7 +28,7 @@ def compile_layers(model: nn.Module, engine: str = "inductor") -> None:
     options = {"post_grad_custom_pre_pass": _same_once()} if engine == "inductor" else None
     for module in model.modules():
         if isinstance(module, layer):
-            module.compile(dynamic=True, backend=engine, options=options)
+            module.compile(backend=engine, options=options)
 
 
 @contextmanager

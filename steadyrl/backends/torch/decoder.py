@@ -32,6 +32,7 @@ class Decoder:
         weight = next(parts.body.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
         self._body, self._length = parts.body, length
+        self._kernels = None if parts.fused is None else kernels(self.device)
         self._logits = decoding_head(parts.head, parts.scale, rows, products_on(self.device, lower))
 
     def prefill(
@@ -94,7 +95,7 @@ class Decoder:
         Returns:
             Logits of the next token [B, V] float32.
         """
-        view = _CapturedStep(cache, self.dtype, places, column, visible)
+        view = _CapturedStep(cache, self.dtype, places, column, visible, self._kernels)
         return self._logits(self._through(tokens[:, None], places[:, None], cache, view)[:, -1])
 
     def _through(self, ids: torch.Tensor, places: torch.Tensor, cache: Cache, view: View) -> torch.Tensor:
@@ -198,11 +199,12 @@ class _CapturedStep(_Step):
     """A step whose numbers are tensors: it sees all columns of the cache, by a mask."""
 
     def __init__(
-        self, cache: Cache, dtype: torch.dtype, places: torch.Tensor, column: torch.Tensor, seen: torch.Tensor
-    ):
+        self, cache: Cache, dtype: torch.dtype, places: torch.Tensor, column: torch.Tensor, seen: torch.Tensor,
+        of: ModuleType | None,
+    ):  # fmt: skip
         super().__init__(cache, dtype)
         self._places, self._column, self._seen = places, column, seen
-        self._kernels = kernels(column.device) if cache.prompts is None else None
+        self._kernels = of if cache.prompts is None else None
 
     def mask(self, visibility: Visibility) -> torch.Tensor:
         """See ``_Step``, and nothing is asked of the device; where kernels attend, bool [B, S]."""

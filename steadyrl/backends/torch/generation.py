@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
-from torch import nn
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory
@@ -29,14 +28,9 @@ class Generation:
         tokenizer: Its own.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         rows: Completions that are sampled at the same time, at most; fewer once memory has run out.
-        siblings: See ``products.laid_out``.
     """
 
-    def __init__(
-        self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int,
-        siblings: Sequence[Sequence[nn.Module]] = (),
-    ):  # fmt: skip
-        self._siblings = siblings
+    def __init__(self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int):
         self._parts, self._tokenizer, self._lower, self._rows = parts, tokenizer, lower, rows
         # Of the model's own cache; where not, only prompts of one length go together.
         self._pads = parts.ours or pads(parts, kind)
@@ -92,7 +86,6 @@ class Generation:
                         StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
                         before,
                         None if prefixes is None else prefixes.keep,
-                        self._siblings,
                     )
             except (RuntimeError, MemoryError) as error:
                 self._rows = memory.halved(error, len(rows), "backend.args.generate_rows")

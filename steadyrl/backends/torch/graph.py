@@ -20,29 +20,27 @@ from steadyrl.backends.torch.cache import Cache
 from steadyrl.backends.torch.decoder import Decoder
 
 log = logging.getLogger(__name__)
-WARM_UP = 2  # runs before a capture, as torch's documentation asks: libraries set themselves up in the first
 
 Function = Callable[..., Any]
 
 
 class GraphDecoder:
-    """A decoder whose steps are replayed graphs; see ``sampler.Engine``."""
+    """A decoder whose steps are replayed graphs; see ``sampler.Engine``.
 
-    def __init__(self, decoder: Decoder):
-        self._decoder, self._captures = decoder, True
+    Args:
+        decoder: Whose steps are captured.
+        lean: Whether graphs are captured into memory that they share, and what is computed of the logits too.
+    """
+
+    def __init__(self, decoder: Decoder, lean: bool = False):
+        self._decoder, self._captures, self._lean = decoder, True, lean
         self._captured: _Step | None = None
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         """See Engine."""
         if self._captures and (self._captured is None or self._captured.keys is not cache.keys):
             self._captured = None  # other rows have other keys
-            try:
-                self._captured = _Step(self._decoder, cache)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                self._captures = False
-                log.info("decoding steps are not captured as a CUDA graph: %s", str(error).splitlines()[0])
+            self._captured = self._if_it_can_be(lambda: _Step(self._decoder, cache, self._lean))
         if self._captured is None:
             return self._decoder.step(tokens, cache)
         cache.places = cache.places + 1
@@ -52,42 +50,64 @@ class GraphDecoder:
 
     def with_logits(self, function: Function) -> Function:
         """Return a function of logits [B, V] and another tensor that is captured for the logits of captured steps."""
-        captured: list[Captured] = []
+        if not self._lean:
+            return function
+        captured: Captured | None = None
 
         def of(logits: torch.Tensor, more: torch.Tensor) -> Any:
-            if self._captured is None or logits is not self._captured.found:
-                return function(logits, more)
-            if not captured or captured[0].inputs[0] is not logits:
-                captured[:] = [Captured(function, logits, more.clone())]
-            return captured[0](logits, more)
+            nonlocal captured
+            if self._captures and self._captured is not None and logits is self._captured.found:
+                if captured is None or captured.inputs[0] is not logits:
+                    captured = self._if_it_can_be(lambda: Captured(function, (logits, more.clone()), lean=True))
+                if captured is not None:
+                    return captured(logits, more)
+            return function(logits, more)
 
         return of
+
+    def _if_it_can_be(self, capture: Callable[[], Any]) -> Any:
+        """Return what is captured; None where it cannot be, and then nothing is tried again."""
+        try:
+            return capture()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._captures = False
+            log.info("decoding steps are not captured as a CUDA graph: %s", str(error).splitlines()[0])
+            return None
 
 
 class Captured:
     """A function of tensors whose launches are captured once and replayed.
 
     Args:
-        function: It waits for nothing that the device computes.
+        function: It waits for nothing that the device computes, from its second call on.
         inputs: Tensors that keep their place in memory; what it is called with later is copied there.
+        lean: See ``GraphDecoder``.
+        rewind: Takes back what calls of the function have changed.
 
     Attributes:
         inputs: The same.
         found: What the function returns, in tensors that every replay overwrites.
     """
 
-    def __init__(self, function: Function, *inputs: torch.Tensor, rewind: Callable[[], None] = lambda: None):
+    def __init__(
+        self, function: Function, inputs: tuple[torch.Tensor, ...], lean: bool, rewind: Callable[[], None] | None = None
+    ):
+        rewind = rewind or (lambda: None)
         self.inputs = inputs
-        stream, keeper = _capturing()
+        capturing: Any = _sharing if lean else torch.cuda.graph
+        stream = _shared()[0] if lean else torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
+            function(*inputs)  # libraries set themselves up, and what compiles does so
             with _no_waits():
-                for _ in range(WARM_UP):
-                    function(*inputs)
+                function(*inputs)
             rewind()
-            torch.cuda.synchronize()
-            self._graph, self.found = _capture(lambda: function(*inputs), keeper.pool())
         torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with capturing(self._graph):
+            self.found = function(*inputs)
         rewind()
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
@@ -99,34 +119,36 @@ class Captured:
         return self.found
 
 
-def _capture(work: Callable[[], Any], *pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Capture what some work launches; return the graph, and what the work returns.
+@contextmanager
+def _sharing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what is launched inside, in memory that all such graphs share.
 
-    Not by torch.cuda.graph, which gives all freed memory back first: it would be asked for again in a moment.
+    What one graph leaves is what another takes: graphs of one sampling are replayed in turns, and need nothing of what
+    another has computed but its results, which are kept. Unlike torch.cuda.graph this gives no freed memory back
+    first: it would be asked for again in a moment.
     """
-    graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(*pool)
-    try:
-        found = work()
-    except BaseException:
-        with suppress(RuntimeError):  # it says that the capture failed, and not why
-            graph.capture_end()
-        raise
-    graph.capture_end()
-    return graph, found
+    stream, keeper = _shared()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(keeper.pool())
+        try:
+            yield
+        except BaseException:
+            with suppress(RuntimeError):  # it says that the capture failed, and not why
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    torch.cuda.synchronize()
 
 
 @cache
-def _capturing() -> tuple[Any, torch.cuda.CUDAGraph]:
-    """Return the stream that all captures are made on, and the graph that keeps the memory which they share.
-
-    What one graph leaves is what the next one takes: graphs of one sampling are replayed in turns, and need nothing of
-    what another has computed but its results, which are kept.
-    """
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def _shared() -> tuple[Any, torch.cuda.CUDAGraph]:
+    """Return a stream to capture on, and a graph that keeps the memory which others share."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        graph, _ = _capture(lambda: torch.zeros(1, device="cuda"))
+        graph.capture_begin()
+        torch.zeros(1, device="cuda")
+        graph.capture_end()
     return stream, graph
 
 
@@ -146,13 +168,14 @@ def _no_waits() -> Iterator[None]:
 class _Step(Captured):
     """A step for the rows of one cache."""
 
-    def __init__(self, decoder: Decoder, cache: Cache):
+    def __init__(self, decoder: Decoder, cache: Cache, lean: bool):
         self.keys = cache.keys
         moving = StepState(cache)
         super().__init__(
             lambda tokens: moving.step(decoder, tokens, cache),
-            torch.zeros_like(cache.places),
-            rewind=lambda: moving.rewind(cache),
+            (torch.zeros_like(cache.places),),
+            lean,
+            lambda: moving.rewind(cache),
         )
 
 

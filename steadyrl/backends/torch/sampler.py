@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import nn
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.cache import Cache, Known
@@ -61,7 +60,6 @@ def sample(
     stops: StopStrings | None = None,
     known: list[Known | None] | None = None,
     leaving: Leaving | None = None,
-    siblings: Sequence[Sequence[nn.Module]] = (),
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
@@ -78,7 +76,6 @@ def sample(
             emptied once it is in the cache, lest both take memory.
         leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
             perhaps not read; the cache, and the row's place in it.
-        siblings: See ``products.laid_out``.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
@@ -95,15 +92,16 @@ def sample(
             for place, row, ids in zip(places.tolist(), rows.tolist(), drawn[rows].cpu().numpy(), strict=True):
                 leaving(np.concatenate([prompts[row], ids[ids >= 0][:-1]]), cache, place)
 
-    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, siblings)
+    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, parts.fused or ())
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
             engine = whole = ForwardDecoder(parts, len(prompts), lower)
             logits, cache = whole.prefill(ids, visible)
         else:
             decoder = Decoder(parts, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
-            engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
-            with eager() if siblings else nullcontext():  # prompts are read once: it is not worth a compilation
+            engine = GraphDecoder(decoder, lean=parts.fused is not None) if device.type == "cuda" else decoder
+            # Prompts are read once: their shapes are not worth a compilation.
+            with nullcontext() if parts.fused is None else eager():
                 logits, cache = decoder.prefill(ids, visible, before)
         before.clear()
         if known:

@@ -12,7 +12,7 @@ from steadyrl.backends.settings import GradientSettings
 class TorchSettings(GradientSettings):
     """What PyTorch can keep smaller, beside the settings of every backend with gradients (see scaling.md)."""
 
-    free_on_resume = GradientSettings.free_on_resume | {"reference", "compile"}  # they change rounding at most
+    free_on_resume = GradientSettings.free_on_resume | {"reference", "fused"}  # they change rounding at most
 
     reference: Literal["device", "cpu"] = Field(
         "device",
@@ -34,8 +34,8 @@ class TorchSettings(GradientSettings):
         description="Compute the same numbers in every run of one seed on a CUDA device, and after a resume. It takes "
         "slower kernels. On a CPU every run is deterministic.",
     )
-    compile: Literal["auto", "always", "never"] = Field(
-        "auto",
-        description="Compile the model's layers by torch.compile. 'auto' does so on CUDA devices for models of 100 "
-        "million parameters or more. It makes the first step longer and all others shorter.",
+    fused: bool = Field(
+        False,
+        description="On a CUDA device, compile the model's layers and sample by kernels of our own. It makes the first "
+        "step longer. Without it, kernels are PyTorch's, one for each operation.",
     )

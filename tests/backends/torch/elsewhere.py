@@ -256,6 +256,14 @@ class Graph:
 
 
 @contextmanager
+def capturing(graph):
+    """See torch.cuda.graph."""
+    graph.capture_begin()
+    yield
+    graph.capture_end()
+
+
+@contextmanager
 def pretended(tf32=True, autocast=True, any_order=True):
     """Let the device be there; yield its ``Standin``."""
     standin = Standin(tf32, autocast, any_order)
@@ -277,7 +285,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
         "current_device": lambda: 0, "empty_cache": lambda: None, "synchronize": lambda *_: None,
         "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
         "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0), "Stream": lambda *_: None,
-        "stream": lambda _: nullcontext(), "CUDAGraph": Graph,
+        "stream": lambda _: nullcontext(), "CUDAGraph": Graph, "graph": capturing,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, mode:
         for name, value in there.items():

@@ -1,9 +1,9 @@
 """Compiled layers and joined products against the same as written; a CPU compiles by tracing alone."""
 
+import numpy as np
 import pytest
 
 from steadyrl import config
-from steadyrl.types import Sampling
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, scored_batch, step
 from tests.rounding import NATS, rounding
@@ -17,6 +17,7 @@ from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.fits import through_ours  # noqa: E402
 from steadyrl.backends.torch.graph import StepState  # noqa: E402
 from steadyrl.backends.torch.model import split_head  # noqa: E402
+from tests.backends.torch.elsewhere import pretended  # noqa: E402
 from tests.backends.torch.test_decoder import COMMON, ROTARY, random_model  # noqa: E402
 
 FAMILIES = ("llama, untied, biases", "gemma3, a window and a rotation by kind", "phi3, half of a head turns, window",
@@ -128,38 +129,45 @@ def test_random_numbers_are_drawn_as_often_as_a_graph_says():
     assert len([name for name in names if "rand_like" in name]) == 2
 
 
-@pytest.mark.parametrize(
-    ("wanted", "device", "parameters", "expected"),
-    [
-        ("auto", "cuda", 2 * 10**8, True),
-        ("auto", "cuda", 10**6, False),
-        ("auto", "cpu", 2 * 10**8, False),
-        ("always", "cpu", 10, True),
-        ("never", "cuda", 2 * 10**8, False),
-    ],
-)
-def test_layers_are_compiled_where_a_run_wins_by_it(wanted, device, parameters, expected):
-    body = torch.nn.Module()
-    body.weight = torch.nn.Parameter(torch.empty(parameters, device="meta"))
-    assert compiled.pays(wanted, body, torch.device(device)) is expected
-
-
-def test_a_run_with_compiled_layers_computes_what_another_does(tiny_models):
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of what compiles
+def test_a_backend_with_compiled_layers_computes_what_another_does(tiny_models):
     found = []
-    for wanted in ("never", "always"):
+    for engine in (None, "aot_eager"):
         settings = {
             "model": {"path": str(tiny_models["qwen2"])},
-            "backend": {"device": "cpu", "threads": 1, "args": {"compile": wanted}},
+            "backend": {"device": "cpu", "threads": 1},
             "rewards": {"length": 1.0},
         }
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(compiled.compile_layers, "__defaults__", ("aot_eager",))
-            backend = TorchBackend(config.resolve(settings), ALGORITHM)
-        batch = scored_batch(backend, NARROW, samples=2)
-        found.append((batch, step(backend, batch)))
-    (one, plain), (other, traced) = found
+        backend = TorchBackend(config.resolve(settings), ALGORITHM)
+        if engine is not None:
+            for model in (backend.model, backend.reference.model):
+                compiled.compile_layers(model, engine)
+            torch._dynamo.config.suppress_errors = False
+        with compiled.eager():
+            batch = scored_batch(backend, NARROW, samples=2)
+        scores = backend.score(batch, NARROW, ALGORITHM.needs)
+        found.append((batch, scores, step(backend, batch)))
+    (one, scores, plain), (other, again, traced) = found
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert (one.tokens == other.tokens).all()
-    assert abs(one.old.logprobs - other.old.logprobs).max() <= NATS
+    assert abs(scores.logprobs - again.logprobs).max() <= NATS
+    assert abs(scores.ref_logprobs - again.ref_logprobs).max() <= NATS
     assert traced["grad_norm"][0] == pytest.approx(plain["grad_norm"][0], rel=1e-4)
-    assert len(backend.generate([batch.tokens[0, :3]], Sampling(max_new_tokens=3), [0])[0].ids) <= 3
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_a_fused_run_reads_its_layers_compiled_on_a_device_only(tiny_models, monkeypatch):
+    asked = []
+    monkeypatch.setattr(compiled, "compile_layers", asked.append)
+    settings = {"model": {"path": str(tiny_models["llama"])}, "rewards": {"length": 1.0},
+                "backend": {"device": "cuda", "threads": 1, "args": {"fused": True}}}  # fmt: skip
+    with pretended():
+        backend = TorchBackend(config.resolve(settings), ALGORITHM)
+        assert [len(group) for group in backend.parts.fused] == [3, 2, 3, 2]
+        assert [id(model) for model in asked] == [id(backend.model), id(backend.reference.model)]
+        batch = scored_batch(backend, NARROW, samples=2)
+        assert step(backend, batch)["grad_norm"][0] > 0
+        plain = TorchBackend(config.resolve(settings, ["backend.args.fused=false"]), ALGORITHM)
+        np.testing.assert_array_equal(scored_batch(plain, NARROW, samples=2).tokens, batch.tokens)
+    here = TorchBackend(config.resolve(settings, ["backend.device=cpu"]), ALGORITHM)
+    assert (here.parts.fused, len(asked)) == (None, 2)

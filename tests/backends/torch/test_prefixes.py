@@ -194,7 +194,7 @@ def test_a_call_that_runs_out_of_memory_reads_again_what_it_had_been_handed(tiny
     real, failed = generation.sample, []
 
     def failing(parts, prompts, *rest):
-        handed = sum(one is not None for one in rest[-3])
+        handed = sum(one is not None for one in rest[-2])
         found = real(parts, prompts, *rest)
         if handed and not failed:  # as late as it can be: what was handed is gone
             failed.append(handed)
