@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from agreement import CONFIG, SIZES
 from models import model_folder
-from part import Place, Row, at_most
+from part import Place, Row, at_most, possible
 from scipy.stats import chi2
 
 from steadyrl.backends.torch.sampler import warp
@@ -23,6 +23,11 @@ from steadyrl.types import Sampling
 REQUEST = "put an item into the queue without blocking"
 DRAWS = {"cuda": 16384, "cpu": 4096}
 EXPECTED = 10.0  # draws in a bin, at least
+DRAWN = {
+    "fp32": ("backend.precision=fp32",),
+    "bf16": ("backend.precision=bf16",),
+    "bf16, fused": ("backend.precision=bf16", "backend.args.fused=true"),
+}
 UNLIKELY = 1e-4  # chance of a fault that is none
 SAMPLINGS = {
     "temperature 1": Sampling(max_new_tokens=2),
@@ -33,18 +38,18 @@ SAMPLINGS = {
 def chosen_as_often_as_likely(place: Place) -> Iterator[Row]:
     """Draw first and second tokens of one prompt many times, and compare with the probabilities of transformers."""
     exact = _session(place, "backend.precision=fp32", "backend.device=cpu").backend
-    for precision in ("fp32", "bf16"):
-        backend = _session(place, f"backend.precision={precision}", "backend.args.generate_rows=4096").backend
+    for way, overrides in possible(place, DRAWN).items():
+        backend = _session(place, *overrides, "backend.args.generate_rows=4096").backend
         prompt = backend.tokenizer.encode_prompt(REQUEST)
         for name, sampling in SAMPLINGS.items():
             drawn = backend.generate([prompt] * DRAWS[place.device], sampling, range(DRAWS[place.device]))
             rows = [completion.ids for completion in drawn]
             first = np.array([ids[0] for ids in rows])
-            yield _fits(f"first token, {precision}, {name}", first, _probabilities(exact, prompt, sampling))
+            yield _fits(f"first token, {way}, {name}", first, _probabilities(exact, prompt, sampling))
             most = np.bincount(first[[len(ids) > 1 for ids in rows]]).argmax()
             second = np.array([ids[1] for ids in rows if len(ids) > 1 and ids[0] == most])
             after = _probabilities(exact, np.append(prompt, most).astype(np.int32), sampling)
-            yield _fits(f"second token, {precision}, {name}", second, after)
+            yield _fits(f"second token, {way}, {name}", second, after)
 
 
 def gap_by_precision(place: Place) -> Iterator[Row]:
@@ -53,10 +58,11 @@ def gap_by_precision(place: Place) -> Iterator[Row]:
     ways = {
         "fp32": ("backend.precision=fp32",),
         "bf16": ("backend.precision=bf16",),
+        "bf16, fused": ("backend.precision=bf16", "backend.args.fused=true"),
         "weights in bf16": ("backend.args.weights=bf16",),
     }
     for model, path in models.items():
-        for name, overrides in ways.items():
+        for name, overrides in possible(place, ways).items():
             session = _session(place, f"model.path={path}", *overrides)
             metrics = one_step(session, State(algorithm=dict(session.algorithm.state)))[1]
             bound = TOLERANCES["fp32" if name == "fp32" else "bf16"][0]

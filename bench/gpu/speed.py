@@ -45,6 +45,8 @@ def beside_trl(place: Place) -> Iterator[Row]:
         if name in COMPARED[place.device]:
             exact = _measured(place, name, OURS, steps, {"DETERMINISTIC": "yes"})
             yield Row(f"{name}, steadyrl: step if deterministic", exact["step_s"] / result["step_s"], "times as long")
+            if not place.small:
+                yield from _figures(f"{name}, fused", _measured(place, name, OURS, steps, {"FUSED": "yes"}))
     for name, steps in COMPARED[place.device].items():
         if interpreter(DEFAULT_FOLDER, TRL) is None:
             yield skipped(f"{name}, {TRL}", "TRL is not installed; see docs/gpu.md")
