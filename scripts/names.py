@@ -15,8 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "steadyrl"
 SAY_NOTHING = frozenset(
-    ("found", "known", "told", "held", "kept", "said", "one", "seen", "made", "given")
-    + ("asked", "taken", "there", "other", "others", "both", "each", "whole", "rest")
+    "found known told held kept said one seen made given asked taken there other others both each whole rest".split()
 )
 
 
@@ -29,10 +28,8 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.lineno, node.name
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            yield node.lineno, node.name
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler):
+            yield node.lineno, node.name or ""
 
 
 def vague(path: Path) -> tuple[list[tuple[int, str]], int]:
