@@ -54,8 +54,6 @@ def stages(place: Place) -> Iterator[Row]:
 
 def sampled(stage: str, device: str) -> dict[str, Any]:
     """Sample twice by a stage; return the tokens, and the seconds of the first call and of a token in the second."""
-    import torch
-
     from steadyrl.backends.torch import decoder, sampler
     from steadyrl.config import resolve
     from steadyrl.train import open_session
@@ -77,10 +75,8 @@ def sampled(stage: str, device: str) -> dict[str, Any]:
     prompts = [backend.tokenizer.encode_prompt(f"put item {n} into the queue") for n in range(8)] * (ROWS // 8)
     seconds = []
     for _ in range(2):
-        torch.cuda.synchronize()
         began = time.perf_counter()
         drawn = backend.generate(prompts, Sampling(max_new_tokens=NEW), range(ROWS))
-        torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
     return {"tokens": [c.ids.tolist() for c in drawn], "first_s": seconds[0], "token_s": seconds[1] / NEW}
 
