@@ -63,8 +63,12 @@ def sampled(stage: str, device: str) -> dict[str, Any]:
     fused = f"backend.args.fused={str(stage in ('layers', 'all')).lower()}"
     overrides = [f"model.path={path}", f"backend.device={device}", "algorithm.name=grpo", fused]
     backend: Any = open_session(resolve(tomllib.loads(CONFIG), overrides)).backend
-    graphs = sampler.GraphDecoder
-    sampler.GraphDecoder = lambda plain, lean: graphs(plain, lean=stage in ("captures", "all"))  # type: ignore
+
+    class Staged(sampler.GraphDecoder):
+        def __init__(self, plain: decoder.Decoder, lean: bool = False):
+            super().__init__(plain, lean and stage in ("captures", "all"))
+
+    sampler.GraphDecoder = Staged  # type: ignore[misc]
     if stage != "all":
         if stage != "kernels":
             decoder.kernels = lambda device: None  # type: ignore[assignment]
