@@ -58,9 +58,9 @@ def tree(findings: Sequence[Finding]) -> list[Placed]:
     def place(finding: Finding, depth: int) -> None:
         placed.append(Placed(depth, finding))
         if finding is first[finding.check]:
-            for other in findings:
-                if other.follows == finding.check:
-                    place(other, depth + 1)
+            for consequence in findings:
+                if consequence.follows == finding.check:
+                    place(consequence, depth + 1)
 
     first = {finding.check: finding for finding in reversed(findings)}
     for finding in findings:
@@ -71,12 +71,12 @@ def tree(findings: Sequence[Finding]) -> list[Placed]:
 
 def _merged(findings: Sequence[Finding]) -> list[Finding]:
     """Return one finding per check and cause: the worst and earliest, with the evidence of all."""
-    found: dict[tuple[str, str], Finding] = {}
+    merged: dict[tuple[str, str], Finding] = {}
     for finding in sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), _start(f))):
-        known = found.setdefault((finding.check, finding.cause), finding)
-        more = tuple(line for line in finding.evidence if line not in known.evidence)
-        found[finding.check, finding.cause] = replace(known, evidence=known.evidence + more)
-    return list(found.values())
+        worst = merged.setdefault((finding.check, finding.cause), finding)
+        more = tuple(line for line in finding.evidence if line not in worst.evidence)
+        merged[finding.check, finding.cause] = replace(worst, evidence=worst.evidence + more)
+    return list(merged.values())
 
 
 def _cause(
@@ -108,13 +108,13 @@ def _explains(cause: Finding, finding: Finding, pointed_at: bool) -> bool:
     return pointed_at and finding.severity != "critical"
 
 
-def _leads_to(check: str, other: str, linked: Sequence[Finding]) -> bool:
-    """Return True if ``check`` already follows ``other``, directly or through others."""
+def _leads_to(check: str, ancestor: str, linked: Sequence[Finding]) -> bool:
+    """Return True if ``check`` already follows ``ancestor``, directly or through others."""
     follows = {check}
     while True:
         more = {finding.follows for finding in linked if finding.check in follows} - {"", *follows}
         if not more:
-            return other in follows
+            return ancestor in follows
         follows |= more
 
 
@@ -123,7 +123,7 @@ def _by_worst(ordered: Sequence[Finding]) -> list[Finding]:
     worst = {id(finding): SEVERITIES.index(finding.severity) for finding in ordered}
     for _ in ordered:  # as many rounds as the longest chain could have links
         for finding in ordered:
-            if cause := next((other for other in ordered if other.check == finding.follows), None):
+            if cause := next((candidate for candidate in ordered if candidate.check == finding.follows), None):
                 worst[id(cause)] = min(worst[id(cause)], worst[id(finding)])
     return sorted(ordered, key=lambda finding: worst[id(finding)])
 

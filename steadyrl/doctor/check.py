@@ -51,7 +51,7 @@ class Cause:
         """Return the settings that the remedy changes in a run."""
         computed = [CHANGES[name](run) for name in self.change]
         multiplied = [multiple(run, name, factor) for name, factor in self.times.items()]
-        return {name: value for one in (*computed, *multiplied, self.set) for name, value in one.items()}
+        return {name: value for settings in (*computed, *multiplied, self.set) for name, value in settings.items()}
 
 
 @dataclass(frozen=True)
@@ -144,15 +144,15 @@ class Check:
             return [self._unknown(Unknown(f"the log has no {' and no '.join(missing)}", tuple(missing)))]
         if short := self._too_short(run):
             return [self._unknown(short)]
-        found = self.find(run)
-        several = [found] if found is None or isinstance(found, Found | Unknown) else found
-        said = [self._finding(run, result) for result in several if result is not None]
-        return said or [Finding(self.name, state="ok", message=self.healthy)]
+        outcome = self.find(run)
+        several = [outcome] if outcome is None or isinstance(outcome, Found | Unknown) else outcome
+        findings = [self._finding(run, result) for result in several if result is not None]
+        return findings or [Finding(self.name, state="ok", message=self.healthy)]
 
     def applies(self, run: Run) -> bool:
         """Return whether a run has anything that the check could be about."""
-        other = any(getattr(run.traits, name) in values for name, values in self.not_for.items())
-        return not other and self.when(run)
+        excluded = any(getattr(run.traits, name) in values for name, values in self.not_for.items())
+        return not excluded and self.when(run)
 
     def cause(self, name: str) -> Cause:
         """Return the cause of a name."""
@@ -162,12 +162,12 @@ class Check:
         if self.min_steps <= 1 or not self.needs:
             return None
         series = [run.get(name) for name in self.needs[0].split("|")]
-        rows = max(len(one) for one in series if one is not None)
+        rows = max(len(logged) for logged in series if logged is not None)
         if rows >= min(FEWEST_ROWS, self.min_steps) and rows * run.averaged_over >= self.min_steps:
             return None
-        each = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
+        averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
         wanted = -(-self.min_steps // run.averaged_over)
-        return Unknown(f"{rows} rows{each} are too few; it takes {max(wanted, min(FEWEST_ROWS, self.min_steps))}")
+        return Unknown(f"{rows} rows{averaged} are too few; it takes {max(wanted, min(FEWEST_ROWS, self.min_steps))}")
 
     def _finding(self, run: Run, result: Found | Unknown) -> Finding:
         if isinstance(result, Unknown):
@@ -195,20 +195,20 @@ def _records() -> dict[str, dict[str, Any]]:
 
     A text may be broken over lines. One that stands above the checks of a file is shared: remedies hold it as {name}.
     """
-    held: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for path in sorted((Path(__file__).parent / "checks").glob("*.toml")):
-        held |= tomllib.loads(path.read_text(encoding="utf-8"))
-    shared = {name: " ".join(text.split()) for name, text in held.items() if isinstance(text, str)}
-    found = {}
-    for name, one in held.items():
+        entries |= tomllib.loads(path.read_text(encoding="utf-8"))
+    shared = {name: " ".join(text.split()) for name, text in entries.items() if isinstance(text, str)}
+    records = {}
+    for name, entry in entries.items():
         if name not in shared:
-            causes = tuple(Cause(cause, **_plain(told, shared)) for cause, told in one.pop("causes").items())
-            found[name] = {"name": name, "causes": causes, **_plain(one, shared)}
-    return found
+            causes = tuple(Cause(cause, **_plain(fields, shared)) for cause, fields in entry.pop("causes").items())
+            records[name] = {"name": name, "causes": causes, **_plain(entry, shared)}
+    return records
 
 
-def _plain(held: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
-    lines = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in held.items()}
+def _plain(fields: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
+    lines = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in fields.items()}
     return {
         key: tuple(value.split()) if key in WORDS else value.format(**shared) if isinstance(value, str) else value
         for key, value in lines.items()
@@ -243,17 +243,17 @@ def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:
 
     Of a trainer whose name for a setting is not known, the change is left to the remedy's words.
     """
-    known = {name: value for name, value in change.items() if name in run.keys and not isinstance(value, Times)}
-    return tuple(f"{run.keys[name]}={_text(value)}" for name, value in known.items())
+    named = {name: value for name, value in change.items() if name in run.keys and not isinstance(value, Times)}
+    return tuple(f"{run.keys[name]}={_text(value)}" for name, value in named.items())
 
 
 def relative(run: Run, change: Mapping[str, Value]) -> str:
     """Return a sentence with the trainer's own names of settings whose values the log does not hold; "" for none."""
     factors = {name: value.factor for name, value in change.items() if isinstance(value, Times)}
-    told = [
+    phrases = [
         f"{run.keys[name]} to {factor:.2g} times what it is" for name, factor in factors.items() if name in run.keys
     ]
-    return f" Set {' and '.join(told)}; the log does not hold its value." if told else ""
+    return f" Set {' and '.join(phrases)}; the log does not hold its value." if phrases else ""
 
 
 def _text(value: Value) -> str:

@@ -53,5 +53,5 @@ def thinned(series: Series, points: int) -> Series:
     if len(series) <= points:
         return series
     parts = np.array_split(np.arange(len(series)), points // 2)
-    kept = [(part[series.values[part].argmin()], part[series.values[part].argmax()]) for part in parts]
-    return series.at(np.unique(np.array(kept).ravel()))
+    extremes = [(part[series.values[part].argmin()], part[series.values[part].argmax()]) for part in parts]
+    return series.at(np.unique(np.array(extremes).ravel()))

@@ -79,7 +79,7 @@ class Difference:
 def differ(first: Run, second: Run) -> Difference:
     """Compare two runs."""
     names = sorted({*first.settings, *second.settings})
-    both = [
+    settings = [
         Setting(
             name,
             (first.keys.get(name, name), second.keys.get(name, name)),
@@ -87,8 +87,8 @@ def differ(first: Run, second: Run) -> Difference:
         )
         for name in names
     ]
-    unequal = tuple(one for one in both if None not in one.values and not _equal(*one.values))
-    unequal += _others(first, second)
+    unequal = tuple(setting for setting in settings if None not in setting.values and not _equal(*setting.values))
+    unequal += _unmapped_settings(first, second)
     shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
     pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
     with np.errstate(over="ignore"):  # numbers of a diverged run, whose difference may be infinite
@@ -96,11 +96,11 @@ def differ(first: Run, second: Run) -> Difference:
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
     parted.sort(key=_rank)
-    missing = tuple(one for one in both if None in one.values)
+    missing = tuple(setting for setting in settings if None in setting.values)
     return Difference(unequal, missing, tuple(parted), tuple(same), _cause(unequal, missing, parted))
 
 
-def _others(first: Run, second: Run) -> tuple[Setting, ...]:
+def _unmapped_settings(first: Run, second: Run) -> tuple[Setting, ...]:
     """Return the settings without a meaning here that both hold and that are not equal, but for names and paths."""
     meant = {*first.keys.values(), *second.keys.values(), *first.settings, *second.settings}
     shared = (key for key in first.config if key in second.config and key not in meant)
@@ -122,14 +122,14 @@ def _rank(part: Parted) -> tuple[bool, int, int]:
 def sentences(difference: Difference) -> list[str]:
     """Return a comparison as lines: the likely cause first."""
     lines = [f"likely: {difference.cause}"]
-    for one in difference.settings[:MOST_SHOWN]:
-        key = " / ".join(dict.fromkeys(one.keys))
-        called = one.name if key == one.name else f"{one.name} ({key})"
-        lines.append(f"set differently: {called}: {one.values[0]} and {one.values[1]}")
-    if more := [one.name for one in difference.settings[MOST_SHOWN:]]:
+    for setting in difference.settings[:MOST_SHOWN]:
+        key = " / ".join(dict.fromkeys(setting.keys))
+        called = setting.name if key == setting.name else f"{setting.name} ({key})"
+        lines.append(f"set differently: {called}: {setting.values[0]} and {setting.values[1]}")
+    if more := [setting.name for setting in difference.settings[MOST_SHOWN:]]:
         lines.append(f"set differently, too: {', '.join(more[:MOST_SHOWN])}{_more(more)}")
     if difference.one_sided:
-        lines.append(f"known of one run only: {', '.join(one.name for one in difference.one_sided)}")
+        lines.append(f"known of one run only: {', '.join(setting.name for setting in difference.one_sided)}")
     for part in difference.parted[:MOST_SHOWN]:
         lines.append(f"differs: {_where(part)}: {number(part.levels[0])} and {number(part.levels[1])}")
     if later := [part.quantity for part in difference.parted[MOST_SHOWN:]]:
@@ -143,18 +143,18 @@ def _more(names: Sequence[str]) -> str:
     return f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
-    return str(one) == str(other)
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return abs(left - right) <= 1e-9 * max(abs(left), abs(right))
+    return str(left) == str(right)
 
 
 def _pair(first: Run, second: Run, quantity: str) -> tuple[Series, Series] | None:
     """Return a quantity of both runs in one unit and by one estimator, at the steps that they share; or None."""
-    for one in first.series[quantity]:
-        other = second.get(quantity, one.unit, one.estimator)
-        if other is not None and (other.unit, other.estimator) == (one.unit, one.estimator):
-            a, b = together(one.finite(), other)
+    for left in first.series[quantity]:
+        right = second.get(quantity, left.unit, left.estimator)
+        if right is not None and (right.unit, right.estimator) == (left.unit, left.estimator):
+            a, b = together(left.finite(), right)
             if len(a) >= FEWEST:
                 return a, b
     return None
@@ -175,13 +175,13 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
         ratio = np.log(x / y)
         if np.median(np.abs(ratio)) > TWICE or unevenness(ratio) < unevenness(apart):
             apart, floor = ratio, ROUNDING
-    found = gap(apart, risk, floor)
-    if found is None:
+    parting = gap(apart, risk, floor)
+    if parting is None:
         return None
-    levels = (float(x[found.start : found.stop].mean()), float(y[found.start : found.stop].mean()))
+    levels = (float(x[parting.start : parting.stop].mean()), float(y[parting.start : parting.stop].mean()))
     if abs(levels[0] - levels[1]) <= EQUAL * max(map(abs, levels)):
         return None
-    step, low, high = (int(a.steps[at]) for at in (found.start, found.earliest, found.latest))
+    step, low, high = (int(a.steps[at]) for at in (parting.start, parting.earliest, parting.latest))
     return Parted(a.quantity, step, levels, (low, high))
 
 
@@ -195,16 +195,20 @@ def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
 
 def _cause(settings: tuple[Setting, ...], missing: tuple[Setting, ...], parted: list[Parted]) -> str:
     logged = [part for part in parted if part.quantity in SET]
-    others = [part for part in parted if part.quantity not in SET]
+    measured = [part for part in parted if part.quantity not in SET]
     shown = (
-        f"{_where(others[0])} is the first to differ" if others else "nothing that both log differs beyond its noise"
+        f"{_where(measured[0])} is the first to differ"
+        if measured
+        else "nothing that both log differs beyond its noise"
     )
     if settings:
-        moved = KNOWN["moved_by"].get(others[0].quantity, "").split() if others else []
-        ranked = sorted(settings, key=lambda one: moved.index(one.name) if one.name in moved else len(moved))
+        moved = KNOWN["moved_by"].get(measured[0].quantity, "").split() if measured else []
+        ranked = sorted(
+            settings, key=lambda setting: moved.index(setting.name) if setting.name in moved else len(moved)
+        )
         lead = ranked[0]
-        rest = ranked[1 : MOST_NAMED + 1]
-        more = f", and so {'is' if len(rest) == 1 else 'are'} {_names(rest)}" if rest else ""
+        runners_up = ranked[1 : MOST_NAMED + 1]
+        more = f", and so {'is' if len(runners_up) == 1 else 'are'} {_names(runners_up)}" if runners_up else ""
         direct = f", which {lead.name} moves directly" if lead.name in moved else ""
         return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{more}; {shown}{direct}"
     if logged:
@@ -233,4 +237,4 @@ def _where(part: Parted) -> str:
 
 
 def _names(settings: Sequence[Setting]) -> str:
-    return ", ".join(one.name for one in settings)
+    return ", ".join(setting.name for setting in settings)

@@ -116,14 +116,14 @@ class Diagnosis:
     @cached_property
     def _gaps(self) -> dict[str, str]:
         gaps = {gap.check: gap for gap in self.unknown}
-        found = {}
+        reasons = {}
         for aspect, what in JUDGED.items():
             checks = [check for check in CHECKS if check.judges == aspect]
             if any(check.name not in gaps and check.applies(self.run) for check in checks):
                 continue
             why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
-            found[aspect] = f"{what}: {why.replace('|', ' or ')}"
-        return found
+            reasons[aspect] = f"{what}: {why.replace('|', ' or ')}"
+        return reasons
 
 
 def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:
@@ -168,6 +168,6 @@ def diagnose_all(
     Raises:
         RunError: There is nothing, or it is a file that cannot be read.
     """
-    found = search(path, holds_known_metric)
-    logs = (replace(log, settings={**(settings or {}), **log.settings}) for log in found.logs)
-    return [examine(identify(log)) for log in logs], found.unreadable
+    search_result = search(path, holds_known_metric)
+    logs = (replace(log, settings={**(settings or {}), **log.settings}) for log in search_result.logs)
+    return [examine(identify(log)) for log in logs], search_result.unreadable

@@ -48,7 +48,7 @@ class Change:
 
 
 @dataclass
-class _Held:
+class _ActiveFinding:
     """A finding that holds, and how many examinations in a row have not seen it."""
 
     finding: Finding
@@ -61,18 +61,18 @@ class _Points:
     def __init__(self) -> None:
         self._by_step: dict[int, float] = {}
         self._stride = 1
-        self._seen = 0
+        self._count = 0
 
     def add(self, step: int, value: float, most: int) -> None:
-        if self._seen % self._stride == 0:
+        if self._count % self._stride == 0:
             self._by_step[step] = value
-        self._seen += 1
+        self._count += 1
         if len(self._by_step) > most:
             self._stride *= 2
             self._by_step = dict(list(self._by_step.items())[::2])
 
     def forget_from(self, step: int) -> None:
-        self._by_step = {known: value for known, value in self._by_step.items() if known < step}
+        self._by_step = {earlier: value for earlier, value in self._by_step.items() if earlier < step}
 
     def column(self) -> Column:
         steps = np.fromiter(self._by_step, np.int64, len(self._by_step))
@@ -106,11 +106,11 @@ class Seen:
 
     def add(self, written: Iterable[Written]) -> None:
         """Take in what was written at a step, in the order of steps."""
-        for one in written:
+        for sample in written:
             if len(self._first) < self.most:
-                self._first.append(one)
+                self._first.append(sample)
                 continue
-            self._last.append(one)
+            self._last.append(sample)
             if len(self._last) > self.most:
                 self._last.popleft()
 
@@ -136,7 +136,7 @@ class LiveDoctor:
     format: str = "steadyrl"
     completions: Iterable[Written] = ()
     _series: dict[str, _Points] = field(default_factory=lambda: defaultdict(_Points))
-    _held: dict[tuple[str, str], _Held] = field(default_factory=dict)
+    _active: dict[tuple[str, str], _ActiveFinding] = field(default_factory=dict)
     _steps: list[int] = field(default_factory=list)
     _looked: int | None = None
 
@@ -166,47 +166,47 @@ class LiveDoctor:
     def look(self, step: int) -> list[Change]:
         """Examine what there is, whosever turn it is; see ``add``."""
         self._looked = self._steps[-1] if self._steps else None
-        found = {(finding.check, finding.cause): finding for finding in self._findings()}
-        before, self._held = self._held, {key: _Held(finding) for key, finding in found.items()}
+        current = {(finding.check, finding.cause): finding for finding in self._findings()}
+        before, self._active = self._active, {key: _ActiveFinding(finding) for key, finding in current.items()}
         changes = []
-        for key, finding in found.items():
-            known = before.get(key)
-            if known is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(known.finding.severity):
+        for key, finding in current.items():
+            previous = before.get(key)
+            if previous is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(previous.finding.severity):
                 changes.append(Change(step, "raised", finding))
-        for key, held in before.items():
-            if key in found:
+        for key, active in before.items():
+            if key in current:
                 continue
-            held.missed += 1
-            if held.missed < GONE:
-                self._held[key] = held
+            active.missed += 1
+            if active.missed < GONE:
+                self._active[key] = active
             else:
-                changes.append(Change(step, "cleared", held.finding))
+                changes.append(Change(step, "cleared", active.finding))
         return changes
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What holds now, causes before consequences."""
-        return tuple(held.finding for held in self._held.values())
+        return tuple(active.finding for active in self._active.values())
 
     @property
     def fresh(self) -> tuple[Finding, ...] | None:
         """What an examination at the last step itself found, causes before consequences; None if it made none."""
         if [self._looked] != self._steps[-1:]:
             return None
-        return tuple(held.finding for held in self._held.values() if not held.missed)
+        return tuple(active.finding for active in self._active.values() if not active.missed)
 
     def _keep(self, step: int, metrics: Mapping[str, Any]) -> None:
         if self._steps and step < self._steps[-1]:  # resumed from a checkpoint: what came after it is made anew
-            self._steps = [known for known in self._steps if known < step]
+            self._steps = [earlier for earlier in self._steps if earlier < step]
             for points in self._series.values():
                 points.forget_from(step)
         if step not in self._steps[-1:]:
             self._steps.append(step)
         for name, value in metrics.items():
             plain = value.item() if isinstance(value, np.generic) else value
-            known = None if isinstance(plain, bool) else number(plain, null=None)
-            if known is not None and name not in NOT_METRICS:
-                self._series[name].add(step, known, self.points)
+            scalar = None if isinstance(plain, bool) else number(plain, null=None)
+            if scalar is not None and name not in NOT_METRICS:
+                self._series[name].add(step, scalar, self.points)
 
     def _findings(self) -> tuple[Finding, ...]:
         columns = {name: points.column() for name, points in sorted(self._series.items())}

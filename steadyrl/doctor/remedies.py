@@ -39,8 +39,8 @@ def multiple(run: Run, name: str, factor: float) -> Mapping[str, Value]:
     """Return the change of a setting to ``factor`` times what it is; none where that is 0."""
     now = learning_rate(run) if name == "learning_rate" else setting(run, name)
     if not now:
-        known = setting(run, name) is not None or run.get(name) is not None  # as 0, which has no multiple
-        return {} if known else {name: Times(factor)}
+        known_zero = setting(run, name) is not None or run.get(name) is not None  # as 0, which has no multiple
+        return {} if known_zero else {name: Times(factor)}
     return {name: float(f"{now * factor:.1g}") if name in SMALL else round(now * factor)}
 
 

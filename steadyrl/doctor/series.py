@@ -184,8 +184,8 @@ class Run:
 
     def parts(self, prefix: str) -> dict[str, Series]:
         """Return the series whose quantity starts with ``prefix``, such as "reward_part/", by the rest of the name."""
-        found = {name[len(prefix) :]: self.get(name) for name in self.series if name.startswith(prefix)}
-        return {name: series for name, series in found.items() if series is not None}
+        parts = {name[len(prefix) :]: self.get(name) for name in self.series if name.startswith(prefix)}
+        return {name: series for name, series in parts.items() if series is not None}
 
     @property
     def span(self) -> tuple[int, int]:
@@ -200,5 +200,5 @@ class Run:
         every = [series.steps for several in self.series.values() for series in several]
         longest = max(every, key=len, default=np.empty(0, np.int64))
         # Most series have the same steps, and finding the distinct ones among millions takes seconds.
-        others = [steps for steps in every if not np.array_equal(steps, longest)]
-        return len(np.unique(np.concatenate([longest, *others]))) if others else len(longest)
+        other_steps = [steps for steps in every if not np.array_equal(steps, longest)]
+        return len(np.unique(np.concatenate([longest, *other_steps]))) if other_steps else len(longest)

@@ -34,20 +34,20 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
         return share, ""
     ended = run.get("ended_tokens")
     if ended is not None and not ended.values.any():
-        told = f"{ended.source} is 0 in each of the {len(ended)} rows: no completion holds an end token"
-        return replace(ended, quantity="truncated", unit="share", values=np.ones(len(ended))), told
+        how = f"{ended.source} is 0 in each of the {len(ended)} rows: no completion holds an end token"
+        return replace(ended, quantity="truncated", unit="share", values=np.ones(len(ended))), how
     length, limit = run.get("length"), setting(run, "max_new_tokens")
     most = 0.0 if length is None else float(length.values.max())
     if length is None or most <= 0:
         return None
     at_most = np.abs(length.values - most) <= PINNED * most
-    known = limit is not None and abs(most - limit) <= PINNED * limit
+    at_limit = limit is not None and abs(most - limit) <= PINNED * limit
     again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SHARE and most == round(most) and limit is None
-    if not known and not (again and most >= PINNED_LEAST):
+    if not at_limit and not (again and most >= PINNED_LEAST):
         return None
-    told = f"the mean length is {most:g} tokens in {at_most.mean():.0%} of the rows and never more: that is the limit"
+    how = f"the mean length is {most:g} tokens in {at_most.mean():.0%} of the rows and never more: that is the limit"
     # In the other rows no larger share can have reached it: the rest has no less than no tokens.
-    return Series("truncated", "share", "", length.source, length.steps, length.values / most), told
+    return Series("truncated", "share", "", length.source, length.steps, length.values / most), how
 
 
 def _source(run: Run, quantity: str) -> str | None:
@@ -57,15 +57,15 @@ def _source(run: Run, quantity: str) -> str | None:
 
 @check()
 def truncated(run: Run) -> Result:
-    if (found := cut_off(run)) is None:
+    if (measured := cut_off(run)) is None:
         return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
-    share, told = found
+    share, how = measured
     level = float(share.values[-max(5, int(LATE * len(share))) :].mean())
     start, limit = head(share, least=AT_FIRST), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
     # A share that the lengths bound from above may have been any lower one at the start.
-    if start <= (level / 2.0 if told else min(NOTABLE, level / 2.0)):
+    if start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
     elif min(start, level) >= NEARLY_ALL:
         cause, what = "never_ends", "hardly any ever ends"
@@ -83,7 +83,7 @@ def truncated(run: Run) -> Result:
         "info" if harmless else "critical" if share.source == _source(run, "ended_tokens") else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{level:.0%} of the completions are cut off by the length limit: {what}",
-        (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((told,) if told else ())),
+        (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
     )
 
 
@@ -94,14 +94,14 @@ def empty_completions(run: Run) -> Result:
     level, early = float(share.values[-max(10, len(share) // 5) :].mean()), float(share.values[:AT_FIRST].mean())
     if level <= EMPTY_WARN:
         return None
-    cause, told = _empty_cause(run, share, level, early)
+    cause, reason = _empty_cause(run, share, level, early)
     since = first_lasting(share, share.values > EMPTY_WARN)
     # A few in single steps of small batches are chance: healthy runs have them, and they go by themselves.
     return Found(
         cause,
         "critical" if level > EMPTY_CRITICAL else "info" if since is None else "warning",
         int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if since is None else since,
-        f"{level:.1%} of the completions are empty: {told}",
+        f"{level:.1%} of the completions are empty: {reason}",
         (f"mean share {number(early)} in the first steps, {number(level)} in the last fifth",),
     )
 
@@ -112,8 +112,8 @@ def _empty_cause(run: Run, share: Series, level: float, early: float) -> tuple[s
         return "parser", f"the shortest has {number(tail(shortest, LATE))} tokens all the same"
     if early > max(EMPTY_WARN, FROM_START * level):
         return "template_or_eos", "they are so from the first steps"
-    if told := _length_stayed(run, share):
-        return "parser", told
+    if reason := _length_stayed(run, share):
+        return "parser", reason
     return "learned", "there were hardly any at first: saying nothing pays"
 
 

@@ -54,18 +54,21 @@ def entropy_collapse(run: Run) -> Result:
 
 def _collapse_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
     reward, elsewhere = run.get("reward"), heldout_rises(run)
-    seen = (levels("the reward", reward),) if reward is not None else ()
+    evidence = (levels("the reward", reward),) if reward is not None else ()
     if learns(run):
         if elsewhere is False:
-            return "exploitation", (*seen, "held-out measurements did not rise")
-        return "learned", (*seen, "held-out measurements rose too" if elsewhere else "there is no held-out measurement")
+            return "exploitation", (*evidence, "held-out measurements did not rise")
+        return "learned", (
+            *evidence,
+            "held-out measurements rose too" if elsewhere else "there is no held-out measurement",
+        )
     if large := large_updates(run, since):
-        return "learning_rate", (*large, *seen)
+        return "learning_rate", (*large, *evidence)
     if run.traits.distils:
         return "distilled", (levels("the KL to the teacher", run.needed("kl_teacher")),)
     if idle := nothing_to_learn(run):
         return "constant_reward", (idle,)
-    return "unknown", (*_bonus(run), *seen)
+    return "unknown", (*_bonus(run), *evidence)
 
 
 def _bonus(run: Run) -> tuple[str, ...]:
@@ -123,12 +126,12 @@ def entropy_is_a_sum(run: Run) -> Result:
         return None
     per_token = None if length is None else level / max(float(np.median(length.values)), 1.0)
     is_sum = level > most and per_token is not None and PER_TOKEN[0] <= per_token <= PER_TOKEN[1]
-    found = f"{entropy.source or 'entropy'} starts at {number(start)}, its median is {number(level)}; ln V is"
+    course = f"{entropy.source or 'entropy'} starts at {number(start)}, its median is {number(level)}; ln V is"
     divided = () if per_token is None else (f"divided by the mean length it is {number(per_token)}",)
     return Found(
         "sequence_sum" if is_sum else "unknown",
         "info" if is_sum else "warning",
         int(entropy.steps[0]),
         "what is logged as entropy is no entropy per token, or tokens are drawn almost blindly",
-        (f"{found} {number(most)} at most", *divided),
+        (f"{course} {number(most)} at most", *divided),
     )

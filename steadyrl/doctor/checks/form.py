@@ -56,20 +56,20 @@ class Form:
 
 def form_of(written: Sequence[Written]) -> Form | None:
     """Measure the form of some answers, or None where there are too few of them or of their prompts."""
-    texts = [one.completion.strip() for one in written]
-    prompts = {one.prompt for one in written}
+    texts = [sample.completion.strip() for sample in written]
+    prompts = {sample.prompt for sample in written}
     if len(texts) < FEWEST_TEXTS:
         return None
     answers = Counter(texts)
     answer, times = answers.most_common(1)[0]
     words = [WORD.findall(text) for text in texts]
-    held = Counter(word for several in words for word in set(several))
+    word_counts = Counter(word for several in words for word in set(several))
     # Of the words of a form most answers hold each; what fills its places differs from answer to answer.
-    fixed = {word for word, count in held.items() if count > MOST_OF_ALL / 2 * len(texts)}
+    fixed = {word for word, count in word_counts.items() if count > MOST_OF_ALL / 2 * len(texts)}
     short = [several for several in words if LEAST_WORDS <= len(several) <= SHORT]
     templates = Counter(" ".join(w if w in fixed else "w" for w in several) for several in short)
     common = templates.most_common(2)
-    common = [one for one in common if len(one[0].split()) == len(common[0][0].split())]
+    common = [pair for pair in common if len(pair[0].split()) == len(common[0][0].split())]
     filled = [[w.lower() for w in several if w not in fixed and w.isalnum()] for several in short]
     twice = sum(len(set(several)) < len(several) for several in filled)
     loops = sum(_loops(text.encode(), several) for text, several in zip(texts, words, strict=True))
@@ -96,16 +96,16 @@ def _ends(run: Run) -> tuple[list[Written], list[Written]]:
     """Return the completions of the first and of the last third of the steps, of each no more than 400."""
     first: list[Written] = []
     last: deque[Written] = deque(maxlen=ENDS)
-    for one in run.completions:
+    for sample in run.completions:
         if len(first) < ENDS:
-            first.append(one)
-        last.append(one)
-    steps = sorted({one.step for one in (*first, *last)})
+            first.append(sample)
+        last.append(sample)
+    steps = sorted({sample.step for sample in (*first, *last)})
     third = max(1, len(steps) // 3)
     early, late = steps[third - 1 : third], steps[-third:][:1]
     return (
-        [one for one in first if not early or one.step <= early[0]],
-        [one for one in last if not late or one.step >= late[0]],
+        [sample for sample in first if not early or sample.step <= early[0]],
+        [sample for sample in last if not late or sample.step >= late[0]],
     )
 
 
@@ -118,8 +118,8 @@ def answers_alike(run: Run) -> Result | list[Result]:
         return Unknown(why if last else "the log holds no completions", ("completions",))
     before = form_of(first) if last and first and first[-1].step < last[0].step else None
     since = last[0].step
-    known = now.prompts >= FEWEST_PROMPTS
-    if known and now.commonest[1] > SAME_ANSWERS:
+    many_prompts = now.prompts >= FEWEST_PROMPTS
+    if many_prompts and now.commonest[1] > SAME_ANSWERS:
         return Found(
             "ignores_prompt",
             "warning",
@@ -127,7 +127,7 @@ def answers_alike(run: Run) -> Result | list[Result]:
             f"{now.commonest[1]:.0%} of the answers to {now.prompts} prompts are one text, whatever was asked",
             (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
         )
-    for cause, share, least, told in (
+    for cause, share, least, phrase in (
         ("repeats_itself", now.loops, REPEATED_WORDS, "say one thing over and over"),
         ("repeated_words", now.repeated, REPEATED_WORDS, "hold the same word twice where words should differ"),
     ):
@@ -137,15 +137,17 @@ def answers_alike(run: Run) -> Result | list[Result]:
                 cause,
                 "info" if before is None else "warning",
                 since,
-                f"{share:.0%} of the last {now.texts} answers {told}",
+                f"{share:.0%} of the last {now.texts} answers {phrase}",
                 _against(was, now),
             )
-    found: list[Result] = [_one_form(before, now, since)] if known else []
+    results: list[Result] = [_one_form(before, now, since)] if many_prompts else []
     if now.repeated > MOSTLY_REPEATED:
-        told = f"{now.repeated:.0%} of the last {now.texts} answers hold the same word twice where words should differ"
+        message = (
+            f"{now.repeated:.0%} of the last {now.texts} answers hold the same word twice where words should differ"
+        )
         was = 0.0 if before is None else before.repeated
-        found.append(Found("repeated_words", "info", since, told, _against(was, now)))
-    return found
+        results.append(Found("repeated_words", "info", since, message, _against(was, now)))
+    return results
 
 
 def _one_form(before: Form | None, now: Form, since: int) -> Result:
@@ -171,5 +173,5 @@ def _against(was: float, now: Form) -> tuple[str, ...]:
 
 
 def _shown(text: str) -> str:
-    one = " ".join(text.split())
-    return f"'{one[:80]}{'...' if len(one) > 80 else ''}'"
+    line = " ".join(text.split())
+    return f"'{line[:80]}{'...' if len(line) > 80 else ''}'"

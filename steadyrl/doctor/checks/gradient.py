@@ -66,18 +66,18 @@ def _zero(run: Run, norm: Series) -> Result:
     if share is None:
         return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
     equal = float(share[0].values.mean())
-    cause, told = "detached", f"{1 - equal:.0%} of the groups have rewards that differ: the loss misses the weights"
+    cause, reason = "detached", f"{1 - equal:.0%} of the groups have rewards that differ: the loss misses the weights"
     some = np.flatnonzero(~nothing)
     detached = not len(some) or len(norm) - 1 - some[-1] >= max(LASTING_ROWS, ZERO_SHARE / 2 * len(norm))
     if equal > GROUPS_EQUAL or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
-        cause, told = "no_signal", "the rewards of a prompt do not differ"
+        cause, reason = "no_signal", "the rewards of a prompt do not differ"
     elif cut is not None and float(cut.values.mean()) > NEARLY_ALL:
-        cause, told = "masked", f"{cut.values.mean():.0%} are cut off, and those may be masked out of the loss"
+        cause, reason = "masked", f"{cut.values.mean():.0%} are cut off, and those may be masked out of the loss"
     elif not detached:
         return Unknown(f"{shown} and not in the others, so that the loss reaches the weights; nothing tells why")
     severity: Severity = "critical" if nothing.all() else "warning"
     rows = (f"{int(nothing.sum())} of {len(norm)} rows have a norm of 0",)
-    return Found(cause, severity, int(norm.steps[nothing.argmax()]), f"{shown}: {told}", rows)
+    return Found(cause, severity, int(norm.steps[nothing.argmax()]), f"{shown}: {reason}", rows)
 
 
 def _erratic(run: Run, norm: Series) -> Result:
@@ -87,21 +87,21 @@ def _erratic(run: Run, norm: Series) -> Result:
     if len(norm) < ERRATIC_ROWS:
         if most <= ABSURD * limit:
             return None
-        told = f"the gradient norm is {number(most)}: no update of a sound run has such a gradient"
-        return Found("exploding", "critical", int(norm.steps[norm.values.argmax()]), told, (levels("it", norm),))
+        message = f"the gradient norm is {number(most)}: no update of a sound run has such a gradient"
+        return Found("exploding", "critical", int(norm.steps[norm.values.argmax()]), message, (levels("it", norm),))
     far = norm.values > ERRATIC * limit
     if far.sum() < max(ERRATIC_MANY if len(norm) > BURSTS_FROM else 1, ERRATIC_SHARE * len(norm)):
         return None
     if most < ERRATIC_TIMES * usual and usual < ERRATIC * limit:
         return None
-    cause, told = goes_with(run, norm.steps[far], SPIKES_WITH)
-    told = told if len(norm) > BURSTS_FROM else f"the median of the {len(norm)} rows is {number(usual)}"
+    cause, reason = goes_with(run, norm.steps[far], SPIKES_WITH)
+    reason = reason if len(norm) > BURSTS_FROM else f"the median of the {len(norm)} rows is {number(usual)}"
     return Found(
         cause if len(norm) > BURSTS_FROM else "exploding",
         "warning",
         int(norm.steps[far.argmax()]),
         f"the gradient norm is above {ERRATIC * limit:g} in {int(far.sum())} of {len(norm)} rows, up to "
-        f"{number(most)}: {told}",
+        f"{number(most)}: {reason}",
         (f"median norm {number(usual)}; trainers clip at {limit:g}",),
     )
 
@@ -110,7 +110,7 @@ def _spikes(run: Run, norm: Series) -> Result:
     far = bursts(norm, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, told = goes_with(run, norm.steps[far], SPIKES_WITH)
+    cause, why = goes_with(run, norm.steps[far], SPIKES_WITH)
     top = far[np.argmax(norm.values[far])]
     # Spikes far below where norms are clipped move the weights no further than others.
     small = norm.values.max() <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT)
@@ -120,7 +120,7 @@ def _spikes(run: Run, norm: Series) -> Result:
         cause,
         "info" if cause == "unknown" and small and harmless else "warning",
         int(norm.steps[far[0]]),
-        f"the gradient norm spikes from step {norm.steps[far[0]]} on, up to {number(float(norm.values[top]))}: {told}",
+        f"the gradient norm spikes from step {norm.steps[far[0]]} on, up to {number(float(norm.values[top]))}: {why}",
         (
             f"{len(far)} steps above {SPIKE_FACTOR:g} times the level before them; the median is "
             f"{number(float(np.median(norm.values)))}, the greatest is at step {norm.steps[top]}",
@@ -129,8 +129,8 @@ def _spikes(run: Run, norm: Series) -> Result:
 
 
 def _exploding(run: Run, norm: Series) -> Result:
-    found, start = measure(norm), head(norm)
-    if found is None or not found.rose or start <= 0 or tail(norm) < EXPLODED * start:
+    blocks, start = measure(norm), head(norm)
+    if blocks is None or not blocks.rose or start <= 0 or tail(norm) < EXPLODED * start:
         return None
     share = signal_lost(run)
     if share is not None and 1 - tail(share[0]) > SIGNAL_GREW * (1 - head(share[0])) and tail(norm) <= USUAL_LIMIT:
@@ -145,6 +145,6 @@ def _clipped(run: Run, norm: Series) -> Result:
     typical = tail(norm, 0.5)
     if not limit or "sgd" not in optimizer.lower() or typical <= FAR_ABOVE * limit:
         return None
-    told = f"the median norm {number(typical)} is far above the limit {number(limit)}, so that with {optimizer} the"
-    told += " limit sets the size of the steps, not the learning rate"
-    return Found("always_clipped", "warning", None, told, change={"max_grad_norm": float(f"{typical:.2g}")})
+    message = f"the median norm {number(typical)} is far above the limit {number(limit)}, so that with {optimizer} the"
+    message += " limit sets the size of the steps, not the learning rate"
+    return Found("always_clipped", "warning", None, message, change={"max_grad_norm": float(f"{typical:.2g}")})

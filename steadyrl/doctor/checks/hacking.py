@@ -32,12 +32,12 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         return Unknown(why, ("heldout/*", "reward_part/*"))
     if given_up := _given_up(reward, parts):
         return given_up
-    found: list[Result] = [_past_peak(name, series, reward) for name, series in heldout.items()]
+    results: list[Result] = [_past_peak(name, series, reward) for name, series in heldout.items()]
     if (idle := _never_right(run, reward, parts)) is not None:
-        return [*found, idle]
+        return [*results, idle]
     rewards = measure(reward)
     if rewards is None or not rewards.rose:
-        return found
+        return results
     for name, series in (heldout or parts).items():
         levels = measure(series)
         if levels is None or not levels.fell:
@@ -45,14 +45,14 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         grave = bool(heldout) and not _is_traded(name, heldout, parts)
         low = levels.first - levels.means > levels.least
         since = levels.steps[min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1)]  # clearly below the start from there
-        told = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
+        fall = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
         rise = f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
         shown = f"noise explains a difference of {number(levels.least)}; of the reward one of {number(rewards.least)}"
         cause = "held_out_falls" if grave else "part_falls"
-        found.append(
-            Found(cause, "critical" if grave else "info", int(since), f"{rise} while {told}", (f"{name}: {shown}",))
+        results.append(
+            Found(cause, "critical" if grave else "info", int(since), f"{rise} while {fall}", (f"{name}: {shown}",))
         )
-    return found
+    return results
 
 
 def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
@@ -87,14 +87,16 @@ def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Resul
     if max(late.values()) > IDLE * gain:
         return None
     shown = tuple(f"{name} is {number(value)} in the last third of the log" for name, value in late.items())
-    told = f"the reward rises by {number(gain)} while {', '.join(right)} earns next to nothing"
-    return Found("rightness_idle", "warning", None, f"{told}: another part pays without an answer that is right", shown)
+    message = f"the reward rises by {number(gain)} while {', '.join(right)} earns next to nothing"
+    return Found(
+        "rightness_idle", "warning", None, f"{message}: another part pays without an answer that is right", shown
+    )
 
 
 def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Series]) -> bool:
     """Return True if a measurement is one that the reward itself gives away for others, in training as on the rest."""
-    same, whole = parts.get(name), next((heldout[total] for total in TOTALS if total in heldout), None)
-    levels, total = (None if series is None else measure(series) for series in (same, whole))
+    same, overall = parts.get(name), next((heldout[total] for total in TOTALS if total in heldout), None)
+    levels, total = (None if series is None else measure(series) for series in (same, overall))
     if name not in TOTALS and total is not None and total.end > total.first:
         return True
     return levels is not None and levels.fell
@@ -118,7 +120,7 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     rewards = measure(within(reward, since, int(reward.steps[-1])))
     if rewards is None or rewards.fell:
         return None
-    told = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
+    course = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
     shown = f"heldout/{name}: {number(levels.first)} at first; noise explains {number(levels.least)}"
     steps = {"steps": max(since, 1)}
-    return Found("past_peak", "warning", since, f"{told} the training reward did not fall", (shown,), change=steps)
+    return Found("past_peak", "warning", since, f"{course} the training reward did not fall", (shown,), change=steps)

@@ -46,12 +46,12 @@ def reward_jump(run: Run) -> Result:
         if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
             continue
         at_once = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
-        cause, told = _cause(run, spread, since, at_once)
+        cause, reason = _cause(run, spread, since, at_once)
         return Found(
             cause,
             "info" if cause == "other_prompts" else "warning",
             since,
-            f"the rewards changed at step {since} from one step to the next, and the policy did not: {told}",
+            f"the rewards changed at step {since} from one step to the next, and the policy did not: {reason}",
             tuple(map(_sentence, at_once)),
         )
     return None
@@ -75,11 +75,11 @@ def _policy_jumps(run: Run, since: int) -> bool:
     """Return True if the policy changed as suddenly: by its own measurements, or by the size of the step."""
     size = update_size(run)
     if size is not None:
-        there = within(size, since - SAME_TIME, since + 1).values
-        if len(there) and float(there.max()) > max(KL_OLD_LARGE, 5.0 * float(np.median(size.values))):
+        sizes = within(size, since - SAME_TIME, since + 1).values
+        if len(sizes) and float(sizes.max()) > max(KL_OLD_LARGE, 5.0 * float(np.median(size.values))):
             return True
     series = ((run.get("length"), True), (find(run, "kl_ref"), False), (find(run, "entropy"), True))
-    return any(jumps_at(one, since, SAME_TIME, logarithm) for one, logarithm in series)
+    return any(jumps_at(metric, since, SAME_TIME, logarithm) for metric, logarithm in series)
 
 
 def _sentence(moved: _Moved) -> str:
@@ -116,8 +116,10 @@ def value_jump(run: Run) -> Result:
         since = int(value.steps[i + 1])
         if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])) or _policy_jumps(run, since):
             continue
-        told = f"the mean prediction of the value head jumps at step {since}, the rewards do not: it lost its weights"
+        message = (
+            f"the mean prediction of the value head jumps at step {since}, the rewards do not: it lost its weights"
+        )
         jump = f"mean prediction {number(float(value.values[i]))} before, {number(float(value.values[i + 1]))} at step"
         shown = f"{jump} {since}; returns have a standard deviation of {number(width)}"
-        return Found("value_reset", "warning", since, told, (shown,))
+        return Found("value_reset", "warning", since, message, (shown,))
     return None

@@ -53,8 +53,8 @@ UNMOVED = 1e-8  # nats per token: a KL between successive policies that is round
 def kl_runaway(run: Run) -> Result:
     if all(series.unit == "" for series in run.series["kl_ref"]):
         return Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
-    if found := _impossible(run) or _at_start(run) or _hidden(run):
-        return found
+    if fault := _impossible(run) or _at_start(run) or _hidden(run):
+        return fault
     if (high := _high(run)) is None:
         return None
     since, kl, limit = high
@@ -87,17 +87,19 @@ def _impossible(run: Run) -> Result:
     if beyond.mean() <= 0.5:
         return _spikes(kl, beyond)
     since = int(kl.steps[beyond.argmax()])
-    told = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
-    return Found("impossible_tokens", "critical", since, told, (levels(kl.source, kl),))
+    message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
+    return Found("impossible_tokens", "critical", since, message, (levels(kl.source, kl),))
 
 
 def _spikes(kl: Series, beyond: np.ndarray) -> Result:
     """Find single rows with a KL that no drift makes: tokens that one of the two models all but excludes."""
     if beyond.sum() < SPIKES or tail(kl) > LN_LARGEST_VOCABULARY / 4:  # what rises there is a runaway of another kind
         return None
-    told = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up to "
-    told += f"{number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
-    return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), told, (levels(kl.source, kl),))
+    message = (
+        f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up to "
+    )
+    message += f"{number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
+    return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (levels(kl.source, kl),))
 
 
 def _hidden(run: Run) -> Result:
@@ -108,8 +110,10 @@ def _hidden(run: Run) -> Result:
     hidden, times = full.values - full.values[0] > HIDDEN_TOKEN, full.values / np.maximum(kl.values, ZERO)
     if (since := first_lasting(full, hidden & (times > HIDDEN_TIMES), LASTING)) is None or not hidden[-1]:
         return None
-    told = f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
-    return Found("truncation", "warning", since, told, (levels("kl_ref_full", full),))
+    message = (
+        f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
+    )
+    return Found("truncation", "warning", since, message, (levels("kl_ref_full", full),))
 
 
 def _high(run: Run) -> tuple[int, Series, str] | None:
@@ -172,7 +176,7 @@ def _distils(run: Run) -> bool:
         *run.unknown,
         *run.settings,
         *run.keys.values(),
-        *(one.source for each in run.series.values() for one in each),
+        *(series.source for several in run.series.values() for series in several),
     )
     return any(DISTILLED.search(str(word)) for word in words)
 
@@ -191,8 +195,8 @@ def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ..
 
 
 def _more_penalty(run: Run) -> Mapping[str, Value]:
-    known = run.get("kl_coef")
-    value = setting(run, "kl_coef") if known is None else float(known.values[-1])
+    logged = run.get("kl_coef")
+    value = setting(run, "kl_coef") if logged is None else float(logged.values[-1])
     if value:
         return {"kl_coef": float(f"{2 * value:.1g}")}
     return {} if value is None else {"kl_coef": LOSS_COEF if run.traits.grouped else REWARD_COEF}
@@ -220,16 +224,16 @@ def kl_zero(run: Run) -> Result:
 
 
 def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]:
-    def there(series: Series | None) -> Series | None:
+    def during(series: Series | None) -> Series | None:
         part = None if series is None else within(series, since, until)
         return part if part is not None and len(part) else None
 
-    rate, made, gradient = (there(run.get(name)) for name in ("learning_rate", "updates", "grad_norm"))
+    rate, updates, gradient = (during(run.get(name)) for name in ("learning_rate", "updates", "grad_norm"))
     if (rate is not None and not rate.values.any()) or (learning_rate(run) is None and "learning_rate" in run.settings):
         return "no_update", ("the learning rate is 0",)
-    if made is not None and not made.values.any():
+    if updates is not None and not updates.values.any():
         return "no_update", ("no optimizer step was made",)
-    logged = there(next(iter(run.series.get("grad_norm", ())), None))
+    logged = during(next(iter(run.series.get("grad_norm", ())), None))
     if logged is not None and not np.isfinite(logged.values).any():
         return "no_update", ("the gradient norm is not finite in these steps, so that the optimizer skips them",)
     still = gradient is not None and np.median(gradient.values) <= STILL
@@ -237,7 +241,7 @@ def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]
         return "no_advantage", (idle,)
     if still:
         return "no_update", ("the gradient norm is 0",)
-    size, clipped, entropy = there(update_size(run)), there(run.get("clip_fraction")), there(find(run, "entropy"))
+    size, clipped, entropy = during(update_size(run)), during(run.get("clip_fraction")), during(find(run, "entropy"))
     moves = [
         f"the {name} is {number(float(np.median(part.values)))}"
         for name, part, floor in (("KL of one step's updates", size, UNMOVED), ("clip fraction", clipped, 0.0))

@@ -99,10 +99,10 @@ def kl_unit_clash(run: Run) -> Result:
     # What the trainer logs is what its controller sees.
     logged = next((s.unit for s in run.series["kl_ref"] if s.unit in (TOKEN, SEQUENCE)), TOKEN)
     compared = {TOKEN: per_token, SEQUENCE: per_sequence}[unit or logged]
-    other = per_sequence if compared is per_token else per_token
-    if min(len(compared), len(other)) < 2:
+    alternative = per_sequence if compared is per_token else per_token
+    if min(len(compared), len(alternative)) < 2:
         return Unknown("the KL is known at the first step only, where it is 0", ("kl_ref",))
-    level, meant = float(np.median(compared.values[1:])), float(np.median(other.values[1:]))
+    level, meant = float(np.median(compared.values[1:])), float(np.median(alternative.values[1:]))
     off, near = level / target, meant / target
     fits = not 1 / CLASH < off < CLASH and 1 / CLASH_NEAR <= near <= CLASH_NEAR and tail(length) >= CLASH_LENGTH
     if not fits and not (compared is per_sequence and off >= CLASH and _cannot_be_kept(run, target, level)):
@@ -112,10 +112,10 @@ def kl_unit_clash(run: Run) -> Result:
         "target_per_token" if compared is per_sequence else "target_per_sequence",
         "warning",
         None,
-        f"The KL's target {target:g} is compared with {compared.unit}, but fits {other.unit}"
+        f"The KL's target {target:g} is compared with {compared.unit}, but fits {alternative.unit}"
         + ("." if fits else " if anything: so near to where it began no policy has learned much."),
         (
-            f"the KL is {number(level)} {compared.unit} and {number(meant)} {other.unit} (medians)",
+            f"the KL is {number(level)} {compared.unit} and {number(meant)} {alternative.unit} (medians)",
             f"completions have {number(tail(length))} tokens",
         ),
         f"Set the target to about {better:.2g} {compared.unit}: the sum is the mean times the length.",
@@ -142,9 +142,9 @@ def kl_controller(run: Run) -> Result:
     if since is None or tail(kl) <= OFF_TARGET * target[0]:
         return None
     level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target[0])} times its target {target[0]:g}"
-    told = "the controller of the KL penalty does not hold the KL"
+    message = "the controller of the KL penalty does not hold the KL"
     if moves is not None and moves.constant:
-        return Found("absent", "warning", since, f"{told}: its coefficient does not move", (level, moves.sentence))
+        return Found("absent", "warning", since, f"{message}: its coefficient does not move", (level, moves.sentence))
     moving = moves is not None and moves.per_step > 0
     doubling = moves.doubling if moves is not None and moving else _doubling_by_settings(run)
     if doubling is None:
@@ -153,7 +153,7 @@ def kl_controller(run: Run) -> Result:
         return None
     pace = f"by its settings the coefficient needs {doubling:.0f} steps to double"
     shown = moves.sentence if moves is not None and moving else pace
-    return Found("slow", "warning", since, f"{told}: it is too slow", (level, shown))
+    return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown))
 
 
 def _doubling_by_settings(run: Run) -> float | None:

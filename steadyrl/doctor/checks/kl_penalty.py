@@ -25,20 +25,20 @@ FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
 
 @check()
 def kl_penalty_off(run: Run) -> Result:
-    coef, held, fixed = run.get("kl_coef"), _held_in_loss(run), setting(run, "kl_coef")
+    coef, measured, fixed = run.get("kl_coef"), _held_in_loss(run), setting(run, "kl_coef")
     if coef is not None and (since := _dropped(coef)) is not None:
         before = float(coef.values[np.searchsorted(coef.steps, since) - 1])
         return _gone(since, "penalty_switched_off", before, f"the coefficient went from {number(before)} to 0")
-    if not fixed or (held is None and coef is not None):
+    if not fixed or (measured is None and coef is not None):
         return None
-    if held is None:
+    if measured is None:
         why = "the coefficient is set, and neither it nor the parts of the loss are logged"
         return Unknown(why, ("kl_coef", "loss", "loss_policy"))
-    gone = np.abs(held.values) < MEASURED_OFF * fixed
-    if (since := first_lasting(held, gone, LASTING)) is None or not gone[held.steps >= since].all():
+    gone = np.abs(measured.values) < MEASURED_OFF * fixed
+    if (since := first_lasting(measured, gone, LASTING)) is None or not gone[measured.steps >= since].all():
         return None
-    cause = "penalty_switched_off" if (~gone[held.steps < since]).sum() >= LASTING else "not_applied"
-    median = number(float(np.median(held.values[held.steps >= since])))
+    cause = "penalty_switched_off" if (~gone[measured.steps < since]).sum() >= LASTING else "not_applied"
+    median = number(float(np.median(measured.values[measured.steps >= since])))
     return _gone(since, cause, fixed, f"loss less its policy part is {median} times the KL, and {fixed:g} is set")
 
 
@@ -59,17 +59,17 @@ def _held_in_loss(run: Run) -> Series | None:
     loss, policy = together(loss, policy)
     policy, kl = together(policy, kl)
     loss, kl = together(loss, kl)
-    there = kl.values > SOME_KL
-    if there.sum() < LASTING:
+    nonzero = kl.values > SOME_KL
+    if nonzero.sum() < LASTING:
         return None
     penalty = loss.values - policy.values
     penalty[np.abs(penalty) < NONE_LEFT * np.abs(loss.values)] = 0.0
-    return Series("kl_coef", "", "measured", loss.source, loss.steps[there], penalty[there] / kl.values[there])
+    return Series("kl_coef", "", "measured", loss.source, loss.steps[nonzero], penalty[nonzero] / kl.values[nonzero])
 
 
 def _gone(since: int, cause: str, coefficient: float, shown: str) -> Found:
-    told = f"from step {since} on nothing holds the policy near its reference"
-    return Found(cause, "warning", since, told, (shown,), change={"kl_coef": float(f"{coefficient:.3g}")})
+    message = f"from step {since} on nothing holds the policy near its reference"
+    return Found(cause, "warning", since, message, (shown,), change={"kl_coef": float(f"{coefficient:.3g}")})
 
 
 def _penalty(run: Run) -> tuple[float, float, str] | None:
@@ -95,31 +95,33 @@ def _penalty(run: Run) -> tuple[float, float, str] | None:
 
 def penalty_pays(run: Run) -> str:
     """Return a sentence if the KL penalty of a whole completion was larger than all that its reward could give."""
-    found = _penalty(run)
-    if found is None or found[0] <= OUTWEIGHS * found[1] or found[1] <= 0:
+    penalty = _penalty(run)
+    if penalty is None or penalty[0] <= OUTWEIGHS * penalty[1] or penalty[1] <= 0:
         return ""
-    return f"at the start the KL penalty took {number(found[0])} from the reward of a completion, and {found[2]}"
+    return f"at the start the KL penalty took {number(penalty[0])} from the reward of a completion, and {penalty[2]}"
 
 
 @check()
 def kl_penalty_outweighs(run: Run) -> Result:
-    found = _penalty(run)
-    if found is None:
+    penalty = _penalty(run)
+    if penalty is None:
         return Unknown("it takes a KL in the reward, its coefficient, the lengths and the range of the rewards")
-    told, length = penalty_pays(run), run.get("length")
-    if not told:
+    sentence, length = penalty_pays(run), run.get("length")
+    if not sentence:
         return None
     shrank = length is not None and tail(length, least=OPENING) < SHRANK * head(length, least=OPENING)
     kl = find(run, "kl_ref", SEQUENCE)
     assert kl is not None, "asked before"
     coefficient = kl_coef(run, kl)
     assert coefficient is not None, "asked before"
-    better: Mapping[str, Value] = {"kl_coef": float(f"{float(coefficient[0]) * FRACTION * found[1] / found[0]:.1g}")}
+    better: Mapping[str, Value] = {
+        "kl_coef": float(f"{float(coefficient[0]) * FRACTION * penalty[1] / penalty[0]:.1g}")
+    }
     return Found(
         "ends_early" if shrank else "reward_drowned",
         "warning" if shrank or fell(run, "reward") else "info",
         int(kl.steps[0]),
-        f"the KL penalty outweighs the reward: {told}",
+        f"the KL penalty outweighs the reward: {sentence}",
         (f"coefficient {number(float(coefficient[0]))}, KL {number(float(kl.values[0]))} nats per completion",),
         change=better,
     )

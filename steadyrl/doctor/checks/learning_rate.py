@@ -186,5 +186,5 @@ def _low_cause(run: Run) -> tuple[str, list[str]]:
     rate = learning_rate(run)
     low = (run.settings.get("lora"), LORA_RATE, "an adapter is trained"), (
         run.settings.get("dtype") == "bfloat16", BF16_RATE, "the weights are bfloat16")  # fmt: skip
-    known = [told for applies, limit, told in low if applies and rate is not None and rate <= limit]
-    return "learning_rate", [*known, *_rate(run)]
+    reasons = [reason for applies, limit, reason in low if applies and rate is not None and rate <= limit]
+    return "learning_rate", [*reasons, *_rate(run)]

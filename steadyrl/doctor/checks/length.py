@@ -33,17 +33,17 @@ def length_collapse(run: Run) -> Result:
         return None
     nothing_left = end < max(NOTHING_LEFT * start, ONLY_THE_END)
     fallen = _fallen_measurements(run)
-    cause, told = _shrink_cause(run, fallen, nothing_left)
+    cause, reason = _shrink_cause(run, fallen, nothing_left)
     harmless = cause == "learned_to_stop" or (cause == "unknown" and not nothing_left)
     grave = nothing_left and (fallen or fell(run, "reward"))
     return Found(
         cause,
         "info" if harmless else "critical" if grave else "warning",
         first_lasting(length, length.values < COLLAPSED * start),
-        f"completions shrank from {number(start)} to {number(end)} tokens: {told}",
+        f"completions shrank from {number(start)} to {number(end)} tokens: {reason}",
         (
             f"mean length {number(start)} at the start, {number(end)} at the end",
-            *(f"{name} fell from {number(found.first)} to {number(found.end)}" for name, found in fallen.items()),
+            *(f"{name} fell from {number(blocks.first)} to {number(blocks.end)}" for name, blocks in fallen.items()),
         ),
     )
 
@@ -53,15 +53,15 @@ def _fallen_measurements(run: Run) -> dict[str, Levels]:
     every = {f"heldout/{name}": series for name, series in run.parts("heldout/").items()}
     every |= {f"reward part {name}": series for name, series in run.parts("reward_part/").items()}
     measured = {name: measure(series) for name, series in every.items() if not any(word in name for word in BRIEF)}
-    return {name: found for name, found in measured.items() if found is not None and found.fell}
+    return {name: blocks for name, blocks in measured.items() if blocks is not None and blocks.fell}
 
 
 def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tuple[str, str]:
-    if told := penalty_pays(run):
-        return "kl_penalty", told
+    if reason := penalty_pays(run):
+        return "kl_penalty", reason
     for name, part in run.parts("reward_part/").items():
-        found = measure(part) if any(word in name.lower() for word in BRIEF) else None
-        if found is not None and found.rose:
+        blocks = measure(part) if any(word in name.lower() for word in BRIEF) else None
+        if blocks is not None and blocks.rose:
             return "length_reward", f"the reward part '{name}' pays for being short"
     rose, cut = learns(run), run.get("truncated")
     along = min(correlation(run, changes=True), correlation(run, changes=False) if nothing_left and rose else 0.0)
@@ -100,20 +100,20 @@ def length_explosion(run: Run) -> Result:
     follows = correlation(run, changes=True)
     harmless = False
     if repeats is not None and tail(repeats) > head(repeats) + REPEATS_MORE:
-        told = f"the share of repeated word triples grew to {tail(repeats):.0%}"
+        reason = f"the share of repeated word triples grew to {tail(repeats):.0%}"
     elif cut is not None and tail(cut[0]) > CUT_OFF:
-        told = f"{tail(cut[0]):.0%} are cut off at the end"
+        reason = f"{tail(cut[0]):.0%} are cut off at the end"
     elif follows > MOVES_TOGETHER:
-        harmless, told = True, f"the reward follows the length from step to step (correlation {number(follows)})"
+        harmless, reason = True, f"the reward follows the length from step to step (correlation {number(follows)})"
     elif direction(reward) > 0:
         return None
     else:
-        told = "the reward did not rise with them"
+        reason = "the reward did not rise with them"
     return Found(
         "grew",
         "info" if harmless else "warning",
         first_lasting(length, length.values > EXPLODED * start),
-        f"completions grew from {number(start)} to {number(end)} tokens: {told}",
+        f"completions grew from {number(start)} to {number(end)} tokens: {reason}",
         (levels("the mean length", length),),
         change={"max_new_tokens": round(2 * start)},
     )
@@ -122,10 +122,10 @@ def length_explosion(run: Run) -> Result:
 @check()
 def repetition(run: Run) -> Result:
     share = run.needed("repetition")
-    found = measure(share)
-    if found is None or not found.rose or found.end <= found.first + REPEATS_MORE:
+    blocks = measure(share)
+    if blocks is None or not blocks.rose or blocks.end <= blocks.first + REPEATS_MORE:
         return None
-    since = first_lasting(share, share.values > found.first + REPEATS_MORE)
+    since = first_lasting(share, share.values > blocks.first + REPEATS_MORE)
     pays = ", and the reward rose meanwhile: loops are rewarded" if learns(run) else ""
-    told = f"{found.end:.0%} of the word triples are repetitions, {found.first:.0%} at the start{pays}"
-    return Found("grew", "warning", since, told, (levels("the share", share),))
+    message = f"{blocks.end:.0%} of the word triples are repetitions, {blocks.first:.0%} at the start{pays}"
+    return Found("grew", "warning", since, message, (levels("the share", share),))

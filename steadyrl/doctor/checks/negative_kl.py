@@ -83,9 +83,9 @@ def negative_kl(run: Run) -> Result:
 
 def _signed(run: Run) -> Series | None:
     """Return an estimate that can be negative, the one with standard errors first."""
-    known = [s.finite() for s in run.series.get("kl_ref", ()) if s.estimator in ("k1", "") and len(s.finite())]
-    with_errors = [s for s in known if run.get("kl_ref_se", s.unit) is not None]
-    return next(iter([*with_errors, *known]), None)
+    signed = [s.finite() for s in run.series.get("kl_ref", ()) if s.estimator in ("k1", "") and len(s.finite())]
+    with_errors = [s for s in signed if run.get("kl_ref_se", s.unit) is not None]
+    return next(iter([*with_errors, *signed]), None)
 
 
 def _all_below(kl: Series) -> _Below | None:
@@ -156,5 +156,5 @@ def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
     k1, k3 = within(k1, below.since, last), within(k3, below.since, last)
     if not len(k1) or not len(k3):
         return None
-    one, three = float(np.median(k1.values)), float(np.median(k3.values))
-    return three - one, three / max(abs(one), 1e-12)
+    median_k1, median_k3 = float(np.median(k1.values)), float(np.median(k3.values))
+    return median_k3 - median_k1, median_k3 / max(abs(median_k1), 1e-12)

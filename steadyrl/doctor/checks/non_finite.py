@@ -37,18 +37,18 @@ def non_finite(run: Run) -> Result:
     ends = {name: [series.values for series in run.series[name] if len(series)] for name in broken}
     lost = [name for name, several in ends.items() if not all(np.isfinite(values[-1]) for values in several)]
     gone = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
-    cause, told = CAUSES.get(first, LOG_PROBS)
+    cause, reason = CAUSES.get(first, LOG_PROBS)
     if sum(int(bad[0]) == since for bad in broken.values()) > 1 and cause == "values":
-        told = "other numbers broke at the same step, so that nothing tells which was first"
+        reason = "other numbers broke at the same step, so that nothing tells which was first"
     if _hidden(run, broken):
-        cause, told = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
+        cause, reason = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
     scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
         "skipped_steps" if scaler else cause,
         "critical" if gone else "info" if scaler else "warning",
         since,
         f"{first} is not finite {'from' if first in lost else 'at'} step {since}"
-        + (f"{_to_the_end(first, lost)}: {told}" if lost else f": finite numbers follow; {told}"),
+        + (f"{_to_the_end(first, lost)}: {reason}" if lost else f": finite numbers follow; {reason}"),
         tuple(
             f"{name}: first at step {bad[0]}, {len(bad)} {'time' if len(bad) == 1 else 'times'} in all"
             for name, bad in broken.items()
@@ -57,10 +57,10 @@ def non_finite(run: Run) -> Result:
 
 
 def _to_the_end(first: str, lost: list[str]) -> str:
-    others = ", ".join(name for name in lost if name != first)
+    names = ", ".join(name for name in lost if name != first)
     if first in lost:
-        return f" to the end{f', and neither are {others}' if others else ''}"
-    return f", and {others} to the end"
+        return f" to the end{f', and neither are {names}' if names else ''}"
+    return f", and {names} to the end"
 
 
 def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:

@@ -36,10 +36,10 @@ ADVANTAGE_SPIKE = 3.0  # times the median
 
 @check()
 def ratio_off(run: Run) -> Result:
-    found = _ratio_out(run)
-    if found is None:
+    out_of_bounds = _ratio_out(run)
+    if out_of_bounds is None:
         return None
-    since, text, started_off = found
+    since, text, started_off = out_of_bounds
     early = started_off and not moves_at_once(run)
     because = ("it is so at the first step already",) if early else large_updates(run, since)
     cause = "old_logprobs" if early else "learning_rate"
@@ -148,16 +148,20 @@ def policy_loss_spikes(run: Run) -> Result:
         )
         if series is not None
     ]
-    steps = np.intersect1d(loss.steps[strays(loss)], np.concatenate([there for _, there in out]))
+    steps = np.intersect1d(loss.steps[strays(loss)], np.concatenate([at for _, at in out]))
     if not len(steps):
         return None
     beyond = ", ".join(name for name, at in out if np.isin(at, steps).any())
     cause, because = "learning_rate", f"out of bounds there: {beyond}"
     for name in ("advantage_max", "advantage_std"):
         series = run.get(name)
-        there = np.zeros(0) if series is None else series.values[np.isin(series.steps, steps)]
-        if series is not None and len(there) and np.median(there) > ADVANTAGE_SPIKE * np.median(series.values):
-            cause, because = "advantages", f"{name} is {number(float(np.median(there)))} there"
+        advantages = np.zeros(0) if series is None else series.values[np.isin(series.steps, steps)]
+        if (
+            series is not None
+            and len(advantages)
+            and np.median(advantages) > ADVANTAGE_SPIKE * np.median(series.values)
+        ):
+            cause, because = "advantages", f"{name} is {number(float(np.median(advantages)))} there"
     return Found(
         cause,
         "warning" if len(steps) >= SPIKES_THAT_COUNT else "info",

@@ -51,11 +51,11 @@ def reward_flat(run: Run) -> Result:
             f"the reward shows no trend, but a change of {number(detectable)} could hide in its noise, and "
             f"{number(wanted)} would be worth having: run longer, or with more completions per step"
         )
-    cause, told = _flat_cause(run)
+    cause, reason = _flat_cause(run)
     changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
     shown = f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen"
     shown = f"{shown}, {number(wanted)} would be worth having" if detectable else "the means of all blocks are equal"
-    return Found(cause, "warning", None, f"the reward does not rise: {told}", (shown, levels("it", reward)))
+    return Found(cause, "warning", None, f"the reward does not rise: {reason}", (shown, levels("it", reward)))
 
 
 def shows_no_gain(run: Run) -> bool:
@@ -80,8 +80,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     kl, rate, size = find(run, "kl_ref", SEQUENCE), run.get("learning_rate"), update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
     step = None if size is None or not size.values.any() else float(np.median(size.values))
-    if told := nothing_to_learn(run):
-        return "no_signal", told
+    if sentence := nothing_to_learn(run):
+        return "no_signal", sentence
     if kl is not None and abs(tail(kl)) < NOT_MOVED:
         set_to = learning_rate(run)
         at = "" if set_to is None else f" (learning rate {number(set_to)})"
@@ -104,8 +104,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
 def reward_constant(run: Run) -> Result:
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     last = float(reward.values[-1])
-    other = np.flatnonzero(np.abs(reward.values - last) > SAME * max(abs(last), 1e-3))
-    start = int(other[-1]) + 1 if len(other) else 0
+    differing = np.flatnonzero(np.abs(reward.values - last) > SAME * max(abs(last), 1e-3))
+    start = int(differing[-1]) + 1 if len(differing) else 0
     rows, since = len(reward) - start, int(reward.steps[start])
     after = np.zeros(0) if spread is None else spread.values[spread.steps >= since]
     varies = bool((after > SAME * max(abs(last), 1.0)).any())
@@ -115,9 +115,9 @@ def reward_constant(run: Run) -> Result:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
         return _frozen(run, reward)
     before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
-    cause, severity, told = _constant_cause(reward.values[:start], last, varies, before)
-    told = f"the reward is exactly {number(last)} in {rows} rows, {told}"
-    return Found(cause, severity, since, told, (f"reward {number(last)} from step {since} to {reward.steps[-1]}",))
+    cause, severity, message = _constant_cause(reward.values[:start], last, varies, before)
+    message = f"the reward is exactly {number(last)} in {rows} rows, {message}"
+    return Found(cause, severity, since, message, (f"reward {number(last)} from step {since} to {reward.steps[-1]}",))
 
 
 def _frozen(run: Run, reward: Series) -> Result:
@@ -155,16 +155,16 @@ def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
     wanted = worth_having(run, float(np.median(reward.values)))
     lost, blocks = drop(reward), measure(reward)
-    cause, told = _fall_cause(run)
+    cause, suffix = _fall_cause(run)
     if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before)):
         steep = _steepest(run, lost.step)
         if steep and cause == "unknown":
-            cause, told = "large_update", f", after a gradient norm of {number(steep)}"
+            cause, suffix = "large_update", f", after a gradient norm of {number(steep)}"
         return Found(
             cause,
             "critical" if cause == "large_update" else "warning",
             lost.step,
-            f"the reward fell at once and for good, from {number(lost.before)} to {number(lost.after)}{told}",
+            f"the reward fell at once and for good, from {number(lost.before)} to {number(lost.after)}{suffix}",
             (f"{int((reward.steps >= lost.step).sum())} rows from step {lost.step} on lie at {number(lost.after)}",),
         )
     if blocks is None or len(reward) * run.averaged_over < MIN_STEPS:
@@ -178,7 +178,7 @@ def reward_falling(run: Run) -> Result:
         cause,
         "warning",
         int(blocks.steps[min(top + 1, len(blocks.steps) - 1)]),
-        f"the reward fell from {number(best)} to {number(blocks.end)}{told}",
+        f"the reward fell from {number(best)} to {number(blocks.end)}{suffix}",
         (f"{shown} explains a difference of {number(blocks.least)}",),
     )
 
@@ -187,9 +187,9 @@ def _steepest(run: Run, since: int) -> float:
     """Return the greatest gradient norm about a step if it is huge and far above the others; else 0."""
     if (norm := run.get("grad_norm")) is None:
         return 0.0
-    there = (norm.steps >= since - 2 * run.averaged_over) & (norm.steps <= since)
-    most = float(norm.values[there].max(initial=0.0))
-    usual = float(np.median(norm.values[~there])) if not there.all() else 1.0
+    near = (norm.steps >= since - 2 * run.averaged_over) & (norm.steps <= since)
+    most = float(norm.values[near].max(initial=0.0))
+    usual = float(np.median(norm.values[~near])) if not near.all() else 1.0
     return most if most > max(STEEP * usual, HUGE_NORM) else 0.0
 
 

@@ -54,10 +54,12 @@ def _offset(run: Run, spread: Series) -> Result:
         value, returned = together(value, returned)
         behind = np.abs(value.values - returned.values)[MIN_STEPS:]
         lagging = len(behind) > 0 and bool(np.median(behind) > OFFSET * width)
-    told = f"the rewards lie {number(abs(start) / width)} standard deviations from 0, which the value head has to learn"
+    message = (
+        f"the rewards lie {number(abs(start) / width)} standard deviations from 0, which the value head has to learn"
+    )
     shown = (f"first rewards: mean {number(start)}, standard deviation {number(width)}",)
     severity: Severity = "warning" if lagging else "info"
-    return Found("offset", severity, int(reward.steps[0]), f"{told} first{'; it has not' * lagging}", shown)
+    return Found("offset", severity, int(reward.steps[0]), f"{message} first{'; it has not' * lagging}", shown)
 
 
 def _outliers(run: Run, spread: Series) -> Result:
@@ -92,6 +94,6 @@ def _outliers(run: Run, spread: Series) -> Result:
 def _outlying(series: Series, far: np.ndarray, top: int) -> Found:
     name, most = series.source or series.quantity, number(float(series.values[top]))
     usual = number(float(np.median(series.values)))
-    told = f"single rewards lie far beyond the others at {len(far)} steps: {name} is up to {most}"
+    message = f"single rewards lie far beyond the others at {len(far)} steps: {name} is up to {most}"
     shown = f"{name} is {usual} usually, {most} at step {series.steps[top]}"
-    return Found("outliers", "warning", int(series.steps[far[0]]), told, (shown,))
+    return Found("outliers", "warning", int(series.steps[far[0]]), message, (shown,))

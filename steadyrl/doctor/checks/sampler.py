@@ -94,8 +94,8 @@ def _begins(gap: np.ndarray, size: float) -> int:
     """Return the index from which a gap [n] is there: the first that shows half of its size, and five that do."""
     share = gap / size if size else np.ones(len(gap))
     ahead = np.lib.stride_tricks.sliding_window_view(share, LASTING).mean(axis=1)
-    there = (ahead >= 0.5) & (share[: len(ahead)] >= 0.5)
-    return int(there.argmax())
+    starts = (ahead >= 0.5) & (share[: len(ahead)] >= 0.5)
+    return int(starts.argmax())
 
 
 def noisy_policy(run: Run) -> str:
@@ -153,10 +153,10 @@ def warped_sampling(run: Run) -> Result:
 
 @check()
 def sampler_mismatch(run: Run) -> Result:
-    found = _mismatch(run)
-    if found is None:
+    mismatch = _mismatch(run)
+    if mismatch is None:
         return _dropped(run)
-    series, since, sentence = found
+    series, since, sentence = mismatch
     lost = series.quantity == "importance" and tail(series) > -np.log(IMPORTANCE_LOST)
     cause, because = _mismatch_cause(run, series, lost)
     return Found(

@@ -37,21 +37,21 @@ def signal_lost(run: Run) -> tuple[Series, str] | None:
     if share is not None:
         return share, f"share of groups without signal ({share.source or 'no_signal'})"
     low, high = run.get("advantage_min"), run.get("advantage_max")
-    known = [(name, run.get(name)) for name in ("advantage_std", "reward_std_within", "reward_std")]
-    found = [(series, f"{ROWS}{series.source or name} is 0") for name, series in known if series is not None]
+    logged = [(name, run.get(name)) for name in ("advantage_std", "reward_std_within", "reward_std")]
+    candidates = [(series, f"{ROWS}{series.source or name} is 0") for name, series in logged if series is not None]
     least, greatest = run.get("reward_min"), run.get("reward_max")
     if least is not None and greatest is not None:
         least, greatest = together(least, greatest)
-        found.append((replace(greatest, values=greatest.values - least.values), f"{ROWS}all rewards are equal"))
+        candidates.append((replace(greatest, values=greatest.values - least.values), f"{ROWS}all rewards are equal"))
     if low is not None and high is not None:
         low, high = together(low, high)
         largest = replace(high, values=np.maximum(np.abs(low.values), np.abs(high.values)))
-        found.insert(0, (largest, f"{ROWS}all advantages are 0"))
+        candidates.insert(0, (largest, f"{ROWS}all advantages are 0"))
     # A trainer that skips what teaches nothing logs no advantages there.
-    longest = max((len(series) for series, _ in found), default=0)
-    if not found and (loss := _idle_losses(run)) is not None:
-        found, longest = [(loss, f"{ROWS}the loss is exactly 0")], len(loss)
-    for series, what in found:
+    longest = max((len(series) for series, _ in candidates), default=0)
+    if not candidates and (loss := _idle_losses(run)) is not None:
+        candidates, longest = [(loss, f"{ROWS}the loss is exactly 0")], len(loss)
+    for series, what in candidates:
         if 2 * len(series) > longest:
             zeros = (series.values <= SAME).astype(float)
             return replace(series, quantity="no_signal", unit="share", values=zeros), what
@@ -80,11 +80,11 @@ def no_signal_groups(run: Run) -> Result:
     reward = run.get("reward")
     if run.traits.critic:  # its baseline is the value head: equal rewards of a prompt still teach
         return None if reward is not None and np.ptp(reward.values) else Unknown("the reward never changes")
-    found = signal_lost(run)
-    if found is None:
+    measured = signal_lost(run)
+    if measured is None:
         return Unknown("neither the share of groups with equal rewards, nor advantages, nor the spread within groups "
                        "is logged", ("no_signal", "reward_std_within", "advantage_std"))  # fmt: skip
-    share, what = found
+    share, what = measured
     late = float(share.values[-max(FIRST_ROWS, int(LATE * len(share))) :].mean())
     early = float(share.values[: max(FIRST_ROWS, len(share) // 10)].mean())
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
@@ -98,13 +98,13 @@ def no_signal_groups(run: Run) -> Result:
         if len(share) < FIRST_ROWS and not nothing and late > HALF_LOST:
             return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
         return None
-    cause, told = _equal_cause(run)
+    cause, reason = _equal_cause(run)
     worth_knowing = learned and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_amount(what, mean if idle else late)} teach nothing: {told}",
+        f"{_amount(what, mean if idle else late)} teach nothing: {reason}",
         (f"{what}: {_course(share, early, late)}",),
     )
 
@@ -135,8 +135,8 @@ def _equal_cause(run: Run) -> tuple[str, str]:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
     cut = run.get("truncated")
     if place > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
-        told = f"they earn the same, while {tail(cut, LATE):.0%} of them are cut off before they end"
-        return "same_answers", f"{told}: what is paid hardly depends on the answer"
+        sentence = f"they earn the same, while {tail(cut, LATE):.0%} of them are cut off before they end"
+        return "same_answers", f"{sentence}: what is paid hardly depends on the answer"
     shown = f"the mean reward is {place:.0%} of the way from {number(low)} to {number(high)}"
     if place > RIGHT:
         return "too_easy", f"mostly all completions of a prompt are right ({shown})"
@@ -163,17 +163,17 @@ def _owed(run: Run) -> dict[str, Series]:
 
 @check()
 def advantage_baseline(run: Run) -> Result:
-    told = _equals_reward(run)
+    reason = _equals_reward(run)
     severity: Severity = "warning"
     if run.traits.grouped and setting(run, "samples_per_prompt") == 1:
-        told, severity = "it compares the completions of a prompt with each other, and draws one", "critical"
-    if told is None:
+        reason, severity = "it compares the completions of a prompt with each other, and draws one", "critical"
+    if reason is None:
         return Unknown("neither the advantages' mean nor their bounds are logged", ("advantage_mean", "advantage_max"))
-    if not told:
+    if not reason:
         return None
     chosen = run.traits.grouped is False
     cause = "no_baseline" if chosen else "single_sample"
-    return Found(cause, "info" if chosen else severity, None, f"the advantages have no baseline: {told}", (told,))
+    return Found(cause, "info" if chosen else severity, None, f"the advantages have no baseline: {reason}", (reason,))
 
 
 def _equals_reward(run: Run) -> str | None:
@@ -211,7 +211,7 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
     idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
     if not idle or len(idle) == len(parts):
         return None  # where none moves, the whole reward is constant
-    found: list[Result] = []
+    results: list[Result] = []
     for cause, names in (
         ("never_pays", [name for name, part in idle.items() if part.values[0] == 0.0]),
         ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
@@ -224,11 +224,11 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
             f"{name} is {number(float(idle[name].values[0]))} in {_all_or(idle[name])} rows" for name in names
         )
         some = any(np.ptp(idle[name].values) for name in names)
-        told = f"{'0' if cause == 'never_pays' else 'one number'} {'in nearly all rows' if some else 'throughout'}"
-        told = f"of the reward these parts are {told}: "
+        message = f"{'0' if cause == 'never_pays' else 'one number'} {'in nearly all rows' if some else 'throughout'}"
+        message = f"of the reward these parts are {message}: "
         if names:
-            found.append(Found(cause, "warning" if harms else "info", None, told + ", ".join(names), shown))
-    return found
+            results.append(Found(cause, "warning" if harms else "info", None, message + ", ".join(names), shown))
+    return results
 
 
 def _never_moves(run: Run, name: str, part: Series) -> bool:

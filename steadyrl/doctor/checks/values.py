@@ -34,16 +34,16 @@ def value_loss_spikes(run: Run) -> Result:
     far = bursts(series, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, told = goes_with(run, series.steps[far], SPIKES_WITH)
+    cause, reason = goes_with(run, series.steps[far], SPIKES_WITH)
     since, top = int(series.steps[far[0]]), far[np.argmax(series.values[far])]
     if cause == "unknown" and share_with_spike(run.get("value_mean"), series.steps[far[:1]]):
-        cause, told = "value_reset", f"value_mean jumps at step {since} while reward and KL stay as they were"
+        cause, reason = "value_reset", f"value_mean jumps at step {since} while reward and KL stay as they were"
     shown = (
         f"{len(far)} steps are more than {SPIKE_FACTOR:g} times the level before them; the median of all steps is "
         f"{number(float(np.median(series.values)))}, the greatest {number(float(series.values[top]))} at step "
         f"{series.steps[top]}"
     )
-    return Found(cause, "warning", since, f"the value loss spikes from step {since} on: {told}", (shown,))
+    return Found(cause, "warning", since, f"the value loss spikes from step {since} on: {reason}", (shown,))
 
 
 @check()
@@ -56,12 +56,12 @@ def explained_variance_low(run: Run) -> Result:
     if (start := _lasting_from(medians < EV_BAD)) is None:
         return None
     low = float(np.median(medians[start:]))
-    cause, told = _low_cause(run, low)
+    cause, reason = _low_cause(run, low)
     return Found(
         cause,
         "info" if low > EV_HARMS or (cause == "untrained_head" and learns(run)) else "warning",
         int(steps[start]),
-        f"the value head explains returns worse than a constant: {told}",
+        f"the value head explains returns worse than a constant: {reason}",
         (f"the explained variance is {number(low)} (median of the last blocks, {series.source})",),
     )
 

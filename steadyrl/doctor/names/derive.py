@@ -36,25 +36,25 @@ def number(config: Config, keys: str) -> float | None:
 
 def settings(table: Table, config: Config, log: RawLog) -> dict[str, Any]:
     """Return the canonical settings of a trainer's config."""
-    found = {**table.facts, **_picked(config, table.keys)}
+    canonical = {**table.facts, **_picked(config, table.keys)}
     named = algorithm(table, config, log)
-    more = {**_counted(table, config, found), **_of_kl(table, config, log, found, named)}
+    more = {**_counted(table, config, canonical), **_of_kl(table, config, log, canonical, named)}
     if table.schedule:
-        more |= _schedule(config, found)
+        more |= _schedule(config, canonical)
     if table.tempered and _logs(log, table.tempered):
-        more |= _tempered(found)
+        more |= _tempered(canonical)
     if table.whitened_ppo and named == "ppo":
-        more["whitened"] = found.get("whitened", True)
-    return {**found, **_known(more)}
+        more["whitened"] = canonical.get("whitened", True)
+    return {**canonical, **_without_none(more)}
 
 
 def algorithm(table: Table, config: Config, log: RawLog) -> str:
     """Return the algorithm of a run, by the first of the table's rules that tells it; "" where none does."""
     for rule in table.algorithm:
         words, named = rule.get("words", {}), first(config, rule.get("key", ""))
-        if told := words.get(str(named), words.get("*")) if named is not None else None:
+        if name := words.get(str(named), words.get("*")) if named is not None else None:
             # The name of a class of the user's own follows its module.
-            return re.split(r"[:.]", str(named))[-1].lower() if told == "*" else str(told)
+            return re.split(r"[:.]", str(named))[-1].lower() if name == "*" else str(name)
         if "name" in rule and _logs(log, rule.get("column", "*")):
             return str(rule["name"])
     return ""
@@ -78,15 +78,17 @@ def _picked(config: Config, keys: Mapping[str, str]) -> dict[str, Any]:
 
     What should be a number and is none (a list, "auto") is left out: a check could do nothing with it.
     """
-    found = _known({name: (number if name in NUMBERS else first)(config, theirs) for name, theirs in keys.items()})
-    if "top_k" in found:  # vLLM spells "keep all" as -1
-        found["top_k"] = max(found["top_k"], 0)
-    if found.get("warmup_steps", 0) < 0:  # verl leaves it to a ratio so
-        del found["warmup_steps"]
-    return found
+    picked = _without_none(
+        {name: (number if name in NUMBERS else first)(config, theirs) for name, theirs in keys.items()}
+    )
+    if "top_k" in picked:  # vLLM spells "keep all" as -1
+        picked["top_k"] = max(picked["top_k"], 0)
+    if picked.get("warmup_steps", 0) < 0:  # verl leaves it to a ratio so
+        del picked["warmup_steps"]
+    return picked
 
 
-def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -95,7 +97,7 @@ def _logs(log: RawLog, column: str) -> bool:
     return column == "*" or any(name == column or name.endswith(f"/{column}") for name in log.columns)
 
 
-def _counted(table: Table, config: Config, found: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(table: Table, config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from several numbers; None is unknown.
 
     A product is of settings; a quotient is of the first by the product of the others, of which only the first has to be
@@ -104,55 +106,55 @@ def _counted(table: Table, config: Config, found: Mapping[str, Any]) -> dict[str
     more: dict[str, Any] = {}
 
     def value(name: str) -> float | None:
-        held = found.get(name, more.get(name))
-        return number(config, name) if held is None else held
+        canonical = settings.get(name, more.get(name))
+        return number(config, name) if canonical is None else canonical
 
     for name, several in table.products.items():
-        factors = [value(one) for one in several]
+        factors = [value(factor) for factor in several]
         more[name] = None if None in factors else int(math.prod(factors))  # type: ignore[arg-type]
-    for name, (dividend, part, *others) in table.quotients.items():
-        whole, parts = value(dividend), (value(part) or 0) * math.prod(value(one) or 1 for one in others)
-        more[name] = max(int(whole // parts), 1) if whole is not None and parts else None
+    for name, (dividend, part, *divisors) in table.quotients.items():
+        total, parts = value(dividend), (value(part) or 0) * math.prod(value(divisor) or 1 for divisor in divisors)
+        more[name] = max(int(total // parts), 1) if total is not None and parts else None
     for name, key in table.positive.items():
         size = number(config, key)
         more[name] = None if size is None else size > 0
     return more
 
 
-def _of_kl(table: Table, config: Config, log: RawLog, found: Mapping[str, Any], named: str) -> dict[str, Any]:
+def _of_kl(table: Table, config: Config, log: RawLog, settings: Mapping[str, Any], named: str) -> dict[str, Any]:
     """Return where the KL is paid and what it costs; a log without a config shows the place by its metrics."""
     rule = table.kl
-    told = {place: first(config, switch) for place, switch in rule.get("switches", {}).items()}
+    switches = {place: first(config, switch) for place, switch in rule.get("switches", {}).items()}
     shown = {
         place for place, names in rule.get("shown", {}).items() if not log.columns.keys().isdisjoint(names.split())
     }
-    place = next((place for place, on in told.items() if on or (on is None and place in shown)), None)
-    if place is None and told and None not in told.values():
+    place = next((place for place, on in switches.items() if on or (on is None and place in shown)), None)
+    if place is None and switches and None not in switches.values():
         place = rule.get("otherwise")
-    place = place or rule.get("by_algorithm", {}).get(named) or found.get("kl_place")
+    place = place or rule.get("by_algorithm", {}).get(named) or settings.get("kl_place")
     more = {"kl_place": place, **rule.get("facts", {}).get(place, {})}
     if rule.get("target") in config:
-        more["kl_adaptive"] = "kl_target" in found
+        more["kl_adaptive"] = "kl_target" in settings
     kind = first(config, rule.get("kind", ""))
     if kind is not None and place in ("reward", None):
         more["kl_adaptive"] = kind == "adaptive"
     return more | _picked(config, table.place_keys.get(str(place), {}))
 
 
-def _schedule(config: Config, found: Mapping[str, Any]) -> dict[str, Any]:
+def _schedule(config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the planned and the warm-up steps of transformers' Trainer, where they are numbers and not shares."""
     warmup, steps = number(config, "warmup_steps"), number(config, "max_steps")
     if (warmup and warmup < 1) or (not warmup and number(config, "warmup_ratio")):
         warmup = None
-    return {"warmup_steps": warmup, "steps": found.get("steps", steps if steps and steps > 0 else None)}
+    return {"warmup_steps": warmup, "steps": settings.get("steps", steps if steps and steps > 0 else None)}
 
 
-def _tempered(found: Mapping[str, Any]) -> dict[str, Any]:
+def _tempered(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``logprobs`` of a trainer that divides logits by the temperature but knows nothing of top-p and top-k.
 
     Without truncation that is the distribution that was sampled from; where the log does not say, nothing is said.
     """
-    top_p, top_k = found.get("top_p"), found.get("top_k")
+    top_p, top_k = settings.get("top_p"), settings.get("top_k")
     if (top_p is not None and top_p < 1) or top_k:
         return {"logprobs": "tempered"}
     return {"logprobs": "sampled"} if top_p is not None else {}

@@ -58,11 +58,11 @@ def identify(log: RawLog) -> Run:
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
     placed = _placed(table, log)
     guessed = _guessed(log, placed)
-    known = sorted([*placed, *guessed], key=_exactness)
+    entries = sorted([*placed, *guessed], key=_exactness)
     series: dict[str, list[Series]] = {}
-    for entry in known:
+    for entry in entries:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
-    sources = {entry.source for entry in known}
+    sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
         path=log.path,
@@ -70,7 +70,7 @@ def identify(log: RawLog) -> Run:
         algorithm=algorithm,
         series={quantity: tuple(several) for quantity, several in series.items()},
         settings=settings,
-        notes=(*log.notes, *_notes(table, log), *_told(guessed)),
+        notes=(*log.notes, *_notes(table, log), *_guess_notes(guessed)),
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
         traits=replace(traits(algorithm, settings, series, table.logs_critic), distils=_distils(series)),
@@ -83,7 +83,7 @@ def identify(log: RawLog) -> Run:
 
 def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
     """Return whether a teacher is all that a run learns from: its KL is logged, and there is no reward but 0."""
-    return "kl_teacher" in series and not any(one.values.any() for one in series.get("reward", ()))
+    return "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
 
 
 def _averaged_over(log: RawLog) -> int:
@@ -113,8 +113,8 @@ def recognise(log: RawLog) -> Table:
 def holds_known_metric(log: RawLog) -> bool:
     """Return whether any column is one that a check could look at; clocks are not."""
     placed = _placed(recognise(log), log)
-    told = {entry.name.quantity for entry in placed} - CLOCKS
-    return bool(told) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in _guessed(log, placed))
+    quantities = {entry.name.quantity for entry in placed} - CLOCKS
+    return bool(quantities) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in _guessed(log, placed))
 
 
 def _matches(table: Table, log: RawLog) -> int:
@@ -147,20 +147,20 @@ def _placed(table: Table, log: RawLog) -> list[_Entry]:
     Of names that no vocabulary has the last part counts, where it tells a quantity that nothing else and no other does.
     """
     placed = [entry for column in log.columns if (entry := _place(table, log, column))]
-    taken, sources = {entry.name.quantity for entry in placed}, {entry.source for entry in placed}
-    found: dict[str, list[_Entry]] = {}
+    quantities, sources = {entry.name.quantity for entry in placed}, {entry.source for entry in placed}
+    by_quantity: dict[str, list[_Entry]] = {}
     for column in log.columns:
         meaning = None if column in sources else _suffix(column)
-        if meaning is not None and meaning.quantity not in taken:
-            found.setdefault(meaning.quantity, []).append(_Entry(meaning, column, LATER))
-    return [*placed, *(several[0] for several in found.values() if len(several) == 1)]
+        if meaning is not None and meaning.quantity not in quantities:
+            by_quantity.setdefault(meaning.quantity, []).append(_Entry(meaning, column, LATER))
+    return [*placed, *(several[0] for several in by_quantity.values() if len(several) == 1)]
 
 
 def _guessed(log: RawLog, placed: list[_Entry]) -> list[_Entry]:
     """Return what else may be told of the columns that have no place, by their words and values."""
     sources = {entry.source for entry in placed}
-    others = {name: column for name, column in log.columns.items() if name not in sources and not _foreign(name)}
-    names = guesses(others, frozenset(entry.name.quantity for entry in placed))
+    unplaced = {name: column for name, column in log.columns.items() if name not in sources and not _foreign(name)}
+    names = guesses(unplaced, frozenset(entry.name.quantity for entry in placed))
     return [_Entry(name, source, LATER) for source, name in names.items()]
 
 
@@ -171,7 +171,7 @@ def _foreign(logged: str) -> bool:
     )
 
 
-def _told(guessed: list[_Entry]) -> list[str]:
+def _guess_notes(guessed: list[_Entry]) -> list[str]:
     if not guessed:
         return []
     pairs = ", ".join(f"{entry.source} as {entry.name.quantity}" for entry in guessed)
@@ -195,19 +195,19 @@ def _heldout(table: Table, column: str) -> Name | None:
     prefix = next((prefix for prefix in table.heldout if column.startswith(prefix)), None)
     if prefix is None:
         return None
-    rest = column[len(prefix) :]
-    if not rest or rest in NOT_MEASURED:
+    metric = column[len(prefix) :]
+    if not metric or metric in NOT_MEASURED:
         return None
-    pattern = best_pattern(table.names, rest)
+    pattern = best_pattern(table.names, metric)
     twin = table.names[pattern] if pattern is not None else Name("")
-    return Name(f"heldout/{rest}", twin.unit, twin.estimator)
+    return Name(f"heldout/{metric}", twin.unit, twin.estimator)
 
 
 def _exactness(entry: _Entry) -> tuple[bool, int, int, str]:
     """Return the order of columns: sound estimators before those with padding, then the most exact first."""
-    kind, *rest = entry.name.estimator.split(" ")
+    kind, *qualifiers = entry.name.estimator.split(" ")
     rank = ESTIMATORS.index(kind) if kind in ESTIMATORS else len(ESTIMATORS)
-    return bool(rest), rank, entry.place, entry.source
+    return bool(qualifiers), rank, entry.place, entry.source
 
 
 def _series(log: RawLog, entry: _Entry) -> Series:

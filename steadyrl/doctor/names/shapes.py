@@ -69,10 +69,12 @@ def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, 
             fitting.setdefault(meaning.quantity, []).append((logged, meaning))
         elif part := _part(logged):
             parts[logged] = Name(f"reward_part/{part}", "reward")
-    found = dict(pairs[0] for pairs in fitting.values() if len(pairs) == 1)
-    whole = placed | {name.quantity for name in found.values()}
-    return found | (
-        {name: part for name, part in parts.items() if part.quantity not in whole} if "reward" in whole else {}
+    guessed = dict(pairs[0] for pairs in fitting.values() if len(pairs) == 1)
+    quantities = placed | {name.quantity for name in guessed.values()}
+    return guessed | (
+        {name: part for name, part in parts.items() if part.quantity not in quantities}
+        if "reward" in quantities
+        else {}
     )
 
 
@@ -84,14 +86,14 @@ def words(logged: str) -> tuple[str, ...]:
 def _by_words(every: tuple[str, ...], values: np.ndarray) -> Name | None:
     shapes = _shapes()
     for rule in shapes.rules:
-        rest = list(every)
+        unmatched = list(every)
         for choices in rule.words:
-            word = next((word for word in rest if word in choices), None)
+            word = next((word for word in unmatched if word in choices), None)
             if word is None:
                 break
-            rest.remove(word)
+            unmatched.remove(word)
         else:
-            if shapes.neutral.issuperset(rest) and _behaves(rule.values, values):
+            if shapes.neutral.issuperset(unmatched) and _behaves(rule.values, values):
                 return rule.name
     return None
 

@@ -64,13 +64,13 @@ def names(text: str) -> dict[str, Name]:
 
     Several of its names for one quantity are separated by spaces. ``{a|b}`` stands for a and b, on both sides together.
     """
-    found: dict[str, Name] = {}
+    by_name: dict[str, Name] = {}
     for line in filter(str.strip, text.splitlines()):
         theirs, meanings = (_expanded(side) for side in line.split(" = "))
         for i in range(max(len(theirs), len(meanings))):
             meaning = Name(*(part.strip() for part in meanings[i % len(meanings)].split(",")))
-            found |= dict.fromkeys(theirs[i % len(theirs)].split(), meaning)
-    return found
+            by_name |= dict.fromkeys(theirs[i % len(theirs)].split(), meaning)
+    return by_name
 
 
 def keys(text: str) -> dict[str, str]:
@@ -78,16 +78,16 @@ def keys(text: str) -> dict[str, str]:
 
     Several canonical names share a line where ``*`` stands for each of them.
     """
-    found: dict[str, str] = {}
+    their_keys: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
         ours, _, theirs = (part.strip() for part in line.partition(" = "))
-        found |= {name: theirs.replace("*", name) for name in ours.split()}
-    return found
+        their_keys |= {name: theirs.replace("*", name) for name in ours.split()}
+    return their_keys
 
 
 def _expanded(text: str) -> list[str]:
     """Return the texts that braces stand for; several braces in one text go together."""
-    fixed, *choices = BRACES.split(text)[::2], *(held.split("|") for held in BRACES.findall(text))
+    fixed, *choices = BRACES.split(text)[::2], *(choice.split("|") for choice in BRACES.findall(text))
     rows = list(zip(*choices, strict=True)) or [()]
     return ["".join(part for pair in zip(fixed, (*row, ""), strict=True) for part in pair) for row in rows]
 
@@ -156,12 +156,12 @@ class Table:
 
         Of a vocabulary that many share, the first would be another trainer's.
         """
-        found: dict[str, str] = {}
+        own: dict[str, str] = {}
         for name, theirs in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
             several = theirs.split("|")
-            held = next((key for key in several if key in config), "" if self.of_many else several[0])
-            found |= {name: held} if held else {}
-        return found
+            own_key = next((key for key in several if key in config), "" if self.of_many else several[0])
+            own |= {name: own_key} if own_key else {}
+        return own
 
     def meanings(self) -> Iterator[tuple[str, Name]]:
         """Yield what each of its names means, and what a setting makes of it: "name with setting=value"."""
@@ -169,40 +169,42 @@ class Table:
             yield pattern, name
             if choice := self.choices.get(pattern):
                 setting = choice.settings.partition("|")[0]
-                yield from ((f"{pattern} with {setting}={value}", one) for value, one in choice.meanings.items())
+                yield from (
+                    (f"{pattern} with {setting}={value}", meaning) for value, meaning in choice.meanings.items()
+                )
 
     def bare(self, logged: str) -> tuple[str, ...]:
         """Return the spellings that a logged name may have in this table: as it is, spelled as most are, no prefix."""
         spellings = [logged] if (spelled := spell(logged)) == logged else [logged, spelled]
         stripped = [name[len(prefix) :] for name in spellings for prefix in self.prefixes if name.startswith(prefix)]
-        return (*spellings, *(rest for rest in stripped if rest))
+        return (*spellings, *(bare_name for bare_name in stripped if bare_name))
 
 
 @cache
 def load(trainer: str) -> Table:
     """Return the table of a trainer, from its file and those that it extends; they are read once."""
-    held = _read(trainer)
-    made = {
-        "names": names(held["names"]),
-        "keys": keys(held.get("keys", "")),
-        "place_keys": {place: keys(text) for place, text in held.get("place_keys", {}).items()},
-        "choices": {name: _choice(held["choices"], name) for name in held.get("choices", {})},
-        **{name: tuple(held[name].split()) for name in LISTS if name in held},
+    entries = _read(trainer)
+    parsed = {
+        "names": names(entries["names"]),
+        "keys": keys(entries.get("keys", "")),
+        "place_keys": {place: keys(text) for place, text in entries.get("place_keys", {}).items()},
+        "choices": {name: _choice(entries["choices"], name) for name in entries.get("choices", {})},
+        **{name: tuple(entries[name].split()) for name in LISTS if name in entries},
     }
-    return Table(trainer, **{**held, **made})
+    return Table(trainer, **{**entries, **parsed})
 
 
 def _read(trainer: str) -> dict[str, Any]:
-    held = tomllib.loads((TRAINERS / f"{trainer}.toml").read_text(encoding="utf-8"))
-    base = _read(held.pop("extends")) if "extends" in held else {}
-    both: dict[str, Any] = {n: f"{base[n]}\n{held[n]}" for n in ("names", "keys") if n in base and n in held}
-    return {**base, **held, **both}
+    entries = tomllib.loads((TRAINERS / f"{trainer}.toml").read_text(encoding="utf-8"))
+    base = _read(entries.pop("extends")) if "extends" in entries else {}
+    joined: dict[str, Any] = {n: f"{base[n]}\n{entries[n]}" for n in ("names", "keys") if n in base and n in entries}
+    return {**base, **entries, **joined}
 
 
 def _choice(choices: Mapping[str, Mapping[str, str]], name: str) -> Choice:
-    one = choices[name]
-    meanings = choices[one["as"]]["meanings"] if "as" in one else one["meanings"]
-    return Choice(one["settings"], names(meanings), names(one.get("beside", "")))
+    entry = choices[name]
+    meanings = choices[entry["as"]]["meanings"] if "as" in entry else entry["meanings"]
+    return Choice(entry["settings"], names(meanings), names(entry.get("beside", "")))
 
 
 def spell(name: str) -> str:

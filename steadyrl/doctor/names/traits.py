@@ -19,10 +19,10 @@ _OF_GROUPS = ("no_signal", "reward_std_within")
 
 
 def _by_algorithm() -> dict[str, Traits]:
-    found: dict[str, Traits] = {}
-    for names, held in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
-        found |= {name: replace(found.get(name, Traits()), **held) for name in names.split()}
-    return found
+    by_name: dict[str, Traits] = {}
+    for names, fields in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
+        by_name |= {name: replace(by_name.get(name, Traits()), **fields) for name in names.split()}
+    return by_name
 
 
 BY_ALGORITHM: Mapping[str, Traits] = _by_algorithm()
@@ -37,12 +37,12 @@ def traits(algorithm: str, settings: Mapping[str, Any], logged: Container[str], 
         logged: The quantities that the log holds.
         logs_critic: Whether this trainer logs values wherever it learns them.
     """
-    found = BY_ALGORITHM.get(algorithm, Traits())
-    if found.critic is None and any(name in logged for name in _OF_CRITICS):
-        found = replace(found, critic=True)
-    elif found.critic is None and logs_critic and "loss_policy" in logged:
-        found = replace(found, critic=False)
-    if found.grouped is None and not found.critic and any(name in logged for name in _OF_GROUPS):
-        found = replace(found, grouped=True)
+    run_traits = BY_ALGORITHM.get(algorithm, Traits())
+    if run_traits.critic is None and any(name in logged for name in _OF_CRITICS):
+        run_traits = replace(run_traits, critic=True)
+    elif run_traits.critic is None and logs_critic and "loss_policy" in logged:
+        run_traits = replace(run_traits, critic=False)
+    if run_traits.grouped is None and not run_traits.critic and any(name in logged for name in _OF_GROUPS):
+        run_traits = replace(run_traits, grouped=True)
     place = settings.get("kl_place")
-    return replace(found, kl_place=place) if place in ("reward", "loss", "none") else found
+    return replace(run_traits, kl_place=place) if place in ("reward", "loss", "none") else run_traits

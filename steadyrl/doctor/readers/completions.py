@@ -66,27 +66,27 @@ class PrintedTables:
                 cells = []
 
 
-def _joined(held: list[str], cells: list[str]) -> list[str]:
+def _joined(row: list[str], cells: list[str]) -> list[str]:
     """Return cells with those of a further line of the same row; a line of another shape is left out."""
     stripped = [cell.strip() for cell in cells]
-    if not held:
+    if not row:
         return stripped
-    if len(held) != len(stripped):
-        return held
-    return [f"{above}\n{below}".strip()[:MAX_TEXT] for above, below in zip(held, stripped, strict=True)]
+    if len(row) != len(stripped):
+        return row
+    return [f"{above}\n{below}".strip()[:MAX_TEXT] for above, below in zip(row, stripped, strict=True)]
 
 
 def _summed(cells: dict[str, str]) -> float | None:
     """Return the sum over the reward functions, which stand in columns of their own; None where none is a number."""
     rewards = [spelled(cell) for name, cell in cells.items() if name != "Advantage"]
-    known = [reward for reward in rewards if reward is not None]
-    return sum(known) if known else None
+    numeric = [reward for reward in rewards if reward is not None]
+    return sum(numeric) if numeric else None
 
 
 def beside(folder: Path) -> tuple[Path, ...]:
     """Return the files of completions in the folders of a log's folder: verl dumps those of its steps so."""
-    found = [step_files(inner) for inner in sorted(folder.iterdir()) if inner.is_dir()]
-    return next((files for files in found if files and file_holds_texts(files[0])), ())
+    by_folder = [step_files(inner) for inner in sorted(folder.iterdir()) if inner.is_dir()]
+    return next((files for files in by_folder if files and file_holds_texts(files[0])), ())
 
 
 def file_holds_texts(path: Path) -> bool:

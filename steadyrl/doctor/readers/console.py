@@ -108,11 +108,15 @@ def _verl_row(line: str) -> dict[str, Any]:
 def _dict_in(line: str) -> dict[str, Any]:
     """Return the dict that a line holds, Python's or JSON's; empty if it holds none."""
     opening = OPENING.search(line)
-    held = line[opening.start() : line.rfind("}") + 1] if opening else ""
+    literal = line[opening.start() : line.rfind("}") + 1] if opening else ""
     # Metrics have no backslashes; Python would warn of some of them while parsing.
-    if not held or len(held) > MAX_TEXT or "\\" in held or held.count("[") > MAX_BRACKETS:
+    if not literal or len(literal) > MAX_TEXT or "\\" in literal or literal.count("[") > MAX_BRACKETS:
         return {}
-    for read_text, text in ((json.loads, held), (ast.literal_eval, held), (ast.literal_eval, BARE.sub(r"'\1'", held))):
+    for read_text, text in (
+        (json.loads, literal),
+        (ast.literal_eval, literal),
+        (ast.literal_eval, BARE.sub(r"'\1'", literal)),
+    ):
         try:
             row = read_text(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # text that only looks like a dict

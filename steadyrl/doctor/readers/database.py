@@ -34,11 +34,11 @@ def read(path: Path) -> list[RawLog]:
         RunError: It is damaged or locked, or of another program.
     """
     with _opened(path) as connection:
-        held = _columns(connection, "metrics")
-        if held >= MLFLOW:
+        columns = _columns(connection, "metrics")
+        if columns >= MLFLOW:
             return _read_mlflow(connection, path)
-        if held >= TRACKIO:
-            return _read_trackio(connection, path, "run_id" if "run_id" in held else "run_name")
+        if columns >= TRACKIO:
+            return _read_trackio(connection, path, "run_id" if "run_id" in columns else "run_name")
     raise RunError(f"'{path}' is a database without the table 'metrics' of trackio or MLflow; export them as CSV")
 
 
@@ -77,8 +77,10 @@ def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
 
     A view or a virtual table of that name would run what the file says.
     """
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
-    if found is None or not str(found[0]).upper().startswith("CREATE TABLE"):
+    definition = connection.execute(
+        "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+    ).fetchone()
+    if definition is None or not str(definition[0]).upper().startswith("CREATE TABLE"):
         return set()
     return {str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")}
 
@@ -93,21 +95,21 @@ def _read_mlflow(connection: sqlite3.Connection, path: Path) -> list[RawLog]:
         rows, settings = Rows((POINT,)), dict[str, Any]()
         query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid IS ? ORDER BY timestamp, rowid"
         for key, step, value, is_nan in connection.execute(query, (run,)):
-            found, at = math.nan if is_nan else number(value, None), number(step, None)
-            if found is not None and at is not None:
-                rows.put({POINT: at, str(key): finite_or_not(found)})
+            scalar, at = math.nan if is_nan else number(value, None), number(step, None)
+            if scalar is not None and at is not None:
+                rows.put({POINT: at, str(key): finite_or_not(scalar)})
         if has_settings:
-            held = connection.execute("SELECT key, value FROM params WHERE run_uuid IS ?", (run,))
-            settings = {str(key): typed(value) for key, value in held}
+            params = connection.execute("SELECT key, value FROM params WHERE run_uuid IS ?", (run,))
+            settings = {str(key): typed(value) for key, value in params}
         logs.append(rows.log(f"{path}#{names.get(run) or run}", "mlflow", settings, []))
     return logs
 
 
 def _runs(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
-    found = connection.execute(query).fetchmany(MAX_RUNS + 1)
-    if len(found) > MAX_RUNS:
+    runs = connection.execute(query).fetchmany(MAX_RUNS + 1)
+    if len(runs) > MAX_RUNS:
         raise RunError(TOO_MANY_RUNS)
-    return found
+    return runs
 
 
 def _read_trackio(connection: sqlite3.Connection, path: Path, key: str) -> list[RawLog]:
@@ -123,8 +125,8 @@ def _read_trackio(connection: sqlite3.Connection, path: Path, key: str) -> list[
             broken += not row
             rows.put({STEP: step, **row})
         if has_settings:
-            held = connection.execute(f"SELECT config FROM configs WHERE {key} IS ?", (run,)).fetchone()
-            settings = flat_settings(_object(held[0])) if held else {}
+            config = connection.execute(f"SELECT config FROM configs WHERE {key} IS ?", (run,)).fetchone()
+            settings = flat_settings(_object(config[0])) if config else {}
         notes = [f"log calls left out, for their metrics cannot be read: {broken}"] if broken else []
         logs.append(rows.log(f"{path}#{name}", "trackio", settings, notes))
     return logs
@@ -132,5 +134,5 @@ def _read_trackio(connection: sqlite3.Connection, path: Path, key: str) -> list[
 
 def _object(text: Any) -> dict[str, Any]:
     """Return a JSON object from a column of text or bytes; empty if it is none."""
-    found = parse_json(text.encode() if isinstance(text, str) else text) if isinstance(text, str | bytes) else None
-    return found if isinstance(found, dict) else {}
+    parsed = parse_json(text.encode() if isinstance(text, str) else text) if isinstance(text, str | bytes) else None
+    return parsed if isinstance(parsed, dict) else {}

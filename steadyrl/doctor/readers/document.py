@@ -65,18 +65,18 @@ def read(path: Path) -> list[RawLog]:
         raise RunError(f"'{path}' is larger than a JSON file of metrics may be ({MAX_BYTES >> 20} MiB): use JSON lines")
     if content.count(b"[") + content.count(b"{") > MAX_INNER:
         raise RunError(f"'{path}' holds more than {MAX_INNER:,} lists and objects; a JSON file of metrics may not")
-    found = parse_json(content)
-    if found is None and (whole := _whole_rows(text_of(content))):
+    parsed = parse_json(content)
+    if parsed is None and (intact := _whole_rows(text_of(content))):
         rows = Rows()
-        rows.add(whole)
+        rows.add(intact)
         return [rows.log(str(path), "trainer_state" if HISTORY.encode() in content else "jsonl", {}, [TORN])]
-    if not isinstance(found, dict | list):
+    if not isinstance(parsed, dict | list):
         raise RunError(f"'{path}' is torn, or nested too deeply for JSON; name another log of the run")
-    if isinstance(found, dict) and HISTORY in found and not isinstance(found[HISTORY], list):
+    if isinstance(parsed, dict) and HISTORY in parsed and not isinstance(parsed[HISTORY], list):
         raise RunError(f"'{path}' has no list '{HISTORY}'; take the state of an earlier checkpoint")
-    parts = list(_parts(found if isinstance(found, dict) else {"": found}))
-    held = [part for part in parts if part.rows or part.lists]
-    return [_log(path, part, parts[0], len(held) > 1) for part in held[:MAX_RUNS]]
+    parts = list(_parts(parsed if isinstance(parsed, dict) else {"": parsed}))
+    logged = [part for part in parts if part.rows or part.lists]
+    return [_log(path, part, parts[0], len(logged) > 1) for part in logged[:MAX_RUNS]]
 
 
 def settings_beside(path: Path) -> dict[str, dict[str, Any]]:
@@ -84,31 +84,31 @@ def settings_beside(path: Path) -> dict[str, dict[str, Any]]:
 
     The config of a model is none of the training's.
     """
-    if sum(other.suffix in LOGS for other in path.parent.iterdir()) > 1:
+    if sum(sibling.suffix in LOGS for sibling in path.parent.iterdir()) > 1:
         return {}
     files = [path.with_name(name) for name in SETTINGS if path.with_name(name).is_file() and path.name != name]
     read_files = {file.name: parse_json(head(file, MAX_SETTINGS)) for file in files}
     return {
-        name: flat_settings(held)
-        for name, held in read_files.items()
-        if isinstance(held, dict)
-        and MODEL.isdisjoint(held)
-        and not any(isinstance(v, list) and v for v in held.values())
+        name: flat_settings(parsed)
+        for name, parsed in read_files.items()
+        if isinstance(parsed, dict)
+        and MODEL.isdisjoint(parsed)
+        and not any(isinstance(v, list) and v for v in parsed.values())
     }
 
 
 def _whole_rows(text: str) -> list[dict[str, Any]]:
     """Return the objects with a number that a torn JSON text, or a part of one, holds as a whole."""
-    found, at, failures, decoder = list[dict[str, Any]](), text.find("{"), 0, json.JSONDecoder()
+    rows, at, failures, decoder = list[dict[str, Any]](), text.find("{"), 0, json.JSONDecoder()
     while at >= 0 and failures < MAX_TORN:
         try:
             row, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             failures, end = failures + 1, at + 1
         else:
-            found += [row] if SUMMARY not in row and any(number(value) is not None for value in row.values()) else []
+            rows += [row] if SUMMARY not in row and any(number(value) is not None for value in row.values()) else []
         at = text.find("{", end)
-    return found
+    return rows
 
 
 @dataclass

@@ -37,15 +37,15 @@ def read(path: Path) -> list[RawLog]:
         if wrapped:
             # The key that the file logger adds comes last: a metric of that name must not move the step.
             chunk = [{**row["data"], "step": row["step"]} for row in chunk if _is_wrapped(row)]
-        if not runs and (held := _settings(chunk[0])) is not None:
-            settings, chunk = held, chunk[1:]
+        if not runs and (header := _settings(chunk[0])) is not None:
+            settings, chunk = header, chunk[1:]
         texts |= any(map(holds_text, chunk[:FEW]))
         parts: dict[str, list[dict[str, Any]]] = {} if named else {"": chunk}
         for row in chunk if named else ():
             parts.setdefault(str(row.pop(named, "")), []).append(row)
         for run, rows in parts.items():
-            kept = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS)
-            kept.add([row for row in rows if SUMMARY not in row])
+            run_rows = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS)
+            run_rows.add([row for row in rows if SUMMARY not in row])
     kind, several = "verl_file" if wrapped else "jsonl", len(runs) > 1
     logs = [rows.log(f"{path}#{run}" if several else str(path), kind, settings, notes) for run, rows in runs.items()]
     return [replace(log, completions=JsonTexts((path,))) for log in logs] if texts and not several else logs

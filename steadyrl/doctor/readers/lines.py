@@ -34,19 +34,19 @@ def lines(path: Path, notes: list[str] | None = None) -> Iterator[list[bytes]]:
         path: Of the file.
         notes: Takes at the end what was passed over: lines above ``MAX_LINE``, and what is torn or too large.
     """
-    rest, passing, too_long, lost = b"", False, 0, list[str]()
+    partial_line, passing, too_long, lost = b"", False, 0, list[str]()
     for block in _decoded(_blocks(path, lost)):
-        found = (rest + block).split(b"\n")
-        rest = found.pop()
+        full_lines = (partial_line + block).split(b"\n")
+        partial_line = full_lines.pop()
         if passing:
-            rest = rest if found else b""
-            passing, found = not found, found[1:]
-        if len(rest) > MAX_LINE:
+            partial_line = partial_line if full_lines else b""
+            passing, full_lines = not full_lines, full_lines[1:]
+        if len(partial_line) > MAX_LINE:
             too_long += 1
-            rest, passing = b"", True
-        yield found
-    if rest:
-        yield [rest]
+            partial_line, passing = b"", True
+        yield full_lines
+    if partial_line:
+        yield [partial_line]
     if too_long:
         lost.append(f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {too_long}")
     if notes is not None:
@@ -112,12 +112,12 @@ def _decoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def head(path: Path, size: int) -> bytes:
     """Return the first bytes of a file, unpacked."""
-    found = b""
+    content = b""
     for block in _blocks(path, [], min(size, BLOCK)):
-        found += block
-        if len(found) >= size:
+        content += block
+        if len(content) >= size:
             break
-    return found[:size]
+    return content[:size]
 
 
 def text_of(line: bytes) -> str:

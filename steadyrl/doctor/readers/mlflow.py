@@ -44,5 +44,5 @@ def finite_or_not(value: float) -> float:
 
 def _files(root: Path) -> list[tuple[str, Path]]:
     """Return the plain files below a folder, each with its path from there as its name."""
-    found = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
-    return sorted((path.relative_to(root).as_posix(), path) for path in found if path.is_file())
+    paths = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
+    return sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file())

@@ -76,13 +76,13 @@ def _gains(run: RunDir) -> dict[str, np.ndarray]:
     before, after = (
         {str(line.get("problem")): line for line in read_lines(run.evaluation_file(name))} for name in _ENDS
     )
-    found = {}
+    gains = {}
     for decoding in ("sampled", "greedy"):
         pairs = [(_reward(before[name], decoding), _reward(after[name], decoding)) for name in before if name in after]
-        known = np.array([end - start for start, end in pairs if start is not None and end is not None])
-        if len(known):
-            found[decoding] = known
-    return found
+        differences = np.array([end - start for start, end in pairs if start is not None and end is not None])
+        if len(differences):
+            gains[decoding] = differences
+    return gains
 
 
 def _reward(line: dict[str, Any], decoding: str) -> float | None:

@@ -45,15 +45,15 @@ class PrintedConfig:
         self.complete = False
         self._open: list[tuple[int, str]] = []  # the column of the keys of each dict that is open, and its own key
         self._arguments = False
-        self._others = 0  # lines since the last one of a dict
+        self._lines_since = 0  # lines since the last one of a dict
 
     def add(self, line: str) -> None:
         """Take in a line without its colours and prefixes."""
         self.complete |= SUMMARY in line
         if len(line) > MAX_TEXT or len(self.settings) >= MAX_SETTINGS or self._nested(line):
             return
-        if self._arguments and (found := ARGUMENT.match(line)):
-            self._keep(found[1], found[2])
+        if self._arguments and (argument := ARGUMENT.match(line)):
+            self._keep(argument[1], argument[2])
             return
         begin = ARGUMENTS.search(line) if "(" in line else None
         self._arguments = begin is not None and line.rstrip().endswith("(")
@@ -63,8 +63,8 @@ class PrintedConfig:
         if "=" in line and (begin or ", " in line):
             self._several(PAIR.findall(line, begin.end() if begin else 0), 1 if begin else 2)
 
-    def _several(self, found: list[tuple[str, str]], least: int) -> None:
-        for key, value in found if len(found) >= least else ():
+    def _several(self, pairs: list[tuple[str, str]], least: int) -> None:
+        for key, value in pairs if len(pairs) >= least else ():
             if key.startswith("Total "):
                 key, value = "max_steps", value.replace(",", "")
             self._keep(key.replace("-", "_"), value)
@@ -77,11 +77,11 @@ class PrintedConfig:
     def _nested(self, line: str) -> bool:
         """Take in a line of a dict that pprint broke over lines; return whether it is one."""
         if not OPENING.match(line):
-            self._others += 1
+            self._lines_since += 1
             return False
-        if self._others > MAX_OTHERS:
+        if self._lines_since > MAX_OTHERS:
             self._open = []
-        self._others = 0
+        self._lines_since = 0
         column = len(line) - len(line.lstrip())
         if line[column] == "{":
             balanced = line.count("{") == line.count("}")
@@ -97,16 +97,16 @@ class PrintedConfig:
 
     def _keys(self, line: str, at: int) -> None:
         """Keep the keys of a line from a column on, dicts inside it included."""
-        while found := KEY.match(line, at):
-            at = found.end()
+        while key_match := KEY.match(line, at):
+            at = key_match.end()
             if line.startswith(("{'", '{"'), at):
                 at += 1
-                self._open.append((at, found[2]))
+                self._open.append((at, key_match[2]))
                 continue
-            if (held := VALUE.match(line, at)) is None:
+            if (value_match := VALUE.match(line, at)) is None:
                 return
-            self._keep(".".join([*(key for _, key in self._open if key), found[2]]), held["value"])
-            del self._open[max(len(self._open) - len(held["closed"]), 0) :]
-            if not held["more"]:
+            self._keep(".".join([*(key for _, key in self._open if key), key_match[2]]), value_match["value"])
+            del self._open[max(len(self._open) - len(value_match["closed"]), 0) :]
+            if not value_match["more"]:
                 return
-            at = held.end()
+            at = value_match.end()

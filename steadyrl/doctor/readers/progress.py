@@ -30,8 +30,8 @@ class Bars:
 
     def see(self, line: str) -> None:
         """Take in a line that may hold bars."""
-        for found in BAR.finditer(line):
-            at, total = int(found[1]), int(found[2])
+        for bar in BAR.finditer(line):
+            at, total = int(bar[1]), int(bar[2])
             self._before[total][self.rows] = at
             self._after[total].setdefault(self.rows - 1, at)
 
@@ -52,15 +52,15 @@ class Bars:
             complete: Whether the run came to its end.
         """
         before = self._before.get(self.planned, {})
-        told = before if 0 in before else self._after.get(self.planned, {})
-        known = np.array([row for row in sorted(told) if 0 <= row < self.rows and told[row] > 0], np.int64)
-        steps = np.array([told[row] for row in known], np.int64)
-        if len(known) == self.rows > 0 and (np.diff(steps) > 0).all():
+        by_row = before if 0 in before else self._after.get(self.planned, {})
+        known_rows = np.array([row for row in sorted(by_row) if 0 <= row < self.rows and by_row[row] > 0], np.int64)
+        steps = np.array([by_row[row] for row in known_rows], np.int64)
+        if len(known_rows) == self.rows > 0 and (np.diff(steps) > 0).all():
             return steps
         planned = self.planned or planned
-        apart = np.unique(np.rint(steps / (known + 1)).astype(int))
+        apart = np.unique(np.rint(steps / (known_rows + 1)).astype(int))
         every = int(apart[0]) if len(apart) == 1 else 0
-        if not every or (steps != every * (known + 1)).any() or every * self.rows > planned:
+        if not every or (steps != every * (known_rows + 1)).any() or every * self.rows > planned:
             every = planned // self.rows if self.rows and complete else 0
             if not every or planned // every != self.rows:
                 return None

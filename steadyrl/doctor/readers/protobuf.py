@@ -19,7 +19,7 @@ class Message:
     """
 
     def __init__(self, content: bytes):
-        self._held: dict[int, list[int | bytes]] = {}
+        self._fields: dict[int, list[int | bytes]] = {}
         at, end = 0, len(content)
         while at < end:
             key, at = varint(content, at)
@@ -31,25 +31,25 @@ class Message:
                 if size > end - at:
                     raise ValueError(f"a field of {size} bytes where {end - at} are left")
                 value, at = content[at : at + size], at + size
-            self._held.setdefault(key >> 3, []).append(value)
+            self._fields.setdefault(key >> 3, []).append(value)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._held
+        return number in self._fields
 
     def parts(self, number: int) -> list[bytes]:
         """Return what a field holds that is no varint, each time that it is there."""
-        return [value for value in self._held.get(number, ()) if isinstance(value, bytes)]
+        return [value for value in self._fields.get(number, ()) if isinstance(value, bytes)]
 
     def integers(self, number: int) -> list[int]:
         """Return the varints of a field, packed or not, each as the int64 that it stands for."""
-        found = []
-        for value in self._held.get(number, ()):
+        varints = []
+        for value in self._fields.get(number, ()):
             at = 0
             while isinstance(value, bytes) and at < len(value):
-                one, at = varint(value, at)
-                found.append(one)
-            found += [value] if isinstance(value, int) else []
-        return [(one & (1 << 64) - 1) - (one >> 63 & 1) * (1 << 64) for one in found]
+                integer, at = varint(value, at)
+                varints.append(integer)
+            varints += [value] if isinstance(value, int) else []
+        return [(integer & (1 << 64) - 1) - (integer >> 63 & 1) * (1 << 64) for integer in varints]
 
     def part(self, number: int) -> bytes:
         """Return the last of ``parts``; empty if there is none."""
@@ -67,10 +67,10 @@ class Message:
 
     def inside(self, *path: int) -> list[Message]:
         """Return the messages that are found by following field numbers downwards."""
-        found = [self]
+        messages = [self]
         for number in path:
-            found = [Message(part) for message in found for part in message.parts(number)]
-        return found
+            messages = [Message(part) for message in messages for part in message.parts(number)]
+        return messages
 
 
 def varint(content: bytes, at: int) -> tuple[int, int]:

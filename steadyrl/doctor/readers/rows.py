@@ -111,28 +111,28 @@ class Rows:
         """
         self._flush()
         logged = np.concatenate([np.empty(0), *self._steps])
-        kept = np.abs(logged) < MAX_STEP  # False for NaN
-        kept[kept] = logged[kept] == np.floor(logged[kept])
-        if lost := int((~kept).sum()):
+        keep = np.abs(logged) < MAX_STEP  # False for NaN
+        keep[keep] = logged[keep] == np.floor(logged[keep])
+        if lost := int((~keep).sum()):
             self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
-        steps = np.where(kept, logged, 0).astype(np.int64)
-        if not self._attempts and self.step_key != POINT and (np.diff(steps[kept]) < 0).any():
-            steps[kept] += self._offsets(steps, kept)
-            kept[: self._beginning(steps, kept)] = False
-        valid = kept.copy()
+        steps = np.where(keep, logged, 0).astype(np.int64)
+        if not self._attempts and self.step_key != POINT and (np.diff(steps[keep]) < 0).any():
+            steps[keep] += self._offsets(steps, keep)
+            keep[: self._beginning(steps, keep)] = False
+        valid = keep.copy()
         if self._attempts:
             attempts = np.concatenate(self._attempts)
-            kept[valid] = _latest(steps[valid], attempts[valid])
+            keep[valid] = _latest(steps[valid], attempts[valid])
         elif self.step_key == POINT:
             attempts = np.arange(len(steps))
         else:
             attempts = np.zeros(len(steps), np.int64)
-            attempts[kept] = np.cumsum(np.diff(steps[kept], prepend=-MAX_STEP) < 0)
-        columns, everything = {}, bool(kept.all())
+            attempts[keep] = np.cumsum(np.diff(steps[keep], prepend=-MAX_STEP) < 0)
+        columns, everything = {}, bool(keep.all())
         while self._parts:  # gives back the memory of each before the next is merged
             name, parts = self._parts.popitem()
             places, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-            if not everything and not (good := kept[places]).all():
+            if not everything and not (good := keep[places]).all():
                 self._notes[REPLACED] += int((valid[places] & ~good).sum())
                 places, values = places[good], values[good]
             if everything and len(places) == len(steps) and (np.diff(places) == 1).all():
@@ -143,12 +143,12 @@ class Rows:
         own += [f"{what}: {count}" for what, count in self._notes.items() if count]
         return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
 
-    def _offsets(self, steps: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    def _offsets(self, steps: np.ndarray, keep: np.ndarray) -> np.ndarray:
         """Return what is added to the steps [n] of the rows that are kept: not 0 where steps begin again each epoch."""
         epochs = np.full(len(steps), np.nan)
         for places, values in self._parts.get(next((name for name in self._parts if name.lower() == "epoch"), ""), ()):
             epochs[places] = values
-        steps, epochs = steps[kept], epochs[kept]
+        steps, epochs = steps[keep], epochs[keep]
         back = np.flatnonzero(np.diff(steps) < 0) + 1
         offsets = np.zeros(len(steps), np.int64)
         if not len(back) or not (epochs[back] == np.floor(epochs[back - 1]) + 1).all():
@@ -157,10 +157,10 @@ class Rows:
         offsets[back] = steps[back - 1] - steps[back] + (usual_distance(steps[: back[0]]) or 1)
         return np.cumsum(offsets)
 
-    def _beginning(self, steps: np.ndarray, kept: np.ndarray) -> int:
+    def _beginning(self, steps: np.ndarray, keep: np.ndarray) -> int:
         """Return the place of the row [n] at which the run begins: another one may stand before it in the same log."""
-        held = np.flatnonzero(kept)
-        at = steps[held]
+        indices = np.flatnonzero(keep)
+        at = steps[indices]
         first = (at[1:-1] < at[:-2]) & (at[1:-1] <= at[:1])
         again = np.flatnonzero(first & (at[2:] < np.maximum.accumulate(at)[:-2])) + 1  # a late row has no next one
         if not len(again):
@@ -168,11 +168,11 @@ class Rows:
         if MOST_BACK * (np.diff(at) < 0).sum() > len(at):
             self._notes["rows that stood in no order of their steps, and were sorted"] += len(at)
             return 0
-        place = int(held[again[-1]])
+        place = int(indices[again[-1]])
         parts = {name: [places for places, _ in several] for name, several in self._parts.items()}
         after = {name for name, several in parts.items() if any((places >= place).any() for places in several)}
-        both = {name for name in after if any((places < place).any() for places in parts[name])}
-        if 2 * len(both) < len(after):
+        spanning = {name for name in after if any((places < place).any() for places in parts[name])}
+        if 2 * len(spanning) < len(after):
             return 0
         self._notes["rows left out, for the steps begin again at the first: they are of an earlier run"] += int(
             again[-1]
@@ -213,9 +213,9 @@ class Rows:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.add.reduceat(np.where(latest, values, 0.0), starts) / np.bincount(group, latest)
         # Equal values are no loss: an epoch is written with the training row and with the evaluation of its step.
-        other = (values != last[group]) & ~(np.isnan(values) & np.isnan(last[group]))
-        differ = np.bincount(group, latest & other) > 0
-        self._notes[REPLACED] += int((~latest & other).sum())
+        unequal = (values != last[group]) & ~(np.isnan(values) & np.isnan(last[group]))
+        differ = np.bincount(group, latest & unequal) > 0
+        self._notes[REPLACED] += int((~latest & unequal).sum())
         self._notes[AVERAGED] += int(differ.sum())
         return Column(steps[starts], np.where(differ, mean, last))
 
@@ -226,15 +226,15 @@ class Rows:
             self._parts.setdefault(name, []).append((places, values))
 
     def _add_level(self, rows: list[dict[str, Any]], places: np.ndarray, prefix: str, depth: int) -> None:
-        for key, values, held in _by_key(rows):
+        for key, values, present in _by_key(rows):
             if depth == 0 and key == self.step_key:
                 continue
-            at, name = places if held is None else places[held], f"{prefix}{key}"
+            at, name = places if present is None else places[present], f"{prefix}{key}"
             if name not in self._parts and values[0] is None:  # nothing was measured before the first step
                 first = next((i for i, value in enumerate(values) if value is not None), 0)
                 values, at = values[first:], at[first:]
-            found, good = numbers(values, self._null)
-            self._add(name, at if good is None else at[good], found)
+            parsed, good = numbers(values, self._null)
+            self._add(name, at if good is None else at[good], parsed)
             if good is None:
                 continue
             if key in LISTS:
@@ -245,10 +245,10 @@ class Rows:
 
     def _add_lists(self, name: str, values: Sequence[Any], places: np.ndarray) -> None:
         """Add what lists with a number for each completion are together; a deviation needs two of them."""
-        held = [(i, found) for i, value in enumerate(values) if (found := _numbers_of(value)) is not None]
+        lists = [(i, array) for i, value in enumerate(values) if (array := _numbers_of(value)) is not None]
         for part, summary in SUMMARIES.items():
-            some = [(i, found) for i, found in held if part != "std" or len(found) > 1]
-            summed = np.array([summary(found) for _, found in some], np.float64)
+            some = [(i, array) for i, array in lists if part != "std" or len(array) > 1]
+            summed = np.array([summary(array) for _, array in some], np.float64)
             self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
 
 
@@ -270,11 +270,11 @@ def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:
     except KeyError:
         keys = (key, *SAME_STEP) if key in SAME_STEP else (key,)
         values = [next((row[key] for key in keys if key in row), "") for row in rows]
-    found, places = step_numbers(values)
+    step_values, places = step_numbers(values)
     if places is None:
-        return found
+        return step_values
     steps = np.full(len(rows), np.nan)
-    steps[places] = found
+    steps[places] = step_values
     return steps
 
 
@@ -290,8 +290,8 @@ def _numbers_of(value: Any) -> np.ndarray | None:
     """Return the numbers of a list [n >= 1], or None if it is none, or holds something else."""
     if not isinstance(value, list) or not 0 < len(value) <= MAX_LIST:
         return None
-    found, places = numbers(value, null=None)
-    return found if places is None or len(places) == len(value) else None
+    array, places = numbers(value, null=None)
+    return array if places is None or len(places) == len(value) else None
 
 
 def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -309,10 +309,10 @@ def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_K
         if key is None:
             continue
         values, _ = step_numbers([row[key] for row in rows if key in row])
-        whole = np.isfinite(values) & (values == np.floor(values))
+        integral = np.isfinite(values) & (values == np.floor(values))
         if candidate in COARSE and (2 * len(np.unique(values)) < len(values) or _same_names(rows, key)):
             continue
-        if whole.sum() >= max(MIN_SHARE * len(rows), MIN_WHOLE * len(values)):
+        if integral.sum() >= max(MIN_SHARE * len(rows), MIN_WHOLE * len(values)):
             return key
     return _counter(rows) if candidates is STEP_KEYS else None
 
@@ -354,13 +354,13 @@ def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, list[Any], list[int] 
             return [(key, list(map(itemgetter(key), rows)), None) for key in keys]
         except KeyError:  # as many keys, but others
             pass
-    found: dict[str, tuple[list[Any], list[int]]] = {}
+    columns: dict[str, tuple[list[Any], list[int]]] = {}
     for place, row in enumerate(rows):
         for key, value in row.items():
-            values, places = found.setdefault(key, ([], []))
+            values, places = columns.setdefault(key, ([], []))
             values.append(value)
             places.append(place)
-    return [(key, values, places) for key, (values, places) in found.items()]
+    return [(key, values, places) for key, (values, places) in columns.items()]
 
 
 def usual_distance(steps: np.ndarray) -> int:
@@ -374,8 +374,8 @@ def usual_distance(steps: np.ndarray) -> int:
 def _gaps(columns: Mapping[str, Column]) -> list[str]:
     """Say how many steps are missing, if most steps are equally far apart."""
     longest = max((column.steps for column in columns.values()), key=len, default=np.empty(0, np.int64))
-    others = [column.steps for column in columns.values() if not np.array_equal(column.steps, longest)]
-    steps = np.unique(np.concatenate([longest, *others])) if others else longest
+    other_steps = [column.steps for column in columns.values() if not np.array_equal(column.steps, longest)]
+    steps = np.unique(np.concatenate([longest, *other_steps])) if other_steps else longest
     usual = usual_distance(steps)
     missing = int(((np.diff(steps) - 1) // usual).sum()) if usual else 0
     every = "" if usual == 1 else f", of every {usual}th,"

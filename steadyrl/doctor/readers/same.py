@@ -25,7 +25,7 @@ def same_run(first: RawLog, second: RawLog) -> bool:
     """
     if first.format == second.format:
         return False
-    verdicts = [found for pair in _pairs(first, second) if (found := _agree(*pair)) is not None]
+    verdicts = [verdict for pair in _pairs(first, second) if (verdict := _agree(*pair)) is not None]
     return bool(verdicts) and sum(verdicts) >= MIN_AGREEING * len(verdicts)
 
 
@@ -42,8 +42,8 @@ def _pairs(first: RawLog, second: RawLog) -> Iterator[tuple[Column, Column]]:
 
 def _agree(first: Column, second: Column) -> bool | None:
     """Return whether two columns have the same values; None where too few of those that they share differ."""
-    _, at, other = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
-    compared = [(first.values[at], second.values[other])]
+    _, at_first, at_second = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
+    compared = [(first.values[at_first], second.values[at_second])]
     if len(first.values) == len(second.values):  # rows without steps are numbered
         compared.append((first.values, second.values))
     verdicts = [_equal(a, b) for a, b in compared if min(len(np.unique(a)), len(np.unique(b))) >= MIN_POINTS]

@@ -63,16 +63,16 @@ def search(path: Path | str, knows: Knows) -> Found:
     Raises:
         RunError: There is nothing that could be a log; or it is a file, and cannot be read.
     """
-    given = Path(path)
+    root = Path(path)
     if str(path) == "-":
         return _pasted(knows)
     try:
-        if given.is_dir():
-            return _Search(given, knows).found()
-        if given.is_file():
-            return Found(tuple(_filled(given, of_file(given)(), knows)))
+        if root.is_dir():
+            return _Search(root, knows).walk()
+        if root.is_file():
+            return Found(tuple(_filled(root, of_file(root)(), knows)))
     except OSError as error:
-        raise RunError(_refusal(given, error)) from error
+        raise RunError(_refusal(root, error)) from error
     raise RunError(f"there is no file or folder '{path}'; give {KNOWN}")
 
 
@@ -105,23 +105,28 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     filled = [log for log in logs if log.columns]
     if not filled:
         raise RunError(f"'{path}' is a log without a number; wait for the first logged step, or name another log")
-    known = [log for log in filled if knows(log)]
-    if not known:
+    known_logs = [log for log in filled if knows(log)]
+    if not known_logs:
         names = sorted({name for log in filled for name in log.columns})
         raise RunError(
             f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or give its "
             "columns names of docs/doctor/names.md, such as reward, kl or loss"
         )
-    if left_out := [log.path for log in filled if not any(log is one for one in known)]:
+    if left_out := [log.path for log in filled if not any(log is known_log for known_log in known_logs)]:
         note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
-        known[0] = replace(known[0], notes=(*known[0].notes, note))
-    if len(known) == 1 and not known[0].settings and path.is_file() and (settings := document.settings_beside(path)):
+        known_logs[0] = replace(known_logs[0], notes=(*known_logs[0].notes, note))
+    if (
+        len(known_logs) == 1
+        and not known_logs[0].settings
+        and path.is_file()
+        and (settings := document.settings_beside(path))
+    ):
         note = f"the settings are those of {', '.join(settings)} beside the log"
-        merged = {key: value for held in reversed(settings.values()) for key, value in held.items()}
-        known[0] = replace(known[0], settings=merged, notes=(*known[0].notes, note))
-    if len(known) == 1 and not known[0].completions and path.is_file() and (files := beside(path.parent)):
-        known[0] = replace(known[0], completions=JsonTexts(files))
-    return known
+        merged = {key: value for file_settings in reversed(settings.values()) for key, value in file_settings.items()}
+        known_logs[0] = replace(known_logs[0], settings=merged, notes=(*known_logs[0].notes, note))
+    if len(known_logs) == 1 and not known_logs[0].completions and path.is_file() and (files := beside(path.parent)):
+        known_logs[0] = replace(known_logs[0], completions=JsonTexts(files))
+    return known_logs
 
 
 @dataclass
@@ -137,7 +142,7 @@ class _Search:
     files_left: int = MAX_FILES
     cut: bool = False
 
-    def found(self) -> Found:
+    def walk(self) -> Found:
         """Search the whole folder; links are not followed: they may lead in a circle.
 
         Raises:
@@ -149,9 +154,11 @@ class _Search:
                 passed_over = self._folder(folder, sorted(folder / file for file in files))
                 # The output folder of a Trainer has found the newest of its checkpoints.
                 inner[:] = sorted(
-                    one
-                    for one in inner
-                    if one not in passed_over and one[0] != "." and not document.is_checkpoint(folder / one)
+                    subfolder
+                    for subfolder in inner
+                    if subfolder not in passed_over
+                    and subfolder[0] != "."
+                    and not document.is_checkpoint(folder / subfolder)
                 )
             except OSError as error:
                 error.filename = name
@@ -190,13 +197,13 @@ class _Search:
         self.cut |= len(files) > self.files_left
         files = files[: self.files_left]
         self.files_left -= len(files)
-        found = sources(folder, files)
+        log_sources = sources(folder, files)
         below_log = not self.with_log.isdisjoint(folder.parents)
-        for source in found:
+        for source in log_sources:
             if self._read(source, below_log or (folder in self.with_log and file_holds_texts(source.path))):
                 self.with_log.add(folder)
         own_folders = KEPT if own.is_run_folder(folder) else set()
-        tracked = any(source.kind == Kind.TRACKED_RUN for source in found)
+        tracked = any(source.kind == Kind.TRACKED_RUN for source in log_sources)
         return PASSED_OVER | own_folders | (KEPT_BY_TRACKERS if tracked else set())
 
     def _read(self, source: Source, may_be_samples: bool) -> bool:

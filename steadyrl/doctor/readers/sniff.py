@@ -86,23 +86,25 @@ def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
         folder: Of the files.
         files: Its plain files.
     """
-    found: list[Source] = []
+    logs: list[Source] = []
     if own.is_run_folder(folder):
-        found.append(Source(folder, Kind.RUN, _one(own.read, folder)))
+        logs.append(Source(folder, Kind.RUN, _reader_of(own.read, folder)))
         files = [path for path in files if path not in own.files(folder)]
     elif state := document.newest_state(folder):
-        found.append(Source(state, Kind.RUN, lambda: document.read(state)))
+        logs.append(Source(state, Kind.RUN, lambda: document.read(state)))
     if mlflow.is_run_folder(folder):
-        found.append(Source(folder, Kind.TRACKED_RUN, _one(mlflow.read, folder)))
+        logs.append(Source(folder, Kind.TRACKED_RUN, _reader_of(mlflow.read, folder)))
     if any(path.name == "debug-internal.log" for path in files):
         files = [path for path in files if path.name not in W_AND_B_WORDS]
     binary = {path: source for path in files if (source := _binary(path))}
     events = [path for path, source in binary.items() if source.kind == Kind.TRACKED and not source.shared]
     if events:
-        found.append(Source(events[0] if len(events) == 1 else folder, Kind.TRACKED, _one(tensorboard.read, events)))
-    found += [source for path, source in binary.items() if path not in events]
-    found += [source for path in files if path not in binary and (source := _text(path))]
-    return sorted(found, key=lambda source: -source.kind)
+        logs.append(
+            Source(events[0] if len(events) == 1 else folder, Kind.TRACKED, _reader_of(tensorboard.read, events))
+        )
+    logs += [source for path, source in binary.items() if path not in events]
+    logs += [source for path in files if path not in binary and (source := _text(path))]
+    return sorted(logs, key=lambda source: -source.kind)
 
 
 def holds_history(path: Path) -> bool:
@@ -122,18 +124,18 @@ def holds_history(path: Path) -> bool:
 def _text(path: Path) -> Source | None:
     """Return a table of text or printed output; a table needs a step: prompts may be JSON lines, too."""
     suffix = path.suffix.lower()
-    found = _rows(path, needs_step=True) if suffix in TEXT_NAMES and path.name != document.STATE else None
-    return found or (_console(path) if suffix in CONSOLE_NAMES else None)
+    table = _rows(path, needs_step=True) if suffix in TEXT_NAMES and path.name != document.STATE else None
+    return table or (_console(path) if suffix in CONSOLE_NAMES else None)
 
 
 def _binary(path: Path) -> Source | None:
     start = head(path, HEAD)
     if start.startswith(wandb.MAGIC):
-        return Source(path, Kind.TRACKED_RUN, _one(wandb.read, path))
+        return Source(path, Kind.TRACKED_RUN, _reader_of(wandb.read, path))
     if start.startswith(database.MAGIC):
         return Source(path, Kind.TRACKED, lambda: database.read(path), shared=True)
     if tensorboard.MAGIC in start[:HEAD_OF_EVENTS] or ("tfevents" in path.name and start):
-        return Source(path, Kind.TRACKED, _one(tensorboard.read, [path]))
+        return Source(path, Kind.TRACKED, _reader_of(tensorboard.read, [path]))
     return None
 
 
@@ -146,7 +148,7 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
         return as_document
     if rows and len(rows) >= broken and not (len(rows) == 1 and _is_document(rows[0])):
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
-            return Source(path, Kind.ROWS, _one(own.read, path.parent))
+            return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
     if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
         return as_document
@@ -160,12 +162,12 @@ def _is_document(row: dict[str, Any]) -> bool:
 
 
 def _console(path: Path) -> Source | None:
-    return Source(path, Kind.CONSOLE, _one(console.read, path)) if console.holds_metrics(path) else None
+    return Source(path, Kind.CONSOLE, _reader_of(console.read, path)) if console.holds_metrics(path) else None
 
 
 def _first_lines(path: Path) -> list[bytes]:
     return next((chunk for chunk in lines(path) if chunk), [])[:FIRST_LINES]
 
 
-def _one(read_log: Callable[..., RawLog], *arguments: object) -> Reader:
+def _reader_of(read_log: Callable[..., RawLog], *arguments: object) -> Reader:
     return lambda: [read_log(*arguments)]

@@ -80,20 +80,20 @@ def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.nd
             return np.array(values, np.float64), None
         except OverflowError:  # an int beyond float64
             pass
-    found = [number(value, null) for value in values]
-    places = np.array([i for i, value in enumerate(found) if value is not None], np.int64)
-    return np.array([value for value in found if value is not None], np.float64), places
+    parsed = [number(value, null) for value in values]
+    places = np.array([i for i, value in enumerate(parsed) if value is not None], np.int64)
+    return np.array([value for value in parsed if value is not None], np.float64), places
 
 
 def flat_settings(nested: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
     """Return settings with nested keys joined by dots."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping) and value and depth < MAX_NESTING:
-            found |= flat_settings(value, f"{prefix}{key}.", depth + 1)
+            flat |= flat_settings(value, f"{prefix}{key}.", depth + 1)
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def typed(value: Any) -> Any:
@@ -105,5 +105,5 @@ def typed(value: Any) -> Any:
         return WORDS[text.lower()]
     if re.fullmatch(r"[-+]?\d{1,18}", text):
         return int(text)
-    found = spelled(text)
-    return text if found is None else found
+    parsed = spelled(text)
+    return text if parsed is None else parsed

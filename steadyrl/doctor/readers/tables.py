@@ -82,8 +82,8 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
 
 def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
     """Yield the lines of a CSV without the comments before it; the last of them is its header where no other is."""
-    rest, comment = iter(table), b""
-    for line in rest:
+    remaining, comment = iter(table), b""
+    for line in remaining:
         if line.strip() and not line.startswith(COMMENT):
             cells = next(_cells_of([line], separator), [])
             if comment and any(spelled(cell) is not None for cell in cells):
@@ -91,17 +91,19 @@ def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
             yield line
             break
         comment = line.lstrip(COMMENT + b" ") or comment
-    yield from rest
+    yield from remaining
 
 
 def _by_metric(names: Sequence[str]) -> Split | None:
     """Return how a table with one value in each row, as of MLflow, is taken apart; None for another table."""
-    found = {name.lower(): name for name in names}
-    key, run = (next((found[one] for one in several if one in found), "") for several in (METRICS, RUNS))
+    columns = {name.lower(): name for name in names}
+    key, run = (
+        next((columns[candidate] for candidate in several if candidate in columns), "") for several in (METRICS, RUNS)
+    )
     step = find_step_key([dict.fromkeys(names, 1)])
-    if not key or step is None or "value" not in found:
+    if not key or step is None or "value" not in columns:
         return None
-    value = found["value"]
+    value = columns["value"]
     return lambda row: [(row.get(run, ""), {POINT: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
 
 
@@ -111,7 +113,9 @@ def _by_run(names: Sequence[str]) -> Split:
     Those have columns "run - metric", with the smallest and largest.
     """
     if not any(name.endswith(EXTREMES) for name in names):
-        named = find_step_key([dict.fromkeys(names, 1)]) and next((one for one in names if one.lower() in RUNS), "")
+        named = find_step_key([dict.fromkeys(names, 1)]) and next(
+            (column for column in names if column.lower() in RUNS), ""
+        )
         return lambda row: [(row.pop(named, ""), row)] if named else [("", row)]
     shared = [name for name in names if " - " not in name]
     theirs: dict[str, list[tuple[str, str]]] = {}
@@ -121,9 +125,9 @@ def _by_run(names: Sequence[str]) -> Split:
             theirs.setdefault(run, []).append((name, metric))
 
     def split(row: Row) -> list[tuple[str, Row]]:
-        both = {name: row[name] for name in shared if name in row}
-        held = {run: {metric: row[name] for name, metric in pairs if name in row} for run, pairs in theirs.items()}
-        return [(run, both | part) for run, part in held.items() if part]
+        shared_cells = {name: row[name] for name in shared if name in row}
+        by_run = {run: {metric: row[name] for name, metric in pairs if name in row} for run, pairs in theirs.items()}
+        return [(run, shared_cells | part) for run, part in by_run.items() if part]
 
     return split
 

@@ -99,22 +99,22 @@ def _scalar(tensor: Message) -> float | None:
         return None
     arrays = [(dtype, part) for part in tensor.parts(TENSOR_CONTENT)]
     arrays += [(kind, part) for field, kind in TENSOR_FLOATS.items() for part in tensor.parts(field)]
-    found = [number for field in TENSOR_INTEGERS for number in tensor.integers(field)]
+    numbers = [number for field in TENSOR_INTEGERS for number in tensor.integers(field)]
     for kind, part in arrays:
-        whole = part[: len(part) - len(part) % np.dtype(kind).itemsize]
-        found += np.frombuffer(whole, kind)[:2].tolist()
-    return float(found[0]) if len(found) == 1 else None
+        aligned = part[: len(part) - len(part) % np.dtype(kind).itemsize]
+        numbers += np.frombuffer(aligned, kind)[:2].tolist()
+    return float(numbers[0]) if len(numbers) == 1 else None
 
 
 def _hparams(metadata: Message) -> dict[str, Any]:
     """Return the hyperparameters that ``SummaryWriter.add_hparams`` puts into the metadata of a summary."""
-    found: dict[str, Any] = {}
+    hparams: dict[str, Any] = {}
     for pair in metadata.inside(*HPARAMS):
         for value in pair.inside(2):
             if (number := value.real(NUMBER)) is not None:
-                found[pair.text(1)] = number
+                hparams[pair.text(1)] = number
             elif TEXT in value:
-                found[pair.text(1)] = value.text(TEXT)
+                hparams[pair.text(1)] = value.text(TEXT)
             elif FLAG in value:
-                found[pair.text(1)] = any(value.integers(FLAG))
-    return found
+                hparams[pair.text(1)] = any(value.integers(FLAG))
+    return hparams

@@ -97,9 +97,9 @@ def _put(into: dict[str, Any], item: Message) -> None:
 
 def _value(item: Message) -> Any:
     """Return the value of an item; "" for one that is no number and no JSON."""
-    held = next((item.part(number) for number in JSON if number in item), None)
-    if held is not None:
-        return parse_json(held)
+    json_text = next((item.part(number) for number in JSON if number in item), None)
+    if json_text is not None:
+        return parse_json(json_text)
     if INTEGER in item:
         number = (item.integers(INTEGER) or [0])[-1]
         return (number >> 1) ^ -(number & 1)  # as sint64 is written

@@ -116,29 +116,29 @@ class _Records:
 
 def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
     """Return the numbers of a line by their names; the first of a name counts."""
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     cells = [cell.strip() for cell in line.replace("│", "|").strip()[1:-1].split("|")] if line[:1] in FRAMES else []
     for name, text in zip(cells[::2], cells[1::2], strict=False):
         if spelled(name) is None:
-            found.setdefault(name, spelled(text))
+            pairs.setdefault(name, spelled(text))
     if summary := SUMMARY.match(line):
-        found.setdefault(summary[1], spelled(summary[2]))
+        pairs.setdefault(summary[1], spelled(summary[2]))
     for part in OF_EPOCH.sub("", line).split("|") if "=" in line and "|" in line else ():
-        if whole := WHOLE.search(part.strip()):
-            found.setdefault(whole[1], spelled(whole[2]))
-    names = tuple(found)
+        if metric := WHOLE.search(part.strip()):
+            pairs.setdefault(metric[1], spelled(metric[2]))
+    names = tuple(pairs)
     for name, sign, value in ASSIGNED.findall(line) if ":" in line or "=" in line else ():
         name = name if sign == ":" else name.split()[-1]  # "SKIP rewards=[0,0]" has a word before the name
         number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
         if number is not None and not any(longer.endswith(f" {name}") for longer in names):
-            found.setdefault(_clean(name), number)
+            pairs.setdefault(_clean(name), number)
     epoch = EPOCH.search(line[: begins.end()]) if begins else OF_EPOCH.search(line)
     if epoch:
-        found["epoch"] = int(epoch[1])
+        pairs["epoch"] = int(epoch[1])
     for part in re.split(r"[,|;]", line[begins.end() :]) if begins else ():
         if worded := WORDED.search(part.strip()):
-            found.setdefault(_clean(worded[1]), spelled(worded[2].replace(",", "")))
-    return {name: value for name, value in found.items() if name and value is not None}
+            pairs.setdefault(_clean(worded[1]), spelled(worded[2].replace(",", "")))
+    return {name: value for name, value in pairs.items() if name and value is not None}
 
 
 def _list(text: str) -> list[float] | None:

@@ -57,8 +57,8 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
     x, steps = _logs(series.values) if logarithm else series.values, series.steps
     if len(x) > MOST_POINTS:
         every = -(-len(x) // MOST_POINTS)
-        whole = len(x) - len(x) % every
-        x, steps = x[:whole].reshape(-1, every).mean(axis=1), steps[:whole:every]
+        covered = len(x) - len(x) % every
+        x, steps = x[:covered].reshape(-1, every).mean(axis=1), steps[:covered:every]
     n = len(x)
     if n < 2 * WINDOW + WINDOW // 2:
         return []
@@ -77,17 +77,17 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
     left = left[np.argsort(-np.abs(change[left]) / np.maximum(noise[left], floor[left]), kind="stable")]
     if n >= LONG:  # a few windows more or less do not change what is usual: one answer for all
         left = left[np.abs(change[left]) > BEYOND_DRIFT * _usual(change)]
-    found: list[Jump] = []
-    while len(left) and len(found) < MOST:
+    selected: list[Jump] = []
+    while len(left) and len(selected) < MOST:
         i = int(left[0])
-        others = slice(max(0, i - WINDOW + 1), i + WINDOW)
-        if n < LONG and abs(change[i]) <= BEYOND_DRIFT * _usual(np.delete(change, others)):
+        nearby = slice(max(0, i - WINDOW + 1), i + WINDOW)
+        if n < LONG and abs(change[i]) <= BEYOND_DRIFT * _usual(np.delete(change, nearby)):
             left = left[1:]
             continue
         before, after = float(means[at[i] - WINDOW]), float(means[at[i]])
-        found.append(Jump(int(steps[at[i]]), before, after, float(noise[i])))
+        selected.append(Jump(int(steps[at[i]]), before, after, float(noise[i])))
         left = left[np.abs(left - i) >= WINDOW]
-    return found
+    return selected
 
 
 def _windows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

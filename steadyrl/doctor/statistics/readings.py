@@ -52,15 +52,15 @@ def direction(series: Series) -> int:
     The end is compared with the first tenth and with the first few steps: a quick rise to a plateau is over
     within the first tenth.
     """
-    found = measure(series)
-    if found is None:
+    blocks = measure(series)
+    if blocks is None:
         return 0
-    if found.rose or found.fell:
-        return 1 if found.rose else -1
+    if blocks.rose or blocks.fell:
+        return 1 if blocks.rose else -1
     few = max(5, len(series) // 30)
-    per_block = len(series) / len(found.means)
-    change = found.end - float(series.values[:few].mean())
-    return int(np.sign(change)) if abs(change) > found.least * np.sqrt(max(per_block / few, 1.0)) else 0
+    per_block = len(series) / len(blocks.means)
+    change = blocks.end - float(series.values[:few].mean())
+    return int(np.sign(change)) if abs(change) > blocks.least * np.sqrt(max(per_block / few, 1.0)) else 0
 
 
 def steps_of(run: Run) -> int:
@@ -115,7 +115,7 @@ def update_size(run: Run) -> Series | None:
 
 def large_signs(run: Run) -> list[tuple[int, str]]:
     """Return what shows that updates moved the policy too far: the first step and a sentence for each sign."""
-    found = []
+    signs = []
     for name, series, limit in (
         ("KL of one step's updates", update_size(run), KL_OLD_LARGE),
         ("clip fraction", None if run.traits.clips_by_design else run.get("clip_fraction"), CLIP_LARGE),
@@ -123,8 +123,8 @@ def large_signs(run: Run) -> list[tuple[int, str]]:
         since = None if series is None else first_lasting(series, series.values > limit, LASTING)
         if series is not None and since is not None:
             usual = number(float(np.median(series.values[series.values > limit])))
-            found.append((since, f"the {name} is above {limit} from step {since} on (median of such steps: {usual})"))
-    return found
+            signs.append((since, f"the {name} is above {limit} from step {since} on (median of such steps: {usual})"))
+    return signs
 
 
 def large_updates(run: Run, until: int | None) -> tuple[str, ...]:
@@ -171,8 +171,8 @@ def kl_coef(run: Run, like: Series) -> np.ndarray | None:
     logged = run.get("kl_coef")
     if logged is not None:
         at = np.searchsorted(logged.steps, like.steps, side="right") - 1
-        known: np.ndarray = logged.values[np.maximum(at, 0)]
-        return known
+        coefficients: np.ndarray = logged.values[np.maximum(at, 0)]
+        return coefficients
     fixed = setting(run, "kl_coef")
     return None if fixed is None else np.full(len(like), fixed)
 

@@ -21,7 +21,7 @@ def without_repeats(run: Run) -> Run:
     reward = run.get("reward")
     if reward is None or not _repeated(reward):
         return run
-    series = {name: tuple(_first_writings(one) for one in several) for name, several in run.series.items()}
+    series = {name: tuple(_first_writings(logged) for logged in several) for name, several in run.series.items()}
     return replace(run, series=series, notes=(*run.notes, "Values are repeated; the first writing of each counts."))
 
 

@@ -119,9 +119,9 @@ def _medians(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         centre[full] = np.median(rows[full], axis=1)
         scale[full] = np.median(np.abs(rows[full] - centre[full][:, None]), axis=1)
     for i in np.flatnonzero(~full):  # the first rows only, before a whole window has passed
-        known = rows[i][np.isfinite(rows[i])]
-        centre[i] = np.median(known)
-        scale[i] = np.median(np.abs(known - centre[i]))
+        finite = rows[i][np.isfinite(rows[i])]
+        centre[i] = np.median(finite)
+        scale[i] = np.median(np.abs(finite - centre[i]))
     return centre, scale
 
 
