@@ -39,10 +39,10 @@ def doctor_command(
     unreadable: dict[str, str] = {}
     for path in paths:
         try:
-            found, refused = diagnose_all(path, settings)
+            examined, refused = diagnose_all(path, settings)
         except SteadyError as error:  # the other paths are examined all the same
-            found, refused = [], {str(path): str(error)}
-        diagnoses += found
+            examined, refused = [], {str(path): str(error)}
+        diagnoses += examined
         unreadable |= {name: " ".join(why.split()) for name, why in refused.items()}
     _print(diagnoses, unreadable, as_json, full)
     for problem in unreadable.values():
@@ -127,8 +127,8 @@ def _show(diagnoses: list[Diagnosis], full: bool) -> None:
     console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     for diagnosis in diagnoses:
         show(console, diagnosis, full)
-    if told := _difference(diagnoses):
-        show_difference(console, told)
+    if reasons := _difference(diagnoses):
+        show_difference(console, reasons)
 
 
 def _write(diagnoses: list[Diagnosis], folder: Path) -> None:

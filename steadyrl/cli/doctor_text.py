@@ -52,30 +52,30 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
         # The first link of the worst chain is its root, which may itself be worth knowing only.
         lead = diagnosis.findings[0]
         _line(console, f"{lead.check} ({_words(lead.cause)}), {_since(lead)}: {lead.message}", 2, STYLES[lead.severity])
-        seen = next((text for text in lead.evidence if text not in lead.message), "")
-        if seen:  # what the message holds already is not said twice
-            _line(console, f"seen: {seen}", 2)
+        evidence = next((text for text in lead.evidence if text not in lead.message), "")
+        if evidence:  # what the message holds already is not said twice
+            _line(console, f"seen: {evidence}", 2)
         _line(console, f"do: {lead.remedy}", 2)
         for text in changes(diagnosis.run, lead):
             _line(console, f"change: {text}", 2)
-        others = [finding for finding in diagnosis.findings if finding is not lead]
-        caused = [finding.check for finding in others if finding.follows]
-        alone = [finding.check for finding in others if finding.harms and not finding.follows]
+        other_findings = [finding for finding in diagnosis.findings if finding is not lead]
+        caused = [finding.check for finding in other_findings if finding.follows]
+        alone = [finding.check for finding in other_findings if finding.harms and not finding.follows]
         for word, names in (("caused by it, or by what it causes", caused), ("also found", alone)):
             if names:
                 more = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""
                 _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{more}", 2)
-    known = [finding for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
-    for finding in known[:MOST_OTHERS]:
+    notable = [finding for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
+    for finding in notable[:MOST_OTHERS]:
         _line(console, f"worth knowing: {finding.check} ({_words(finding.cause)}): {finding.message}", 2)
     _line(console, "everything else: --full", 2, "dim")
     console.print()
 
 
-def show_difference(console: Console, told: Sequence[str]) -> None:
+def show_difference(console: Console, reasons: Sequence[str]) -> None:
     """Print why two runs differ."""
     _line(console, "why these two runs differ:", style="bold")
-    for text in told:
+    for text in reasons:
         _line(console, text, 2)
     console.print()
 
@@ -98,9 +98,9 @@ def _head(diagnosis: Diagnosis) -> str:
     run = diagnosis.run
     first, last = run.span
     who = "an unknown trainer" if run.trainer == "unknown" else run.trainer
-    each = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
+    averaged = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
     algorithm = f", {run.algorithm}" if run.algorithm else ""
-    rows = f"1 row (step {first}{each})" if run.steps == 1 else f"{run.steps} rows ({first} to {last}{each})"
+    rows = f"1 row (step {first}{averaged})" if run.steps == 1 else f"{run.steps} rows ({first} to {last}{averaged})"
     return f"{run.path}: {who}{algorithm}, {rows}"
 
 
@@ -112,8 +112,8 @@ def _verdict(diagnosis: Diagnosis) -> str:
         return "sick"
     names = [finding.check for finding in diagnosis.fine]
     minor = f"; not known, and of minor weight while the reward rises: {'; '.join(diagnosis.minor)}"
-    told = f"healthy: {len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
-    return told + (minor if diagnosis.minor else "")
+    summary = f"healthy: {len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
+    return summary + (minor if diagnosis.minor else "")
 
 
 def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[str]) -> None:
@@ -169,11 +169,11 @@ def _gaps(unknown: Sequence[Finding]) -> Iterator[str]:
         else:
             reasons.setdefault((gap.message, gap.would_tell), []).append(gap.check)
     for (why, would_tell), checks in reasons.items():
-        told = f"; {', '.join(would_tell)} would tell" if would_tell else ""
-        yield f"{', '.join(checks)}: {why}{told}"
+        hint = f"; {', '.join(would_tell)} would tell" if would_tell else ""
+        yield f"{', '.join(checks)}: {why}{hint}"
     if absent:
-        each = (f"{what.replace('|', ' or ')} ({', '.join(checks)})" for what, checks in absent.items())
-        yield f"{NOT_LOGGED}{', '.join(each)}"
+        gaps = (f"{what.replace('|', ' or ')} ({', '.join(checks)})" for what, checks in absent.items())
+        yield f"{NOT_LOGGED}{', '.join(gaps)}"
 
 
 def _unknown(names: Sequence[str]) -> str:

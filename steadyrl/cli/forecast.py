@@ -22,13 +22,13 @@ def forecast_command(
 ) -> None:
     """Forecast the last score of a run from its curve. It abstains where its intervals have not held so far."""
     directory = RunDir.open(run)
-    others = [RunDir.open(path) for path in history] if history else finished_beside(directory, note)
+    finished_runs = [RunDir.open(path) for path in history] if history else finished_beside(directory, note)
     name = metric or score_name(directory)
     require_values(directory, name)
-    told = forecast_run(directory, widths_on(others, directory, name), name)
-    if told.tried:
-        print(f"intervals of {100 * NOMINAL:.0f} % held the end of {told.covered} of {told.tried} finished runs")
-    if told.forecast is None:
-        print(f"no forecast of {told.metric}: {told.why}")
+    outlook = forecast_run(directory, widths_on(finished_runs, directory, name), name)
+    if outlook.tried:
+        print(f"intervals of {100 * NOMINAL:.0f} % held the end of {outlook.covered} of {outlook.tried} finished runs")
+    if outlook.forecast is None:
+        print(f"no forecast of {outlook.metric}: {outlook.why}")
         return
-    print(f"{told.metric}: {told.forecast}")
+    print(f"{outlook.metric}: {outlook.forecast}")

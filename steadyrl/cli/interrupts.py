@@ -16,7 +16,7 @@ class Interrupts:
     """What was asked by signals: during the steps to stop after the present one, outside them to end at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.stop_requested = False
         self._inside = False
 
     @contextmanager
@@ -33,9 +33,9 @@ class Interrupts:
 
     def handle(self, number: int, frame: object) -> None:
         """Answer a signal."""
-        if self.asked or not self._inside or is_at_once():
+        if self.stop_requested or not self._inside or is_at_once():
             raise KeyboardInterrupt
-        self.asked = True
+        self.stop_requested = True
         note("stopping after this step and saving; press Ctrl-C again to stop at once")
 
 

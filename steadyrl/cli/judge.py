@@ -39,51 +39,57 @@ def judge_command(
 
     settings = configs.load(config, overrides or [])
     task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
-    found = calibrate(_judge_of(settings), task, pick_heldout(plugins.problems_of(task, "train"), problems), repeats)
-    lines = calibration_lines(found)
+    calibration = calibrate(
+        _judge_of(settings), task, pick_heldout(plugins.problems_of(task, "train"), problems), repeats
+    )
+    lines = calibration_lines(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
-    print(json.dumps(found.record(), indent=2) if as_json else printable("\n".join(lines)), flush=True)
+    print(json.dumps(calibration.record(), indent=2) if as_json else printable("\n".join(lines)), flush=True)
     if report is not None:
-        write_json(report / "judge.json", found.record())
+        write_json(report / "judge.json", calibration.record())
         write_text(report / "judge.md", "\n".join(["# How good the judge is\n", *lines]) + "\n")
         note(f"written: {report / 'judge.md'}")
 
 
 def _judge_of(config: Config) -> JudgeSettings:
-    found = config.rewards.get("judge")
-    if not isinstance(found, JudgeSettings):
+    judge = config.rewards.get("judge")
+    if not isinstance(judge, JudgeSettings):
         raise ConfigError(
             "the config has no judge; expected a section [rewards.judge] with the model that judges and its address"
         )
-    return found
+    return judge
 
 
-def calibration_lines(found: Calibration) -> list[str]:
+def calibration_lines(calibration: Calibration) -> list[str]:
     """Return the results as Markdown that is also readable in a terminal."""
     lines = [
-        f"judge: {found.model}, mode {found.mode}; {found.answers} known answers to {found.problems} problems, "
-        f"{found.unscored} without a verdict",
+        f"judge: {calibration.model}, mode {calibration.mode}; {calibration.answers} known answers to "
+        f"{calibration.problems} problems, {calibration.unscored} without a verdict",
         "",
-        f"| answers | n | {found.metric} | judge |",
+        f"| answers | n | {calibration.metric} | judge |",
         "|---|---|---|---|",
-        *(f"| {kind.name} | {kind.answers} | {_number(kind.tests)} | {_number(kind.judge)} |" for kind in found.kinds),
+        *(
+            f"| {kind.name} | {kind.answers} | {_number(kind.tests)} | {_number(kind.judge)} |"
+            for kind in calibration.kinds
+        ),
         "",
-        f"- agrees with {found.metric} on pairs of answers to one problem: {_estimate(found.concordance)} (chance 0.5)",
-        f"- rank correlation with {found.metric}: {_estimate(found.rank_correlation)}",
+        f"- agrees with {calibration.metric} on pairs of answers to one problem: "
+        f"{_estimate(calibration.concordance)} (chance 0.5)",
+        f"- rank correlation with {calibration.metric}: {_estimate(calibration.rank_correlation)}",
     ]
-    if found.same is not None:
+    if calibration.same is not None:
         lines.append(
-            f"- asked {found.repeats} times: {found.same:.1%} of the answers get the same value, mean deviation "
-            f"{_number(found.spread)}"
+            f"- asked {calibration.repeats} times: {calibration.same:.1%} of the answers get the same value, "
+            f"mean deviation {_number(calibration.spread)}"
         )
-    if found.orders_agree is not None:
-        lines.append(f"- both orders of a pair agree: {_estimate(found.orders_agree)}")
-        lines.append(f"- the first of two wins: {_estimate(found.first_place)} (0.5 means no bias)")
-    if found.injection is not None:
-        lines.append(f"- a sentence to the judge raises a wrong answer by {_estimate(found.injection)}")
-    costs = [f"{name.removeprefix('judge/')} {value:g}" for name, value in found.costs.items()]
+    if calibration.orders_agree is not None:
+        lines.append(f"- both orders of a pair agree: {_estimate(calibration.orders_agree)}")
+        lines.append(f"- the first of two wins: {_estimate(calibration.first_place)} (0.5 means no bias)")
+    if calibration.injection is not None:
+        lines.append(f"- a sentence to the judge raises a wrong answer by {_estimate(calibration.injection)}")
+    costs = [f"{name.removeprefix('judge/')} {value:g}" for name, value in calibration.costs.items()]
     lines.append(f"- requests and cost: {', '.join(costs)}")
-    if found.problems < _FEW:
+    if calibration.problems < _FEW:
         lines.append(f"- fewer than {_FEW} problems: the intervals are too narrow")
     return lines
 
@@ -92,7 +98,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _estimate(found: Estimate | None) -> str:
-    if found is None:
+def _estimate(estimate: Estimate | None) -> str:
+    if estimate is None:
         return "cannot be determined"
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -28,10 +28,10 @@ def chosen(name: str, args: Sequence[str], at_once: int, file: Launch | None = N
         MissingExtraError: It needs a package that is not installed.
     """
     require_posix("training")
-    kept = file or Launch()
-    wanted = name or kept.name or ("processes" if at_once > 1 else "")
+    launch = file or Launch()
+    wanted = name or launch.name or ("processes" if at_once > 1 else "")
     if not wanted:
         if args:
             raise ConfigError(f"--launcher-args {args[0]}: name the --launcher that it is for")
         return None
-    return choose(wanted, kept.args if wanted == kept.name else {}, args, at_once)
+    return choose(wanted, launch.args if wanted == launch.name else {}, args, at_once)

@@ -57,12 +57,12 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
-        held = getattr(import_module(f"steadyrl.cli.{module}"), name)
-        if not isinstance(held, typer.Typer):
-            one = typer.Typer(add_completion=False)
-            one.command(cmd_name)(held)
-            return typer.main.get_command(one)
-        group = typer.main.get_command(held)
+        command = getattr(import_module(f"steadyrl.cli.{module}"), name)
+        if not isinstance(command, typer.Typer):
+            single_app = typer.Typer(add_completion=False)
+            single_app.command(cmd_name)(command)
+            return typer.main.get_command(single_app)
+        group = typer.main.get_command(command)
         group.name = cmd_name
         return group
 
@@ -121,8 +121,8 @@ def main() -> None:
 def _leave_hanging_threads() -> None:
     """End the process although threads of a reward or an environment hang; Python would wait for them without end."""
     until = time.monotonic() + _THREADS_S
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    for thread in others:
+    other_threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in other_threads:
         if not thread.daemon:
             thread.join(max(0.0, until - time.monotonic()))
             if thread.is_alive():

@@ -36,10 +36,10 @@ class Outlook:
             name = score_name(self._run)
             if self._widths is None:
                 self._widths = widths_on(finished_beside(self._run, self._note), self._run, name)
-            told = forecast_run(self._run, self._widths, name)
+            outlook = forecast_run(self._run, self._widths, name)
         except SteadyError as error:
             self._note(f"no forecast: {error}")
             self._run = None
             return
-        if told.forecast is not None:
-            self._say(f"{name}: {told.forecast}")
+        if outlook.forecast is not None:
+            self._say(f"{name}: {outlook.forecast}")

@@ -23,9 +23,9 @@ def preflight_command(
     """Try everything on a few prompts before spending compute. Exit code 1 if something fails."""
     session = open_session(configs.load(config, overrides or []))
     findings = preflight(session, note)
-    failed = any(found.state == "found" for found in findings)
+    failed = any(finding.state == "found" for finding in findings)
     if as_json:
-        print(json.dumps({"passed": not failed, "findings": [asdict(found) for found in findings]}, indent=2))
+        print(json.dumps({"passed": not failed, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
         for line in [*finding_lines(findings), summary_line(findings)]:
             print(printable(line))

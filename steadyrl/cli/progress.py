@@ -93,15 +93,15 @@ class Progress:
 
     def finding(self, change: Change) -> None:
         """Show what the doctor raised or cleared, except for information, which `steadyrl doctor` shows."""
-        found = change.finding
-        if found.severity == "info":
+        finding = change.finding
+        if finding.severity == "info":
             return
-        since = "" if found.since_step is None else f" since step {found.since_step}"
-        said = found.message if change.state == "raised" else "cleared"
-        self._finding = f"step {change.step}: {found.severity} {found.check}{since}: {said}"
-        self._say(f"doctor, step {change.step}: {found.severity} {found.check}{since}: {said}")
+        since = "" if finding.since_step is None else f" since step {finding.since_step}"
+        message = finding.message if change.state == "raised" else "cleared"
+        self._finding = f"step {change.step}: {finding.severity} {finding.check}{since}: {message}"
+        self._say(f"doctor, step {change.step}: {finding.severity} {finding.check}{since}: {message}")
         if change.state == "raised":
-            self._say(f"    {found.remedy}")
+            self._say(f"    {finding.remedy}")
 
     def forecast(self, text: str) -> None:
         """Show where the held-out score will end."""
@@ -147,8 +147,8 @@ class Progress:
 
     def _line(self, record: Mapping[str, Any], now: float) -> str:
         parts = [f"step {record['step'] + 1}/{self.total}"]
-        said = {heading: name for name, heading in reversed(_shown(record)) if name in _IN_A_LINE}  # one KL is enough
-        parts += [f"{heading} {_format(name, record[name])}" for heading, name in reversed(said.items())]
+        names = {heading: name for name, heading in reversed(_shown(record)) if name in _IN_A_LINE}  # one KL is enough
+        parts += [f"{heading} {_format(name, record[name])}" for heading, name in reversed(names.items())]
         return "  ".join([*parts, self._left(record, now)])
 
     def view(self) -> RenderableType:

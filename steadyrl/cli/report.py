@@ -82,20 +82,20 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """Return summary.json as lines for a terminal; a mean that is not finite is a word there, such as "Infinity"."""
     lines = []
-    for name, found in (("sampled", summary), ("greedy", summary.get("greedy") or {})):
-        if found.get("difference") is not None:
-            before, after, difference = (float(found[key]) for key in ("before", "after", "difference"))
-            bounds = " [{:.3f}, {:.3f}]".format(*map(float, found["interval"])) if found["interval"] else ""
+    for name, comparison in (("sampled", summary), ("greedy", summary.get("greedy") or {})):
+        if comparison.get("difference") is not None:
+            before, after, difference = (float(comparison[key]) for key in ("before", "after", "difference"))
+            bounds = " [{:.3f}, {:.3f}]".format(*map(float, comparison["interval"])) if comparison["interval"] else ""
             lines.append(
                 f"held-out {summary['metric'] or 'reward'}, {name}: {before:.3f} -> {after:.3f}, "
-                f"{difference:+.3f}{bounds}, n = {found['n']}"
+                f"{difference:+.3f}{bounds}, n = {comparison['n']}"
             )
     if best := summary.get("best"):
         score = f"held-out {best['score']:.3f} (chosen by it, so biased upward)"
         lines.append(f"best checkpoint: step {best['step']}, {score}")
     baselines = (summary.get("baselines") or {}).items()
-    known = {name: float(parts["metric"]) for name, parts in baselines if parts["metric"] is not None}
-    for name, metric in sorted(known.items(), key=lambda item: item[1]):
+    baseline_metrics = {name: float(parts["metric"]) for name, parts in baselines if parts["metric"] is not None}
+    for name, metric in sorted(baseline_metrics.items(), key=lambda item: item[1]):
         lines.append(f"  without a model, {name}: {metric:.3f}")
     health = summary["health"]
     if health.get("parseable") is not None:

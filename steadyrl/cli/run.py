@@ -72,7 +72,7 @@ def train_command(
             step=step,
             finding=progress.finding,
             action=progress.action,
-            stop=lambda: interrupts.asked,
+            stop=lambda: interrupts.stop_requested,
         )
         run = launch.run(config, overrides, resume, watch, accept_changed_data)
     if run.status == "interrupted":

@@ -44,11 +44,11 @@ def run_command(
     for text in unnamed_rewards(read):
         note(f"note: {text}; correct it before the first run, or under another name of the file")
     with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.asked)
+        follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.stop_requested)
         failed = run_study(read, folder, where, follow)
     for key, error in failed.items():
         note(f"{key} failed: {error}")
-    if interrupts.asked:
+    if interrupts.stop_requested:
         note("stopped and saved; go on with the same command")
         raise typer.Exit(130)
     report_command(study, quick, seeds, folder)
@@ -66,8 +66,8 @@ def make_command(
 ) -> None:
     """Make one run of a study; a launcher starts this command."""
     with interruptible() as interrupts, interrupts.within_steps():
-        make_one(read_study(study, quick, seeds), folder, key, lambda: interrupts.asked)
-    if interrupts.asked:
+        make_one(read_study(study, quick, seeds), folder, key, lambda: interrupts.stop_requested)
+    if interrupts.stop_requested:
         raise typer.Exit(130)
 
 
@@ -104,7 +104,7 @@ class _Shown:
         self._waiting: dict[str, Config] = {}  # runs that have not begun
         self._total: dict[str, int] = {}
         self._done: dict[str, int] = {}
-        self._made = 0  # steps of this command
+        self._steps_made = 0  # steps of this command
         self._started = time.monotonic()
         self._all: TaskID | None = None
 
@@ -135,7 +135,7 @@ class _Shown:
             if not self._terminal:
                 note(f"{key}: {total} steps{f', {done} of them done' if done else ''}{self._left()}")
         elif what == "step":
-            self._made += 1
+            self._steps_made += 1
             self._done[key] = value
             self._bars.update(self._tasks[key], completed=value)
         else:
@@ -161,7 +161,7 @@ class _Shown:
     def _left(self) -> str:
         """Return the time left, from the speed of this command so far."""
         steps = sum(self._total.values()) - sum(self._done.values())
-        if self._made <= SOON * (self._made + steps) or not steps:
+        if self._steps_made <= SOON * (self._steps_made + steps) or not steps:
             return ""
-        minutes = steps * (time.monotonic() - self._started) / self._made / 60
+        minutes = steps * (time.monotonic() - self._started) / self._steps_made / 60
         return f"; about {minutes:.0f} min left" if minutes >= 1 else "; less than a minute left"

@@ -40,7 +40,7 @@ def check_command(
     for line in finding_lines(findings):
         console.print(printable(line), highlight=False, markup=False)  # names and texts of problems are not markup
     _baselines(settings, console)
-    if any(found.state == "found" for found in findings):
+    if any(finding.state == "found" for finding in findings):
         raise typer.Exit(1)
 
 
@@ -54,13 +54,16 @@ def _baselines(settings: configs.Config, console: Console) -> None:
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
     records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
     by_rule = {name: means(records, name) for name in rules}
-    measured = [task.metric, *sorted({part for found in by_rule.values() for part in found} - {task.metric, "reward"})]
+    measured = [
+        task.metric,
+        *sorted({part for rule_means in by_rule.values() for part in rule_means} - {task.metric, "reward"}),
+    ]
     table = Table(title=f"answers without a model, {len(problems)} held-out problems", title_justify="left", box=None)
     table.add_column("", no_wrap=True)
     ranked = sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0))
     for name, _ in ranked:
         table.add_column(name, justify="right", max_width=_RULE_WIDTH)  # a row per rule would be too wide
     for part in measured:
-        values = (f"{found[part]:.3f}" if part in found else "-" for _, found in ranked)
+        values = (f"{rule_means[part]:.3f}" if part in rule_means else "-" for _, rule_means in ranked)
         table.add_row(part.replace("_", " "), *values)
     console.print(table)

@@ -36,7 +36,7 @@ def tune_command(
     options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
     where = chosen(launcher, launcher_args or [], processes)
     with interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(note, lambda: interrupts.asked)
+        follow = Follow(note, lambda: interrupts.stop_requested)
         if where is None:
             result = tune(settings, folder, options, follow)
         else:

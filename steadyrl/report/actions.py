@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 
 Line = Mapping[str, Any]
 
@@ -47,5 +47,5 @@ def _name(line: Line) -> str:
 
 
 def _number(value: Any) -> str:
-    number = known(value)
+    number = finite_number(value)
     return "unknown" if number is None else f"{number:.3g}"

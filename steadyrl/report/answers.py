@@ -48,11 +48,11 @@ def form_rows(evidence: Evidence) -> dict[str, Any]:
         if answers:
             shares[f"{when}, {decoding}"] = _shares(answer.text for answer in answers.values())
     most: dict[str, float] = {}
-    for found in shares.values():
-        most |= {name: max(share, most.get(name, 0.0)) for name, share in found.items()}
+    for form_shares in shares.values():
+        most |= {name: max(share, most.get(name, 0.0)) for name, share in form_shares.items()}
     shown = sorted(most, key=lambda name: (-most[name], name))[:FORMS]
-    covered = max((sum(found.get(name, 0.0) for name in shown) for found in shares.values()), default=0.0)
-    rows = [(markup.shorten(name), [found.get(name, 0.0) for found in shares.values()]) for name in shown]
+    covered = max((sum(form_shares.get(name, 0.0) for name in shown) for form_shares in shares.values()), default=0.0)
+    rows = [(markup.shorten(name), [form_shares.get(name, 0.0) for form_shares in shares.values()]) for name in shown]
     return {"headings": list(shares), "rows": rows if covered >= _COVERED else []}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from steadyrl.report.evidence import Evidence, best_step
 from steadyrl.report.figures import change, metric_values
 from steadyrl.report.markup import interval, number, signed
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 
 BIASED = (
     "This step was chosen by its score on these held-out problems, so that its figures are biased upward: on fresh "
@@ -26,16 +26,16 @@ def best_figures(evidence: Evidence) -> dict[str, Any] | None:
     Returns:
         step, score, interval, n, and ``change`` (see ``figures.change``); None if no checkpoint was chosen.
     """
-    found = evidence.info.get("best") or {}
-    step, score = best_step(evidence.info), known(found.get("score"))
+    best = evidence.info.get("best") or {}
+    step, score = best_step(evidence.info), finite_number(best.get("score"))
     if step is None or score is None:
         return None
-    low, high = known(found.get("low")), known(found.get("high"))
+    low, high = finite_number(best.get("low")), finite_number(best.get("high"))
     return {
         "step": step,
         "score": score,
         "interval": None if low is None or high is None else [low, high],
-        "n": found.get("problems"),
+        "n": best.get("problems"),
         "change": change(metric_values(evidence.before.of("sampled")), metric_values(evidence.best.of("sampled"))),
     }
 

@@ -124,9 +124,9 @@ def _is_hub_name(exported: Mapping[str, Any]) -> bool:
 
 def _evaluation(evidence: Evidence, run: RunDir, step: int) -> Evaluation:
     """Return the held-out evaluation of a step; that after training is of the last one."""
-    made = run.evaluation_file(f"{step:06d}")
-    if made.is_file():
-        return read_evaluation(made)
+    file = run.evaluation_file(f"{step:06d}")
+    if file.is_file():
+        return read_evaluation(file)
     return evidence.after if step == run.checkpoints()[-1] else Evaluation()
 
 
@@ -143,8 +143,8 @@ def _changes(evidence: Evidence, after: Evaluation) -> list[dict[str, Any]]:
     for part in part_names(evidence.before, after):
         if part != metric:
             values = partial(part_values, part=part)
-            found = change(values(evidence.before.of("sampled")), values(after.of("sampled")))
-            rows.append({"name": part, "decoding": "sampled", **found})
+            comparison = change(values(evidence.before.of("sampled")), values(after.of("sampled")))
+            rows.append({"name": part, "decoding": "sampled", **comparison})
     return rows
 
 
@@ -161,9 +161,9 @@ def _weights(evidence: Evidence) -> list[tuple[str, float]]:
 
 def _settings(evidence: Evidence) -> dict[str, Any]:
     """Return the settings as the report lists them; of files and folders the name alone, for a card travels."""
-    found = settings_rows(evidence.settings)
-    changed = [(key, _without_place(used), default) for key, used, default in found["changed"]]
-    return {"changed": changed, "own": [(key, _without_place(used)) for key, used in found["own"]]}
+    rows = settings_rows(evidence.settings)
+    changed = [(key, _without_place(used), default) for key, used, default in rows["changed"]]
+    return {"changed": changed, "own": [(key, _without_place(used)) for key, used in rows["own"]]}
 
 
 def _without_place(value: str) -> str:
@@ -173,5 +173,5 @@ def _without_place(value: str) -> str:
 def _data(data: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return split, number of problems and digest of what the run was given."""
     return [
-        (split, found.get("problems"), found.get("sha256")) for split, found in data.items() if isinstance(found, dict)
+        (split, entry.get("problems"), entry.get("sha256")) for split, entry in data.items() if isinstance(entry, dict)
     ]

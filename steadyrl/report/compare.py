@@ -57,8 +57,8 @@ def _metric_row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _example(example: Mapping[str, Any]) -> dict[str, Any]:
     """Return an example with the sample that shows its difference first, beside the same sample of the other side."""
-    others = [i for i in range(len(example["a"])) if i != example["sample"]]
-    shown = [example["sample"], *others][:SAMPLES_SHOWN]
+    other_samples = [i for i in range(len(example["a"])) if i != example["sample"]]
+    shown = [example["sample"], *other_samples][:SAMPLES_SHOWN]
     return {
         "problem": example["problem"],
         "why": HEADINGS[example["why"]],

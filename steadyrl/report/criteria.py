@@ -15,7 +15,7 @@ from steadyrl.studies.study import DONE
 LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own section
 
 
-def criteria(study: Study, found: Sequence[Outcome]) -> dict[str, Any] | None:
+def criteria(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     """Return the table of all experiments against all shared bounds; None where no bound is shared.
 
     An experiment is measured against every one of them, whether it names it or not. Where some experiments expect a
@@ -23,19 +23,21 @@ def criteria(study: Study, found: Sequence[Outcome]) -> dict[str, Any] | None:
 
     Args:
         study: Whose rule says how a curve becomes a number.
-        found: What became of its experiments.
+        outcomes: What became of its experiments.
     """
     named = [
         (_bound(study, expect), expect)
-        for outcome in found
+        for outcome in outcomes
         for expect in outcome.arm.experiment.expect
         if expect.be in ABSOLUTE
     ]
     arms = Counter(bound for bound, _ in named)
-    shared = [_usual([e for other, e in named if other == bound]) for bound in arms if arms[bound] >= LEAST_ARMS]
+    shared = [
+        _usual([e for named_bound, e in named if named_bound == bound]) for bound in arms if arms[bound] >= LEAST_ARMS
+    ]
     if not shared:
         return None
-    rows = [(outcome.arm.name, [_cell(study, outcome, expect) for expect in shared]) for outcome in found]
+    rows = [(outcome.arm.name, [_cell(study, outcome, expect) for expect in shared]) for outcome in outcomes]
     return {"heads": [_head(study, expect) for expect in shared], "rows": rows}
 
 
@@ -55,12 +57,12 @@ def _head(study: Study, expect: Expect) -> str:
 
 def _cell(study: Study, outcome: Outcome, expect: Expect) -> dict[str, Any]:
     """Return the level of an experiment over its seeds, and in how many of them the bound is met."""
-    runs = [made for made in outcome.runs if made.state in (*DONE, "failed")]
+    runs = [run for run in outcome.runs if run.state in (*DONE, "failed")]
     values = values_of(runs, expect.metric or study.file.metric, expect.take, study.file.rule)
     level = middle(values)
     if level is None:
         return {"text": "not measured" if runs else "no run yet", "met": False}
     met = sum(meets(expect, value) for value in values)
-    one = "met" if met else "missed"
-    said = one if len(values) == 1 else f"met in {met} of {len(values)}"
-    return {"text": f"{markup.number(level)}, {said}", "met": met == len(values)}
+    word = "met" if met else "missed"
+    verdict = word if len(values) == 1 else f"met in {met} of {len(values)}"
+    return {"text": f"{markup.number(level)}, {verdict}", "met": met == len(values)}

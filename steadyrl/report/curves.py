@@ -89,8 +89,8 @@ def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -
 def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return at most so many points of a curve [S]: means of neighbouring steps that were measured."""
     parts = np.array_split(np.arange(len(steps)), min(most, len(steps)))
-    known = [part[np.isfinite(values[part])] for part in parts]
-    means = [float(values[part].mean()) if part.size else math.nan for part in known]
+    finite = [part[np.isfinite(values[part])] for part in parts]
+    means = [float(values[part].mean()) if part.size else math.nan for part in finite]
     return np.array([float(steps[part].mean()) for part in parts]), np.array(means)
 
 

@@ -68,12 +68,12 @@ def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
         findings: The most urgent first.
     """
     chosen: dict[str, str] = {}
-    others = []
+    conflicts = []
     for text in dict.fromkeys(text for finding in findings for text in finding.overrides):
         key, _, value = text.partition("=")
         if chosen.setdefault(key, value) != value:
-            others.append(text)
-    return [f"{key}={value}" for key, value in chosen.items()], others
+            conflicts.append(text)
+    return [f"{key}={value}" for key, value in chosen.items()], conflicts
 
 
 def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
     placed = tree(diagnosis.findings)
     roots = [entry.finding for entry in placed if entry.depth == 0]
     harmful = [finding for finding in roots if _harms(finding, diagnosis.findings)]
-    settings, others = overrides(harmful)
+    settings, conflicts = overrides(harmful)
     first, last = run.span
     return {
         "path": run.path,
@@ -93,7 +93,7 @@ def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
         "chains": _chains(diagnosis),
         "priorities": [{"finding": finding, "brings": _brings(finding, diagnosis.findings)} for finding in harmful],
         "overrides": " ".join(shlex.quote(text) for text in settings),
-        "others": others,
+        "others": conflicts,
         "expected": _expected(harmful, diagnosis.findings),
         "checklist": [_item(diagnosis, check) for checks in TOPICS.values() for check in checks if check.applies(run)],
         "unclear": [_gap(gap) for gap in diagnosis.unknown],
@@ -107,9 +107,9 @@ def _headline(diagnosis: Diagnosis, harmful: Sequence[Finding]) -> str:
         if diagnosis.missing:
             first = f" Look first for {diagnosis.suspicion}." if diagnosis.suspicion else ""
             return f"Too little to judge. Not known: {'; '.join(diagnosis.missing)}.{first}"
-        healthy, known = "Healthy: no harmful finding", len(diagnosis.findings)
+        healthy, count = "Healthy: no harmful finding", len(diagnosis.findings)
         minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
-        return (f"{healthy}; {known} for information only." if known else f"{healthy}.") + minor
+        return (f"{healthy}; {count} for information only." if count else f"{healthy}.") + minor
     worst = harmful[0]
     more = f" ({len(harmful) - 1} further root causes)" if len(harmful) > 1 else ""
     return f"{worst.severity}: {worst.message}{more}"
@@ -135,13 +135,13 @@ def _harms(root: Finding, findings: Sequence[Finding]) -> bool:
 
 def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check]) -> dict[str, Any]:
     names = {check.name for check in checks}
-    found = [finding for finding in diagnosis.findings if finding.check in names]
+    findings = [finding for finding in diagnosis.findings if finding.check in names]
     silent = [gap for gap in diagnosis.unknown if gap.check in names]
     word = "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
-    if found:
-        word = SEVERITIES[min(SEVERITIES.index(finding.severity) for finding in found)]
+    if findings:
+        word = SEVERITIES[min(SEVERITIES.index(finding.severity) for finding in findings)]
     rows = _rows(diagnosis.run, SHOWN[topic])
-    return {"name": topic, "word": word, "rows": rows, "findings": found, "unclear": silent}
+    return {"name": topic, "word": word, "rows": rows, "findings": findings, "unclear": silent}
 
 
 def _rows(run: Run, quantities: Sequence[str]) -> list[dict[str, Any]]:
@@ -170,12 +170,12 @@ def _expected(harmful: Sequence[Finding], findings: Sequence[Finding]) -> list[s
 
 def _item(diagnosis: Diagnosis, check: Check) -> dict[str, str]:
     """Return a line of the checklist: pass, fail or unknown."""
-    found = [finding for finding in diagnosis.findings if finding.check == check.name]
+    findings = [finding for finding in diagnosis.findings if finding.check == check.name]
     gaps = [_gap(gap)["why"] for gap in diagnosis.unknown if gap.check == check.name]
-    if any(finding.harms for finding in found):
-        word, why = "fail", found[0].message
-    elif found:
-        word, why = "pass", f"for information: {found[0].message}"
+    if any(finding.harms for finding in findings):
+        word, why = "fail", findings[0].message
+    elif findings:
+        word, why = "pass", f"for information: {findings[0].message}"
     elif gaps:
         word, why = "unknown", gaps[0]
     else:

@@ -41,9 +41,9 @@ def shown_epochs(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "headings": ["epoch", *(heading for _, heading in columns), "doctor"],
         "rows": [[row["name"], *(_cell(key, row[key]) for key, _ in columns), _status(row)] for row in rows],
         "trends": [
-            f"{named[key]} {markup.signed(found[0])} {markup.interval(found[1:])}"
-            for key, found in trends.items()
-            if found is not None
+            f"{named[key]} {markup.signed(trend[0])} {markup.interval(trend[1:])}"
+            for key, trend in trends.items()
+            if trend is not None
         ],
         "checklist": [{**point, "word": WORDS[point["state"]]} for point in table["checklist"]],
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import RunError
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import MOST_STEPS, RunDir, read_lines
 
 
@@ -132,10 +132,10 @@ def read_evaluation(path: Path) -> Evaluation:
 
 def _answer(record: Mapping[str, Any]) -> Answer:
     measured = record.get("parts")
-    parts = {part: known(value) for part, value in measured.items()} if isinstance(measured, dict) else {}
+    parts = {part: finite_number(value) for part, value in measured.items()} if isinstance(measured, dict) else {}
     return Answer(
         text=str(record.get("text", "")),
-        metric=known(record.get("metric")),
+        metric=finite_number(record.get("metric")),
         parts={part: value for part, value in parts.items() if value is not None},
         unscored=record.get("unscored"),
         note=str(record.get("note") or ""),

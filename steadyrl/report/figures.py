@@ -41,8 +41,8 @@ def part_names(*evaluations: Evaluation) -> list[str]:
 def means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
     """Return the mean of the metric, as "metric", and of every part, each over the answers that have it."""
     parts = sorted({part for answer in answers.values() for part in answer.parts})
-    found = {part: _mean(part_values(answers, part).values()) for part in parts}
-    return {**found, "metric": _mean(metric_values(answers).values())}
+    part_means = {part: _mean(part_values(answers, part).values()) for part in parts}
+    return {**part_means, "metric": _mean(metric_values(answers).values())}
 
 
 def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> dict[str, Any]:
@@ -57,27 +57,29 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
         ``steadyrl compare`` decides; None for anything unknown.
     """
     shared = [problem for problem in before if after is None or problem in after]
-    found: dict[str, Any] = dict.fromkeys(("n", "before", "after", "difference", "interval", "relative", "verdict"))
-    found["n"] = len(shared)
+    comparison: dict[str, Any] = dict.fromkeys(
+        ("n", "before", "after", "difference", "interval", "relative", "verdict")
+    )
+    comparison["n"] = len(shared)
     if after is not None:
-        found["verdict"] = "undecided"
+        comparison["verdict"] = "undecided"
     if not shared:
-        return found
+        return comparison
     first = [before[problem] for problem in shared]
-    found["before"] = float(np.mean(first))
+    comparison["before"] = float(np.mean(first))
     if after is None:
-        return found
+        return comparison
     second = [after[problem] for problem in shared]
-    found["after"] = float(np.mean(second))
-    found["difference"] = float(np.mean(np.subtract(second, first)))
-    if found["before"] != 0:
-        found["relative"] = found["difference"] / found["before"]
+    comparison["after"] = float(np.mean(second))
+    comparison["difference"] = float(np.mean(np.subtract(second, first)))
+    if comparison["before"] != 0:
+        comparison["relative"] = comparison["difference"] / comparison["before"]
     if len(shared) > 1:  # an interval needs the spread of several problems
         judged = judge([[value] for value in first], [[value] for value in second])
         if judged.smallest is not None:  # else all answers of both have one value, and no spread
-            found["interval"] = [judged.change.low, judged.change.high]
-        found["verdict"] = judged.word
-    return found
+            comparison["interval"] = [judged.change.low, judged.change.high]
+        comparison["verdict"] = judged.word
+    return comparison
 
 
 def summarise(evidence: Evidence) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def environment(loader: BaseLoader, finalize: Callable[[Any], Any], autoescape: 
             ``markdown`` or ``clean``.
         autoescape: Whether the pages are HTML.
     """
-    made = Environment(
+    jinja_environment = Environment(
         loader=loader,
         autoescape=autoescape,
         finalize=finalize,
@@ -38,8 +38,8 @@ def environment(loader: BaseLoader, finalize: Callable[[Any], Any], autoescape: 
         keep_trailing_newline=True,
     )
     filters = (number, signed, interval, fence, anchor, paragraphs, html_paragraphs)
-    made.filters |= {one.__name__: one for one in filters}
-    return made
+    jinja_environment.filters |= {function.__name__: function for function in filters}
+    return jinja_environment
 
 
 def number(value: float | None) -> str:
@@ -75,8 +75,8 @@ def clean(value: Any) -> Any:
 
 def shorten(text: str) -> str:
     """Cut a text that is too long for a page, and say by how much."""
-    rest = len(text) - LONGEST_TEXT
-    return text if rest <= 0 else f"{text[:LONGEST_TEXT]} … ({rest} more characters)"
+    excess = len(text) - LONGEST_TEXT
+    return text if excess <= 0 else f"{text[:LONGEST_TEXT]} … ({excess} more characters)"
 
 
 def markdown(value: Any) -> Any:

@@ -82,16 +82,21 @@ def _settings(runs: Sequence[RunDir]) -> list[dict[str, Any]]:
 
 def _topics(runs: Sequence[RunDir]) -> list[dict[str, Any]]:
     """Return the numbers by topic, one column per run; the held-out scores first."""
-    held = [
+    score_rows = [
         {"what": f"held-out score, {when} training", "values": [heldout_mean(run, when, "metric") for run in runs]}
         for when in ("before", "after")
     ]
-    found = [{"name": "Held-out problems", "rows": [row for row in held if any(v is not None for v in row["values"])]}]
+    topics = [
+        {"name": "Held-out problems", "rows": [row for row in score_rows if any(v is not None for v in row["values"])]}
+    ]
     read = [(run, run.metrics()) for run in runs]
     for topic, measures in TOPICS.items():
         rows = [
-            {"what": f"{metric}, {TAKES[take]}", "values": [measure(*one, metric, take, RULE) for one in read]}
+            {
+                "what": f"{metric}, {TAKES[take]}",
+                "values": [measure(*run_metrics, metric, take, RULE) for run_metrics in read],
+            }
             for metric, take in measures
         ]
-        found.append({"name": topic, "rows": [row for row in rows if any(v is not None for v in row["values"])]})
-    return [topic for topic in found if topic["rows"]]
+        topics.append({"name": topic, "rows": [row for row in rows if any(v is not None for v in row["values"])]})
+    return [topic for topic in topics if topic["rows"]]

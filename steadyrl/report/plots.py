@@ -299,11 +299,11 @@ def _draw_reward(axes: Axes, metrics: Metrics, weights: Iterable[str], metric: s
 def _draw_kl(axes: Axes, metrics: Metrics) -> None:
     _draw_panel(axes, KL_PANEL, metrics)
     kl, error = series(metrics, "kl_ref_k1_seq"), series(metrics, "kl_ref_k1_seq_se")
-    both = np.isfinite(kl) & np.isfinite(error)
-    if both.any():
+    measured = np.isfinite(kl) & np.isfinite(error)
+    if measured.any():
         width = window(len(metrics))  # a band around every single step would hide the lines
-        low, high = (rolling_median((kl + sign * error)[both], width) for sign in (-1, 1))
-        axes.fill_between(_steps(metrics)[both], low, high, color=BLUE, alpha=0.2, linewidth=0, zorder=1)
+        low, high = (rolling_median((kl + sign * error)[measured], width) for sign in (-1, 1))
+        axes.fill_between(_steps(metrics)[measured], low, high, color=BLUE, alpha=0.2, linewidth=0, zorder=1)
 
 
 def _draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
@@ -313,21 +313,21 @@ def _draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
     axes.set_ylabel(_unit(next(iter(panel.lines))))
     axes.set_xlim(*_span(steps))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
-    found = {name: series(metrics, name) for name in panel.lines}
-    found = {name: values for name, values in found.items() if np.isfinite(values).any()}
-    if not found:
+    curves = {name: series(metrics, name) for name in panel.lines}
+    curves = {name: values for name, values in curves.items() if np.isfinite(values).any()}
+    if not curves:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color=GREY)
         axes.set_yticks([])
         return
     width = 1 if panel.exact else window(len(metrics))
-    for name, values in found.items():
+    for name, values in curves.items():
         measured = np.isfinite(values)
         _draw_line(axes, (steps[measured], values[measured]), width, *panel.lines[name])
     if panel.zero:
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1.5)
     if panel.floor is not None and axes.get_ylim()[0] < panel.floor:
         axes.set_ylim(bottom=panel.floor)
-    if panel.spikes and _dwarfed(np.concatenate(list(found.values()))):
+    if panel.spikes and _dwarfed(np.concatenate(list(curves.values()))):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylabel(f"{axes.get_ylabel()}, log scale")

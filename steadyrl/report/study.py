@@ -87,16 +87,16 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         AccessError: The folder cannot be written.
     """
     folder = require_runs(study, root)
-    found = outcomes(study, folder)
+    arm_outcomes = outcomes(study, folder)
     to = to or folder / "report"
-    records = {outcome.arm.name: [made.records for made in outcome.runs] for outcome in found}
-    sections = [_section(study, outcome, found, records) for outcome in found]
+    records = {outcome.arm.name: [run.records for run in outcome.runs] for outcome in arm_outcomes}
+    sections = [_section(study, outcome, arm_outcomes, records) for outcome in arm_outcomes]
     for section in sections:
         if section["svg"] is not None:
             write_text(to / section["picture"], section["svg"])
     rows = [
         Row(outcome.arm.name, outcome.word, section["finding"])
-        for outcome, section in zip(found, sections, strict=True)
+        for outcome, section in zip(arm_outcomes, sections, strict=True)
     ]
     view = {
         "study": study.file,
@@ -106,15 +106,15 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         "seeds": list(study.seeds),
         "sections": sections,
         "rows": rows,
-        "claims": [_claim(claim) for claim in claims(found)],
-        "criteria": criteria(study, found),
-        "weak": _weak(study, found),
-        "open": _open(study, found),
+        "claims": [_claim(claim) for claim in claims(arm_outcomes)],
+        "criteria": criteria(study, arm_outcomes),
+        "weak": _weak(study, arm_outcomes),
+        "open": _open(study, arm_outcomes),
         "confidence": round(100 * study.file.rule.confidence),
         "share": f"{100 * study.file.rule.share:g}",
         "start": f"{100 * study.file.rule.start:g}",
     }
-    write_json(to / "summary.json", _summary(found, rows))
+    write_json(to / "summary.json", _summary(arm_outcomes, rows))
     write_text(to / "report.md", page("study.md.j2", view, markup.markdown))
     shown = [name for name, runs in records.items() if runs][:4]
     more = {"data": curves(records, shown), "script": script(), "style": style()}
@@ -127,10 +127,10 @@ def _section(
 ) -> dict[str, Any]:
     """Return what the report says of one experiment."""
     experiment = outcome.arm.experiment
-    base = next((other for other in every if other.arm.name == experiment.base), None)
+    base = next((candidate for candidate in every if candidate.arm.name == experiment.base), None)
     groups = {base.arm.name: records[base.arm.name]} if base else {}
     groups |= {experiment.name: records[experiment.name]}
-    judged = [_judged(one) for one in outcome.judged]
+    judged = [_judged(judgement) for judgement in outcome.judged]
     return {
         "name": experiment.name,
         "title": experiment.title,
@@ -148,7 +148,7 @@ def _section(
         "next": experiment.next or _next(outcome),
         "picture": f"{experiment.name}.svg",
         "svg": overlay(groups) if records[experiment.name] else None,
-        "done": f"{sum(made.state in DONE for made in outcome.runs)} of {len(study.seeds)}",
+        "done": f"{sum(run.state in DONE for run in outcome.runs)} of {len(study.seeds)}",
     }
 
 
@@ -158,9 +158,9 @@ def _command(study: Study) -> str:
     return f"steadyrl study run {study.path.name}{' --quick' if study.quick else ''}{seeds}"
 
 
-def _weak(study: Study, found: Sequence[Outcome]) -> str:
+def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
     """Return what a reader must know of how little the runs say; "" where every experiment has its seeds."""
-    seeds = [sum(made.state in DONE for made in outcome.runs) for outcome in found]
+    seeds = [sum(run.state in DONE for run in outcome.runs) for outcome in arm_outcomes]
     text = "This is the quick version, with fewer steps or problems than the study asks for. " if study.quick else ""
     single = sum(count < LEAST_SEEDS for count in seeds)
     if single:
@@ -217,7 +217,7 @@ def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]
     if not outcome.runs:
         return "not run yet"
     if judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
-        deciding = next((one for one in judged if one["word"] == outcome.word), judged[0])
+        deciding = next((judgement for judgement in judged if judgement["word"] == outcome.word), judged[0])
         return f"{deciding['says']} {deciding['numbers']}"
     values = values_of(outcome.runs, study.file.metric, "last", study.file.rule)
     level = middle(values)
@@ -229,20 +229,20 @@ def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]
 
 
 def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[dict[str, Any]]:
-    rule, found = study.file.rule, []
+    rule, topics = study.file.rule, []
     for topic, measures in TOPICS.items():
         rows = []
         for metric, take in measures:
             own = middle(values_of(outcome.runs, metric, take, rule))
-            other = middle(values_of(base.runs, metric, take, rule)) if base else None
-            if own is None and other is None:
+            base_level = middle(values_of(base.runs, metric, take, rule)) if base else None
+            if own is None and base_level is None:
                 continue
-            known = describe(metric)
-            unit = known.unit if known and take not in ("ratio", "spike", "below_zero", "lowest_z") else ""
-            rows.append({"what": f"{metric}, {TAKES[take]}", "unit": unit, "base": other, "own": own})
+            description = describe(metric)
+            unit = description.unit if description and take not in ("ratio", "spike", "below_zero", "lowest_z") else ""
+            rows.append({"what": f"{metric}, {TAKES[take]}", "unit": unit, "base": base_level, "own": own})
         if rows:
-            found.append({"name": topic, "rows": rows})
-    return found
+            topics.append({"name": topic, "rows": rows})
+    return topics
 
 
 def _cause(finding: Any, seeds: int, runs: int) -> str:
@@ -254,20 +254,20 @@ def _cause(finding: Any, seeds: int, runs: int) -> str:
 def _status(study: Study, outcome: Outcome) -> str:
     if not outcome.runs:
         return f"not run; {len(study.seeds)} runs are missing"
-    done = [made for made in outcome.runs if made.state in DONE]
+    done = [run for run in outcome.runs if run.state in DONE]
     text = f"{len(done)} of {len(study.seeds)} runs are done, with {_steps(outcome.runs)} steps"
-    for made in outcome.runs:
-        if made.ended:
-            text += f"; seed {made.seed} was ended by the rule {made.ended}"
-        elif made.state == "failed":
-            text += f"; seed {made.seed} failed after {made.steps} steps: {made.error}"
-        elif made.state not in DONE:
-            text += f"; seed {made.seed} is unfinished, {made.steps} steps so far"
+    for run in outcome.runs:
+        if run.ended:
+            text += f"; seed {run.seed} was ended by the rule {run.ended}"
+        elif run.state == "failed":
+            text += f"; seed {run.seed} failed after {run.steps} steps: {run.error}"
+        elif run.state not in DONE:
+            text += f"; seed {run.seed} is unfinished, {run.steps} steps so far"
     return text
 
 
 def _steps(runs: Sequence[Made]) -> str:
-    least, most = min(made.steps for made in runs), max(made.steps for made in runs)
+    least, most = min(run.steps for run in runs), max(run.steps for run in runs)
     return f"{most}" if least == most else f"{least} to {most}"
 
 
@@ -285,9 +285,9 @@ def _next(outcome: Outcome) -> str:
     return "Nothing further."
 
 
-def _open(study: Study, found: Sequence[Outcome]) -> list[str]:
+def _open(study: Study, arm_outcomes: Sequence[Outcome]) -> list[str]:
     """Return what the study does not answer: what the file says, and what was not run or not measured."""
-    missing = len(jobs(study)) - sum(made.state in DONE for outcome in found for made in outcome.runs)
+    missing = len(jobs(study)) - sum(run.state in DONE for outcome in arm_outcomes for run in outcome.runs)
     lines = [f"{missing} of {len(jobs(study))} runs are not done."] if missing else []
     if len(study.seeds) == 1:
         lines.append(
@@ -295,14 +295,14 @@ def _open(study: Study, found: Sequence[Outcome]) -> list[str]:
         )
     lines += [
         f"{outcome.arm.name}: {judged.metric} was not measured."
-        for outcome in found
+        for outcome in arm_outcomes
         for judged in outcome.judged
         if outcome.runs and not judged.values
     ]
     return [*lines, *study.file.not_tested]
 
 
-def _summary(found: Sequence[Outcome], rows: Sequence[Row]) -> dict[str, Any]:
+def _summary(arm_outcomes: Sequence[Outcome], rows: Sequence[Row]) -> dict[str, Any]:
     return {
         row.name: {
             "verdict": row.word,
@@ -313,7 +313,7 @@ def _summary(found: Sequence[Outcome], rows: Sequence[Row]) -> dict[str, Any]:
             ],
             "runs": [{"seed": m.seed, "state": m.state, "steps": m.steps} for m in outcome.runs],
         }
-        for row, outcome in zip(rows, found, strict=True)
+        for row, outcome in zip(rows, arm_outcomes, strict=True)
     }
 
 

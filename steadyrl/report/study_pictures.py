@@ -97,21 +97,21 @@ def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tupl
     at: dict[float, list[float]] = {}
     for records in runs:
         values = series(records, metric)
-        known = np.isfinite(values)
-        if not known.any():
+        finite = np.isfinite(values)
+        if not finite.any():
             continue
-        steps = np.array([record["step"] for record in records], np.float64)[known]
-        smooth = values[known] if spikes else plots.rolling_median(values[known], plots.window(int(known.sum())))
+        steps = np.array([record["step"] for record in records], np.float64)[finite]
+        smooth = values[finite] if spikes else plots.rolling_median(values[finite], plots.window(int(finite.sum())))
         for step, value in zip(steps, smooth, strict=True):
             at.setdefault(float(step), []).append(float(value))
     if not at:
         return None
     steps = np.array(sorted(at))
-    found = [np.array([f(at[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
+    curves = [np.array([f(at[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
     if spikes:
-        places = extremes(found, MOST_POINTS)
-        return steps[places], *(values[places] for values in found)
-    shorter = [thinned(steps, values, MOST_POINTS) for values in found]
+        places = extremes(curves, MOST_POINTS)
+        return steps[places], *(values[places] for values in curves)
+    shorter = [thinned(steps, values, MOST_POINTS) for values in curves]
     return shorter[0][0], *(values for _, values in shorter)
 
 
@@ -133,19 +133,19 @@ def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | No
 
 
 def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequence[Records]]) -> None:
-    known = describe(metric)
+    description = describe(metric)
     axes.set_title(topic.name if metric == topic.metrics[0] else metric)
     axes.set_xlabel("step")
-    axes.set_ylabel((known.unit if known else "") or "no unit")
+    axes.set_ylabel((description.unit if description else "") or "no unit")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     highest, lowest = 0.0, np.inf
     for number, (name, runs) in enumerate(groups.items()):
-        found = middle_and_range(runs, metric, topic.spikes)
+        curves = middle_and_range(runs, metric, topic.spikes)
         colour = COLOURS[number % len(COLOURS)]
-        if found is None:
+        if curves is None:
             axes.plot([], [], color=colour, label=name)
             continue
-        steps, mean, low, high = found
+        steps, mean, low, high = curves
         axes.plot(steps, mean, color=colour, label=name, linewidth=1.6, zorder=3 + number)
         if len(runs) > 1:
             axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)

@@ -30,7 +30,7 @@ def write_tune(folder: Path) -> Path:
 
 def page(result: Mapping[str, Any]) -> str:
     """Return the page as Markdown."""
-    others = [name for name in result["settings"] if name != RATE]
+    other_settings = [name for name in result["settings"] if name != RATE]
     lines = [
         "# The rate that was found",
         "",
@@ -41,11 +41,11 @@ def page(result: Mapping[str, Any]) -> str:
         "",
         "![Score, KL of a step and entropy against the rate](tune.svg)",
         "",
-        "| rate | " + "".join(f"{name} | " for name in others) + "score | steps | end | critical findings |",
-        "|--:|" + "--:|" * len(others) + "--:|--:|---|---|",
+        "| rate | " + "".join(f"{name} | " for name in other_settings) + "score | steps | end | critical findings |",
+        "|--:|" + "--:|" * len(other_settings) + "--:|--:|---|---|",
     ]
-    for trial in sorted(result["trials"], key=lambda one: one["settings"][RATE]):
-        values = "".join(f"{markup.number(trial['settings'].get(name))} | " for name in others)
+    for trial in sorted(result["trials"], key=lambda trial: trial["settings"][RATE]):
+        values = "".join(f"{markup.number(trial['settings'].get(name))} | " for name in other_settings)
         lines.append(
             f"| {trial['settings'][RATE]:.2e} | {values}{markup.number(trial['score'])} | {trial['steps']} | "
             f"{trial['state']} | {', '.join(trial['critical']) or '–'} |"
@@ -106,8 +106,8 @@ def draw(result: Mapping[str, Any]) -> str:
         below.set_xlabel("learning rate")
         below.set_ylabel("nats/token")
         share = below.twinx()
-        known = [p for p in points if p["entropy"] is not None and math.isfinite(p["entropy"])]
-        x, y = [p["rate"] for p in known], [p["entropy"] for p in known]
+        with_entropy = [p for p in points if p["entropy"] is not None and math.isfinite(p["entropy"])]
+        x, y = [p["rate"] for p in with_entropy], [p["entropy"] for p in with_entropy]
         share.plot(x, y, "s-", color=plots.ORANGE, markersize=4, label="entropy, share of that before")
         share.set_ylabel("share")
         share.grid(visible=False)

@@ -222,22 +222,22 @@ def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": metric, "decoding": "sampled", **{key: summary[key] for key in summary["greedy"]}},
         {"name": metric, "decoding": "greedy", **summary["greedy"]},
     ]
-    parts = [{"name": part, "decoding": "sampled", **found} for part, found in summary["parts"].items()]
+    parts = [{"name": part, "decoding": "sampled", **comparison} for part, comparison in summary["parts"].items()]
     return rows + [row for row in parts if row["name"] != metric]
 
 
 def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
-    found = {*summary["parts"], *(key for known in summary["baselines"].values() for key in known)}
-    found -= {"metric", summary["metric"]}
-    columns = [name for name in FIRST_COLUMNS if name in found] + sorted(found - set(FIRST_COLUMNS))
+    parts = {*summary["parts"], *(key for part_means in summary["baselines"].values() for key in part_means)}
+    parts -= {"metric", summary["metric"]}
+    columns = [name for name in FIRST_COLUMNS if name in parts] + sorted(parts - set(FIRST_COLUMNS))
     rows = []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
         answers = evaluation.of("sampled")
         if scored := metric_values(answers):
             rows.append((f"this model, {when} training", True, len(scored), means(answers)))
-    for name, known in summary["baselines"].items():
-        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), known))
+    for name, part_means in summary["baselines"].items():
+        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), part_means))
     rows.sort(key=_by_metric)
     return {
         "columns": columns,
@@ -246,10 +246,10 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
                 "name": name,
                 "ours": ours,
                 "n": n,
-                "metric": known["metric"],
-                "parts": [known.get(c) for c in columns],
+                "metric": part_means["metric"],
+                "parts": [part_means.get(c) for c in columns],
             }
-            for name, ours, n, known in rows
+            for name, ours, n, part_means in rows
         ],
     }
 

@@ -66,10 +66,10 @@ def _below(value: float | None, limit: float, what: str = "in the last epoch") -
 
 def _spikes(metrics: Records, findings: Sequence[Finding]) -> tuple[bool | None, str]:
     """Compare single steps with the steps before, as the doctor does. Means of epochs would hide and invent spikes."""
-    seen = [f"{finding.check} since step {finding.since_step}" for finding in findings if _is_spike(finding)]
-    seen += list(_bursts(metrics))
-    if seen:
-        return False, "; ".join(seen)
+    spikes = [f"{finding.check} since step {finding.since_step}" for finding in findings if _is_spike(finding)]
+    spikes += list(_bursts(metrics))
+    if spikes:
+        return False, "; ".join(spikes)
     if len(metrics) <= BURSTS_FROM:
         return None, f"{len(metrics)} steps are too few to know the usual level; it needs {BURSTS_FROM + 1}"
     return True, "no spike is confirmed by a second step or by another metric"
@@ -83,23 +83,23 @@ def _bursts(metrics: Records) -> Iterator[str]:
     steps = np.array([record["step"] for record in metrics])
     for column, word in POSITIVE_PARTS.items():
         values = values_of(metrics, column)
-        known = np.isfinite(values)
-        found = bursts(Series(column, "", "", column, steps[known], values[known]), 1.0 + SPIKE)
-        if len(found):
-            named = ", ".join(str(step) for step in steps[known][found][:5])
-            yield f"the {word} part at step {named}{' ...' if len(found) > 5 else ''}"
+        finite = np.isfinite(values)
+        burst_indices = bursts(Series(column, "", "", column, steps[finite], values[finite]), 1.0 + SPIKE)
+        if len(burst_indices):
+            named = ", ".join(str(step) for step in steps[finite][burst_indices][:5])
+            yield f"the {word} part at step {named}{' ...' if len(burst_indices) > 5 else ''}"
 
 
 def _rises(table: Mapping[str, Any], metrics: Records) -> tuple[bool | None, str]:
     trend = table["trends"]["reward"]
     if trend is None:
         return None, "too few steps for a trend"
-    seen = f"{trend[0]:+.4f} per epoch, 95 % interval [{trend[1]:.4f}, {trend[2]:.4f}]"
+    slope = f"{trend[0]:+.4f} per epoch, 95 % interval [{trend[1]:.4f}, {trend[2]:.4f}]"
     if fallen := _fallen_back(metrics):
-        return False, f"{seen}; epoch {', '.join(fallen)} is below the previous one by more than noise"
+        return False, f"{slope}; epoch {', '.join(fallen)} is below the previous one by more than noise"
     if trend[1] <= 0 <= trend[2]:
-        return None, seen
-    return trend[1] > 0, seen
+        return None, slope
+    return trend[1] > 0, slope
 
 
 def _fallen_back(metrics: Records) -> list[str]:
@@ -107,9 +107,9 @@ def _fallen_back(metrics: Records) -> list[str]:
     parts = split(metrics) or []
     # There is a comparison per pair of neighbours. Each needs a higher confidence, so that all together keep 95 %.
     confidence = 1.0 - 0.05 / max(1, len(parts) - 1)
-    found = []
+    fallen = []
     for (_, before), (name, after) in pairwise(parts):
         change = difference_of_means(values_of(before, "reward"), values_of(after, "reward"), confidence)
         if change is not None and change[2] < 0:
-            found.append(name)
-    return found
+            fallen.append(name)
+    return fallen

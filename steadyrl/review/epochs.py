@@ -74,11 +74,11 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
     starts = np.concatenate([[0.0], ends[:-1]])
     epochs = np.floor((starts + ends) / 2 + 1e-9).astype(int)  # from 0
     width = -(-(int(epochs[-1]) + 1) // MOST_ROWS)
-    found: dict[int, list[Mapping[str, Any]]] = {}
+    by_row: dict[int, list[Mapping[str, Any]]] = {}
     for epoch, record in zip(epochs.tolist(), metrics, strict=True):
-        found.setdefault(epoch // width, []).append(record)
+        by_row.setdefault(epoch // width, []).append(record)
     last = int(epochs[-1]) + 1
-    return [(_name(row * width + 1, min((row + 1) * width, last)), records) for row, records in found.items()]
+    return [(_name(row * width + 1, min((row + 1) * width, last)), records) for row, records in by_row.items()]
 
 
 def values_of(metrics: Records, column: str) -> np.ndarray:
@@ -117,8 +117,8 @@ def _row(name: str, records: Records, before: np.ndarray | None, findings: Seque
 
 
 def _mean(values: np.ndarray) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else None
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None
 
 
 def _trend(metrics: Records, column: str, passes: float) -> list[float] | None:
@@ -130,7 +130,7 @@ def _trend(metrics: Records, column: str, passes: float) -> list[float] | None:
     return [slope.per_step * per_epoch, slope.low * per_epoch, slope.high * per_epoch]
 
 
-def known(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """Return a finite number, or None for anything else, such as an integer that no float holds."""
     if not isinstance(value, int | float):
         return None
@@ -142,5 +142,5 @@ def known(value: Any) -> float | None:
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
-    values = [known(record.get(name)) for record in metrics]
+    values = [finite_number(record.get(name)) for record in metrics]
     return np.array([math.nan if value is None else value for value in values])

@@ -94,8 +94,10 @@ class Pages:
         place = self._run(request)
         view = {**head_view(place), "problem": "", "diagnoses": []}
         try:
-            found = self.diagnoses.of(place)
-            view["diagnoses"] = [{**diagnosis_view(one), "path": self._name(one)} for one in found]
+            diagnoses = self.diagnoses.of(place)
+            view["diagnoses"] = [
+                {**diagnosis_view(diagnosis), "path": self._name(diagnosis)} for diagnosis in diagnoses
+            ]
         except RunError as error:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
@@ -143,10 +145,10 @@ class Pages:
 
     def study(self, request: Request) -> Response:
         """Answer with one study, or with the part of it that changes while it goes on."""
-        asked, wanted = request.query_params, request.path_params["study_id"]
-        if "part" in asked:
-            return page("_study.html.j2", study_view(self.folder, wanted, asked.getlist("arm")))
-        view = study_view(self.folder, wanted, asked.getlist("arm"))
+        query, wanted = request.query_params, request.path_params["study_id"]
+        if "part" in query:
+            return page("_study.html.j2", study_view(self.folder, wanted, query.getlist("arm")))
+        view = study_view(self.folder, wanted, query.getlist("arm"))
         topics = topics_of(view["shown"], self.shelf, self.diagnoses)
         return page("study_page.html.j2", {**view, "topics": topics})
 
@@ -167,8 +169,10 @@ class Pages:
                 content = view["pasted"].encode()
             suffix = Path(request.query_params.get("name", "")).suffix
             try:
-                found = await run_in_threadpool(self.diagnoses.of_text, content, suffix if suffix in SUFFIXES else "")
-                view["diagnoses"] = [diagnosis_view(one) for one in found]
+                diagnoses = await run_in_threadpool(
+                    self.diagnoses.of_text, content, suffix if suffix in SUFFIXES else ""
+                )
+                view["diagnoses"] = [diagnosis_view(diagnosis) for diagnosis in diagnoses]
             except RunError as error:
                 view["problem"] = str(error)
         return page("_diagnosis.html.j2" if "part" in request.query_params else "doctor.html.j2", view)
@@ -179,18 +183,18 @@ class Pages:
 
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
-        asked = request.query_params
-        first, last = _step(asked.get("from"), 0), _step(asked.get("to"), 10**12)
-        first = max(first, _step(asked.get("after"), -1) + 1)  # what an open page does not have yet
-        names = asked.getlist("name")[:MOST_ASKED] or None
+        query = request.query_params
+        first, last = _step(query.get("from"), 0), _step(query.get("to"), 10**12)
+        first = max(first, _step(query.get("after"), -1) + 1)  # what an open page does not have yet
+        names = query.getlist("name")[:MOST_ASKED] or None
         place = self._run(request)
         if place.kind == "log":
             several, chosen = self._log(request, place)
-            found = curves_json(log_curves(several[chosen], (first, last)))
-            return _json({**found, "pins": log_pins(several[chosen])})
+            curves = curves_json(log_curves(several[chosen], (first, last)))
+            return _json({**curves, "pins": log_pins(several[chosen])})
         run = RunDir(place.path)
-        found = curves_json(self.shelf.curves(run, names, (first, last)))
-        return _json({**found, "pins": what_happened(run)["pins"]})
+        curves = curves_json(self.shelf.curves(run, names, (first, last)))
+        return _json({**curves, "pins": what_happened(run)["pins"]})
 
     async def run_events(self, request: Request) -> Response:
         """Answer with a stream of what changes in a run."""
@@ -236,9 +240,9 @@ async def body(request: Request, most: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _json(found: Any) -> Response:
+def _json(content: Any) -> Response:
     """Return JSON in ASCII: a text may hold half of a surrogate pair, which cannot be sent otherwise."""
-    return Response(json.dumps(found, allow_nan=False), media_type="application/json")
+    return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 
 def _field(form: bytes, name: str) -> str:

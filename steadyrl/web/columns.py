@@ -88,14 +88,14 @@ class Columns:
 
     def _size(self) -> int:
         try:
-            found = self.path.stat()
+            stat = self.path.stat()
         except FileNotFoundError:
             return 0
-        identity = (found.st_dev, found.st_ino)
-        if self._identity not in (None, identity) or found.st_size < self._read:
+        identity = (stat.st_dev, stat.st_ino)
+        if self._identity not in (None, identity) or stat.st_size < self._read:
             self._begin()  # another file in its place
         self._identity = identity
-        return found.st_size
+        return stat.st_size
 
     def follow(self, most: int = AT_ONCE) -> bool:
         """Read what was appended, at most so many bytes; return whether there was a new line."""
@@ -182,7 +182,7 @@ class Columns:
 def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the steps and metrics of lines at even distances in a file; the last line is always one of them."""
     size = path.stat().st_size
-    found: dict[int, dict[str, Any]] = {}
+    lines: dict[int, dict[str, Any]] = {}
     with path.open("rb") as file:
         for place in np.linspace(0, max(0, size - 1), count).astype(np.int64).tolist():
             file.seek(place)
@@ -190,10 +190,10 @@ def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.
                 file.readline(LONGEST_SAMPLED)  # the rest of a line that began before
             record = _record(file.readline(LONGEST_SAMPLED))
             if record is not None:
-                found[record["step"]] = record
-    steps = sorted(found)
-    names = dict.fromkeys(name for step in steps for name in found[step] if name not in _NOT_METRICS)
-    columns = {name: np.array([_or_nan(found[step].get(name)) for step in steps]) for name in list(names)[:MOST_NAMES]}
+                lines[record["step"]] = record
+    steps = sorted(lines)
+    names = dict.fromkeys(name for step in steps for name in lines[step] if name not in _NOT_METRICS)
+    columns = {name: np.array([_or_nan(lines[step].get(name)) for step in steps]) for name in list(names)[:MOST_NAMES]}
     return np.array(steps, np.int64), columns
 
 
@@ -210,11 +210,11 @@ def thin(steps: np.ndarray, values: Mapping[str, np.ndarray], points: int = POIN
     starts = np.unique(np.linspace(0, len(steps), points, endpoint=False).astype(np.int64))
     lines = {}
     for name, column in values.items():
-        seen = np.isfinite(column)
-        counts = np.add.reduceat(seen, starts, dtype=np.int64)
-        low = np.minimum.reduceat(np.where(seen, column, np.inf), starts)
-        high = np.maximum.reduceat(np.where(seen, column, -np.inf), starts)
-        total = np.add.reduceat(np.where(seen, column, 0.0), starts)
+        finite = np.isfinite(column)
+        counts = np.add.reduceat(finite, starts, dtype=np.int64)
+        low = np.minimum.reduceat(np.where(finite, column, np.inf), starts)
+        high = np.maximum.reduceat(np.where(finite, column, -np.inf), starts)
+        total = np.add.reduceat(np.where(finite, column, 0.0), starts)
         empty = counts == 0
         mean = np.where(empty, np.nan, total / np.maximum(counts, 1))
         lines[name] = (mean, np.where(empty, np.nan, low), np.where(empty, np.nan, high))
@@ -226,7 +226,7 @@ class Shelf:
 
     def __init__(self, most_cells: int = MOST_CELLS):
         self._most = most_cells
-        self._held: OrderedDict[Path, Columns] = OrderedDict()
+        self._cache: OrderedDict[Path, Columns] = OrderedDict()
         self._reading: set[Path] = set()
         self._alone = threading.Lock()
 
@@ -234,19 +234,19 @@ class Shelf:
         """Return the columns of a run, read as far as a page can wait for; a thread reads on where that is not all."""
         path = run.metrics_file
         with self._alone:
-            held = self._held.setdefault(path, Columns(path))
-            self._held.move_to_end(path)
-            while len(self._held) > 1 and sum(kept.cells for kept in self._held.values()) > self._most:
-                self._held.popitem(last=False)
-        if held.unread > AT_ONCE:
+            columns = self._cache.setdefault(path, Columns(path))
+            self._cache.move_to_end(path)
+            while len(self._cache) > 1 and sum(cached.cells for cached in self._cache.values()) > self._most:
+                self._cache.popitem(last=False)
+        if columns.unread > AT_ONCE:
             with self._alone:
                 begin = path not in self._reading
                 self._reading.add(path)
             if begin:
-                threading.Thread(target=self._read_on, args=(held,), daemon=True).start()
+                threading.Thread(target=self._read_on, args=(columns,), daemon=True).start()
         else:
-            held.follow()
-        return held
+            columns.follow()
+        return columns
 
     def _read_on(self, columns: Columns) -> None:
         try:

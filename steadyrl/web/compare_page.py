@@ -10,7 +10,7 @@ from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import RunError
 from steadyrl.report.figures import change
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import RunDir, read_lines
 from steadyrl.web.columns import Shelf
 from steadyrl.web.diagnosis import Diagnoses, log_panels
@@ -47,20 +47,20 @@ def compare_view(folder: Folder, shelf: Shelf, diagnoses: Diagnoses, ids: Sequen
     Raises:
         RunError: A run cannot be read, or there are more than ``MOST_RUNS``.
     """
-    chosen = list(dict.fromkeys(one for one in ids if one))
+    chosen = list(dict.fromkeys(run_id for run_id in ids if run_id))
     if len(chosen) > MOST_RUNS:
         raise RunError(f"{len(chosen)} runs are marked; at most {MOST_RUNS} can be compared on one page")
     view: dict[str, Any] = {"section": "compare", "chosen": chosen, "places": folder.places(), "runs": []}
     if len(chosen) < 2:
         return view
-    places = [folder.find(one) for one in chosen]
+    places = [folder.find(run_id) for run_id in chosen]
     different, one_sided = _settings(places, diagnoses)
     return view | {
         "runs": [{"id": place.id, "name": place.name, "row": row(place)} for place in places],
         "different": different,
         "one_sided": one_sided,
         "explained": _explained(places[:2], diagnoses),
-        "verdicts": [_verdict(places[0], other) for other in places[1:]],
+        "verdicts": [_verdict(places[0], place) for place in places[1:]],
         "topics": topics_of(places, shelf, diagnoses),
         "sources": [{"url": f"/run/{place.id}/curves", "name": place.name} for place in places],
     }
@@ -103,18 +103,18 @@ def _explained(places: Sequence[Place], diagnoses: Diagnoses) -> list[str]:
 def topics_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> dict[str, list[Panel]]:
     """Return the panels of all runs, those of metrics that several runs have first."""
     names: dict[str, int] = {}
-    found: dict[str, list[Panel]] = {}
+    log_topics: dict[str, list[Panel]] = {}
     for place in places:
         if place.kind == "log":
-            for topic, held in log_panels(diagnoses.of(place)[0]).items():
-                found.setdefault(topic, []).extend(held)
+            for topic, topic_panels in log_panels(diagnoses.of(place)[0]).items():
+                log_topics.setdefault(topic, []).extend(topic_panels)
         else:
             for name in shelf.columns(RunDir(place.path)).names():
                 names[name] = names.get(name, 0) + 1
     own = panels(sorted(names, key=lambda name: -names[name]), apart=len(places) > TOGETHER)
-    for topic, held in found.items():
-        taken = {name for panel in own.get(topic, []) for name, _ in panel.metrics}
-        own.setdefault(topic, []).extend(panel for panel in held if panel.metrics[0][0] not in taken)
+    for topic, topic_panels in log_topics.items():
+        shown_names = {name for panel in own.get(topic, []) for name, _ in panel.metrics}
+        own.setdefault(topic, []).extend(panel for panel in topic_panels if panel.metrics[0][0] not in shown_names)
     return own
 
 
@@ -123,9 +123,9 @@ def _verdict(first: Place, second: Place) -> dict[str, Any]:
     answers = [_answers(place) for place in (first, second)]
     names = {"first": first.name, "second": second.name}
     if not all(answers):
-        lacks = [place.name for place, found in zip((first, second), answers, strict=True) if not found]
+        lacks = [place.name for place, by_problem in zip((first, second), answers, strict=True) if not by_problem]
         return {**names, "change": None, "lacks": lacks, "gained": [], "lost": []}
-    before, after = ({problem: one["metric"] for problem, one in found.items()} for found in answers)
+    before, after = ({problem: answer["metric"] for problem, answer in by_problem.items()} for by_problem in answers)
     moved = {problem: after[problem] - value for problem, value in before.items() if problem in after}
     ordered = sorted(moved, key=lambda problem: -moved[problem])
     changed = change(before, after)
@@ -146,25 +146,25 @@ def _answers(place: Place) -> dict[str, dict[str, Any]]:
     """Return the sampled answers after training, by problem, those that have a metric."""
     if place.kind == "log":
         return {}
-    found = {}
+    by_problem = {}
     for line in read_lines(RunDir(place.path).evaluation_file("after")):
         answers = line.get("answers")
         answer = answers.get("sampled") if isinstance(answers, dict) else None
-        metric = known(answer.get("metric")) if isinstance(answer, dict) else None
+        metric = finite_number(answer.get("metric")) if isinstance(answer, dict) else None
         if isinstance(answer, dict) and metric is not None:
-            found[str(line.get("problem"))] = {
+            by_problem[str(line.get("problem"))] = {
                 "metric": metric,
                 "text": _cut(answer.get("text")),
                 "prompt": _cut(line.get("prompt")),
             }
-    return found
+    return by_problem
 
 
 def _pair(problem: str, difference: float, answers: Sequence[Answers]) -> dict[str, Any]:
-    first, second = (found[problem] for found in answers)
+    first, second = (by_problem[problem] for by_problem in answers)
     return {"problem": problem, "difference": difference, "prompt": first["prompt"], "sides": [first, second]}
 
 
 def _cut(text: Any) -> str:
-    said = str(text or "")
-    return said if len(said) <= SHORT else f"{said[:SHORT]} …"
+    string = str(text or "")
+    return string if len(string) <= SHORT else f"{string[:SHORT]} …"

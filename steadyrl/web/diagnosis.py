@@ -36,7 +36,7 @@ class Diagnoses:
     """The diagnoses that were made last. One is made at a time, for it takes the processor for itself."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[tuple[Path, int, int], list[Diagnosis]] = OrderedDict()
+        self._cache: OrderedDict[tuple[Path, int, int], list[Diagnosis]] = OrderedDict()
         self._alone = threading.Lock()
 
     def of(self, place: Place) -> list[Diagnosis]:
@@ -52,12 +52,12 @@ class Diagnoses:
             )
         key = place.path, size, changed
         with self._alone:
-            if key not in self._held:
-                self._held[key] = [_without_texts(diagnosis) for diagnosis in diagnose(place.path)]
-                while len(self._held) > KEPT:
-                    self._held.popitem(last=False)
-            self._held.move_to_end(key)
-            return self._held[key]
+            if key not in self._cache:
+                self._cache[key] = [_without_texts(diagnosis) for diagnosis in diagnose(place.path)]
+                while len(self._cache) > KEPT:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(key)
+            return self._cache[key]
 
     def of_text(self, content: bytes, suffix: str) -> list[Diagnosis]:
         """Return the diagnoses of a log's content.
@@ -74,10 +74,10 @@ class Diagnoses:
             path.write_bytes(content)
             refuse_large(path)
             try:
-                found = [_without_texts(diagnosis) for diagnosis in diagnose(path)]
+                diagnoses = [_without_texts(diagnosis) for diagnosis in diagnose(path)]
             except RunError as error:
                 raise RunError(str(error).replace(str(path), "the log")) from error
-            return [replace(one, run=replace(one.run, path="the log")) for one in found]
+            return [replace(diagnosis, run=replace(diagnosis.run, path="the log")) for diagnosis in diagnoses]
 
 
 def refuse_large(path: Path) -> None:
@@ -97,9 +97,9 @@ def refuse_large(path: Path) -> None:
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
-    files = [path] if path.is_file() else [found for found in path.iterdir() if found.is_file()]
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
     stamps = [file.stat() for file in files]
-    return sum(found.st_size for found in stamps), max((found.st_mtime_ns for found in stamps), default=0)
+    return sum(stamp.st_size for stamp in stamps), max((stamp.st_mtime_ns for stamp in stamps), default=0)
 
 
 def _without_texts(diagnosis: Diagnosis) -> Diagnosis:
@@ -134,38 +134,38 @@ def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _by_topic(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
-    found: dict[str, list[dict[str, str]]] = {}
-    for one in findings:
-        wants = ", ".join(one.would_tell).replace("|", " or ")
-        said = {"check": one.check, "message": one.message.replace("|", " or "), "would_tell": wants}
-        found.setdefault(_TOPIC_OF_CHECK.get(one.check, "Other"), []).append(said)
-    return found
+    by_topic: dict[str, list[dict[str, str]]] = {}
+    for finding in findings:
+        wants = ", ".join(finding.would_tell).replace("|", " or ")
+        entry = {"check": finding.check, "message": finding.message.replace("|", " or "), "would_tell": wants}
+        by_topic.setdefault(_TOPIC_OF_CHECK.get(finding.check, "Other"), []).append(entry)
+    return by_topic
 
 
 def log_panels(diagnosis: Diagnosis) -> dict[str, list[Panel]]:
     """Return the panels of another trainer's log: its own names, with the units that are known of them."""
-    found: dict[str, list[Panel]] = {}
-    series = [one for several in diagnosis.run.series.values() for one in several if len(one)]
-    for one in series[:MOST_CURVES]:
-        name = one.source or one.quantity
-        panel = Panel(name, one.unit, f"{one.quantity} {one.estimator}".strip(), ((name, ""),))
-        held = found.setdefault(topic_of(one.quantity.replace("reward_part/", "reward/")), [])
-        if panel not in held:
-            held.append(panel)
-    return found
+    topics: dict[str, list[Panel]] = {}
+    series = [curve for several in diagnosis.run.series.values() for curve in several if len(curve)]
+    for curve in series[:MOST_CURVES]:
+        name = curve.source or curve.quantity
+        panel = Panel(name, curve.unit, f"{curve.quantity} {curve.estimator}".strip(), ((name, ""),))
+        topic_panels = topics.setdefault(topic_of(curve.quantity.replace("reward_part/", "reward/")), [])
+        if panel not in topic_panels:
+            topic_panels.append(panel)
+    return topics
 
 
 def log_curves(diagnosis: Diagnosis, between: tuple[int, int]) -> Curves:
     """Return the curves of another trainer's log."""
-    series = [one for several in diagnosis.run.series.values() for one in several if len(one)][:MOST_CURVES]
-    every = np.unique(np.concatenate([one.steps for one in series])) if series else np.empty(0, np.int64)
+    series = [curve for several in diagnosis.run.series.values() for curve in several if len(curve)][:MOST_CURVES]
+    every = np.unique(np.concatenate([curve.steps for curve in series])) if series else np.empty(0, np.int64)
     every = every[(every >= between[0]) & (every <= between[1])]
     columns = {}
-    for one in series:
-        inside = (one.steps >= between[0]) & (one.steps <= between[1])
+    for curve in series:
+        inside = (curve.steps >= between[0]) & (curve.steps <= between[1])
         column = np.full(len(every), np.nan)
-        column[np.searchsorted(every, one.steps[inside])] = one.values[inside]
-        columns[one.source or one.quantity] = column
+        column[np.searchsorted(every, curve.steps[inside])] = curve.values[inside]
+        columns[curve.source or curve.quantity] = column
     return thin(every, columns)
 
 

@@ -40,12 +40,12 @@ def examined(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 def standing(views: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the findings that were raised and not cleared since, the worst first."""
-    held: dict[tuple[str, str], dict[str, Any]] = {}
+    raised: dict[tuple[str, str], dict[str, Any]] = {}
     for view in views:
-        held.pop((view["check"], view["cause"]), None)
+        raised.pop((view["check"], view["cause"]), None)
         if not view["cleared"]:
-            held[view["check"], view["cause"]] = view
-    return sorted(held.values(), key=lambda view: SEVERITIES.index(view["severity"]))
+            raised[view["check"], view["cause"]] = view
+    return sorted(raised.values(), key=lambda view: SEVERITIES.index(view["severity"]))
 
 
 def _is_step(value: Any) -> bool:

@@ -75,13 +75,13 @@ class Folder:
         Raises:
             RunError: There is none of that name.
         """
-        known = self._places.get(run_id) or next((place for place in self.places() if place.id == run_id), None)
-        if known is None or not known.path.exists() or self._leads_out(known):
+        place = self._places.get(run_id) or next((place for place in self.places() if place.id == run_id), None)
+        if place is None or not place.path.exists() or self._leads_out(place):
             raise RunError(
                 f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed, or hold a link that "
                 "leads out of this folder, or what is neither file nor folder"
             )
-        return known
+        return place
 
     def _leads_out(self, place: Place) -> bool:
         if place.path.is_dir():
@@ -107,8 +107,8 @@ def _search(root: Path) -> Iterator[Place]:
 def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tuple[Path, Literal["run", "log"]]]:
     """Yield what a folder and those below it hold."""
     try:
-        with os.scandir(folder) as held:
-            entries = sorted(held, key=lambda entry: entry.name)
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
     except OSError:
         return  # a folder that cannot be read holds nothing to show
     left[0] -= len(entries)
@@ -117,10 +117,10 @@ def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tu
             yield folder, "run"
         return
     files = tuple(
-        (entry.name, found.st_size, found.st_mtime_ns)
+        (entry.name, stat.st_size, stat.st_mtime_ns)
         for entry in entries
         if entry.is_file(follow_symlinks=False)
-        for found in [entry.stat(follow_symlinks=False)]
+        for stat in [entry.stat(follow_symlinks=False)]
     )
     tracked = False
     for path, kind in _logs(folder, files):
@@ -139,11 +139,11 @@ def _logs(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[tuple[
     """Return the logs of a folder; its files' names, sizes and times tell whether it has to be looked at again."""
     paths = [folder / name for name, size, _ in files if 0 < size <= MAX_LOG_BYTES and not name.startswith(".")]
     try:
-        found = sources(folder, paths)
+        log_sources = sources(folder, paths)
     except (OSError, RunError):
         return ()
-    tracked = any(source.kind >= Kind.TRACKED_RUN for source in found)
-    return tuple((source.path, source.kind) for source in found if source.kind >= Kind.TRACKED or not tracked)
+    tracked = any(source.kind >= Kind.TRACKED_RUN for source in log_sources)
+    return tuple((source.path, source.kind) for source in log_sources if source.kind >= Kind.TRACKED or not tracked)
 
 
 def _leads_out(root: Path, folder: Path) -> bool:
@@ -169,8 +169,8 @@ def _leads_out(root: Path, folder: Path) -> bool:
 @lru_cache(maxsize=1 << 14)
 def _inside(folder: Path, changed: int) -> tuple[list[Path], list[Path]]:
     """Return what is neither file nor folder in a folder, and the folders; the last change tells when to look again."""
-    with os.scandir(folder) as held:
-        entries = list(held)
+    with os.scandir(folder) as listing:
+        entries = list(listing)
     folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     files = {entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
     return [path for entry in entries if (path := Path(entry.path)) not in folders and entry.path not in files], folders

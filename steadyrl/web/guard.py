@@ -92,10 +92,10 @@ class Guard:
         if not self.token:
             return None
         parts = parse_qsl(query, keep_blank_values=True)
-        given = [value for name, value in parts if name == "token"]
-        if given and self._is_token(given[-1]):
-            rest = urlencode([part for part in parts if part[0] != "token"])
-            return self._let_in(f"{scope['path']}{'?' if rest else ''}{rest}") if scope["method"] == "GET" else None
+        tokens = [value for name, value in parts if name == "token"]
+        if tokens and self._is_token(tokens[-1]):
+            params = urlencode([part for part in parts if part[0] != "token"])
+            return self._let_in(f"{scope['path']}{'?' if params else ''}{params}") if scope["method"] == "GET" else None
         if any(map(self._is_token, self._cookies(headers))):
             return None
         return PlainTextResponse(NO_TOKEN, 403)
@@ -106,8 +106,8 @@ class Guard:
         answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         return answer
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.token.encode())
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
 
     def _cookies(self, headers: Headers) -> list[str]:
         """Return the values of this server's cookie. Other programs of the machine may have set cookies of any form."""
@@ -124,8 +124,8 @@ class Guard:
 
 def is_every_address(address: str) -> bool:
     """Return whether an IP address stands for all addresses of the machine, as 0.0.0.0 and :: do."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    return (getattr(found, "ipv4_mapped", None) or found).is_unspecified
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_unspecified
 
 
 def _is_address(name: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import RunError
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import RunDir, parse_json, read_json
 from steadyrl.web.findings import finding_view, finding_views, standing
 from steadyrl.web.folder import Folder, Place
@@ -27,7 +27,7 @@ _SILENT_S = 900.0  # without a step, after which a run on another machine is no 
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOut:
     """The held-out score of a run: after training, and its change with the 95 % interval, where they are known."""
 
     metric: str
@@ -59,7 +59,7 @@ class Row:
     steps: int | None = None
     seconds_left: float | None = None
     reward: float | None = None
-    held: Held | None = None
+    heldout: HeldOut | None = None
     finding: Mapping[str, Any] | None = None
     time: float | None = None
     problem: str = ""
@@ -84,7 +84,7 @@ def row(place: Place) -> Row:
 
 def _stamps(run: RunDir) -> tuple[tuple[int, int], ...]:
     files = (run.metrics_file, run.info_file, run.resolved_file, run.findings_file, run.report_folder / "summary.json")
-    return tuple((found.st_size, found.st_mtime_ns) if (found := _stat(path)) else (0, 0) for path in files)
+    return tuple((stat.st_size, stat.st_mtime_ns) if (stat := _stat(path)) else (0, 0) for path in files)
 
 
 def _stat(path: Path) -> os.stat_result | None:
@@ -113,22 +113,22 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
         step=step + 1 if isinstance(step, int) else None,
         steps=steps if isinstance(steps, int) else None,
         seconds_left=_left(records, steps),
-        reward=known(last.get("reward/mean")),
-        held=_held(run, info, last),
-        finding=next((one for one in _findings(run, info) if one["severity"] != "info"), None),
-        time=known(last.get("time")) or known(info.get("started")),
+        reward=finite_number(last.get("reward/mean")),
+        heldout=_heldout(run, info, last),
+        finding=next((finding for finding in _findings(run, info) if finding["severity"] != "info"), None),
+        time=finite_number(last.get("time")) or finite_number(info.get("started")),
     )
 
 
-def _alive(found: Row, run: RunDir) -> Row:
+def _alive(run_row: Row, run: RunDir) -> Row:
     """Return a row whose run is called killed where its process is gone."""
     process = run.info().get("process") or {}
     here = process.get("node") == platform.node() and isinstance(process.get("id"), int)
     if here:
         alive = Path(f"/proc/{process['id']}").exists() or not Path("/proc").exists()
     else:
-        alive = found.time is not None and time.time() - found.time < _SILENT_S
-    return found if alive else replace(found, status="killed" if here else "silent", seconds_left=None)
+        alive = run_row.time is not None and time.time() - run_row.time < _SILENT_S
+    return run_row if alive else replace(run_row, status="killed" if here else "silent", seconds_left=None)
 
 
 def last_records(path: Path, count: int) -> list[dict[str, Any]]:
@@ -140,8 +140,8 @@ def last_records(path: Path, count: int) -> list[dict[str, Any]]:
             while True:
                 file.seek(max(0, size - wanted))
                 lines = file.read(wanted).split(b"\n")
-                whole = lines if wanted >= size else lines[1:]
-                records = _objects(whole[-count - 1 :])
+                complete_lines = lines if wanted >= size else lines[1:]
+                records = _objects(complete_lines[-count - 1 :])
                 if records or wanted >= min(size, MOST_TAIL_BYTES):
                     return records[-count:]
                 wanted *= 8
@@ -150,15 +150,15 @@ def last_records(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    found = []
+    records = []
     for line in lines:
         try:
             record = parse_json(line.decode("utf-8", "replace"))
         except ValueError:
             continue  # a torn line: it is still being written
         if isinstance(record, dict):
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
@@ -171,7 +171,7 @@ def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
 
 
 def _is_timed(record: Mapping[str, Any]) -> bool:
-    return type(record.get("step")) is int and known(record.get("time")) is not None
+    return type(record.get("step")) is int and finite_number(record.get("time")) is not None
 
 
 def _findings(run: RunDir, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -186,18 +186,18 @@ def _findings(run: RunDir, info: Mapping[str, Any]) -> list[dict[str, Any]]:
     return standing(finding_views(run.findings()))
 
 
-def _held(run: RunDir, info: Mapping[str, Any], last: Mapping[str, Any]) -> Held | None:
+def _heldout(run: RunDir, info: Mapping[str, Any], last: Mapping[str, Any]) -> HeldOut | None:
     metric = str(info.get("metric") or "reward")
     path = run.report_folder / "summary.json"
     if path.is_file():
         summary = read_json(path)
-        score, interval = known(summary.get("after")), summary.get("interval")
+        score, interval = finite_number(summary.get("after")), summary.get("interval")
         if score is not None:
-            bounds = [known(value) for value in interval] if isinstance(interval, list) else []
+            bounds = [finite_number(value) for value in interval] if isinstance(interval, list) else []
             sure = (bounds[0], bounds[1]) if len(bounds) == 2 and None not in bounds else None
-            return Held(metric, score, known(summary.get("difference")), sure)  # type: ignore[arg-type] # None is out
-    score = known(last.get(f"heldout/{metric}"))
-    return None if score is None else Held(metric, score)
+            return HeldOut(metric, score, finite_number(summary.get("difference")), sure)  # type: ignore[arg-type] # None is out
+    score = finite_number(last.get(f"heldout/{metric}"))
+    return None if score is None else HeldOut(metric, score)
 
 
 def short_name(name: Any) -> str:

@@ -44,8 +44,8 @@ def duration(seconds: float | None) -> str:
     left = max(0, round(seconds))
     for name, size, next_name, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if left >= size:
-            rest = left % size // next_size
-            return f"{left // size} {name} {rest} {next_name}" if rest else f"{left // size} {name}"
+            remainder = left % size // next_size
+            return f"{left // size} {name} {remainder} {next_name}" if remainder else f"{left // size} {name}"
     return f"{left} s"
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from steadyrl.errors import RunError
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import RunDir
 from steadyrl.web.folder import Place
 from steadyrl.web.rollouts import ORDERS, Entry, Rollouts
@@ -46,9 +46,9 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "next": None,
         "orders": ORDERS,
     }
-    asked = {name: query.get(name, "") for name in ("problem", "stop", "least", "most", "q")}
+    filters = {name: query.get(name, "") for name in ("problem", "stop", "least", "most", "q")}
     order = query.get("order", "worst")
-    view["asked"] = {**asked, "order": order if order in ORDERS else "worst"}
+    view["asked"] = {**filters, "order": order if order in ORDERS else "worst"}
     if not steps:
         return view
     wanted = query.get("step", "")
@@ -94,7 +94,7 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
         raise RunError(f"there is no rollout {number} at step {step}; recorded are {_listed(recorded_steps(run))}")
     entry = entries[number]
     (record,) = rollouts.records(path, [entry])
-    group = [other for other in entries if other.problem == entry.problem]
+    group = [member for member in entries if member.problem == entry.problem]
     tokens = rollouts.tokens(run, step, number)
     measured = [name for name, _, _, _ in COLOURED if tokens and _numbers(tokens, name)]
     chosen = colour if colour in measured else next(iter(measured), "")
@@ -102,7 +102,7 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
         **head_view(place),
         "step": step,
         "rollout": _full(entry, record),
-        "group": [{"number": other.number, "reward": other.reward} for other in group],
+        "group": [{"number": member.number, "reward": member.reward} for member in group],
         "mean": _mean(group),
         "previous": number - 1 if number else None,
         "next": number + 1 if number + 1 < len(entries) else None,
@@ -124,9 +124,9 @@ def problem_view(place: Place, rollouts: Rollouts, problem: str) -> dict[str, An
     for step, entries in rollouts.of_problem(run, recorded_steps(run), problem):
         path = rollouts.file(run, step)
         records = rollouts.records(path, entries) if path else []
-        held = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
-        columns.append({"step": step, "mean": _mean(entries), "rollouts": held})
-        prompt = prompt or next((one["prompt"] for one in held), "")
+        rollout_views = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
+        columns.append({"step": step, "mean": _mean(entries), "rollouts": rollout_views})
+        prompt = prompt or next((rollout["prompt"] for rollout in rollout_views), "")
     return {**head_view(place), "problem": problem, "prompt": prompt, "columns": columns}
 
 
@@ -154,27 +154,27 @@ def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
     outcome = record.get("outcome")
-    others = {name: value for name, value in record.items() if name not in _NAMED}
+    extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
     return {
         **_short(entry, record),
         **{name: _cut(record.get(name), LONGEST) for name in ("prompt", "completion", "note", "unscored")},
         "turns": _turns(record),
-        "outcome": [(str(name), _said(value)) for name, value in outcome.items()] if isinstance(outcome, dict) else [],
-        "others": [(str(name), _said(value)) for name, value in others.items()],
+        "outcome": [(str(name), _text(value)) for name, value in outcome.items()] if isinstance(outcome, dict) else [],
+        "others": [(str(name), _text(value)) for name, value in extra_fields.items()],
     }
 
 
 def _turns(record: Mapping[str, Any]) -> list[dict[str, str | None]]:
     """Return the turns of an episode: what the policy read before each and what it said, None where it said no more."""
-    turns, seen = (held if isinstance(held := record.get(name), list) else [] for name in ("turns", "seen"))
-    found: list[dict[str, str | None]] = [
+    turns, pages = (texts if isinstance(texts := record.get(name), list) else [] for name in ("turns", "seen"))
+    turn_views: list[dict[str, str | None]] = [
         {"seen": _cut(page, LONGEST), "said": None if turn is None else _cut(turn, LONGEST)}
-        for page, turn in zip_longest(seen[: len(turns) + 1], turns)
+        for page, turn in zip_longest(pages[: len(turns) + 1], turns)
     ]
-    return found
+    return turn_views
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
 
 
@@ -182,7 +182,7 @@ def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:
     parts = record.get("parts")
     if not isinstance(parts, dict):
         return []
-    return [(str(name), number) for name, value in parts.items() if (number := known(value)) is not None]
+    return [(str(name), number) for name, value in parts.items() if (number := finite_number(value)) is not None]
 
 
 def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:
@@ -190,8 +190,8 @@ def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:
     values, texts = tokens.get(name), tokens.get("tokens")
     if not isinstance(values, list) or not isinstance(texts, list) or len(values) != len(texts):
         return []
-    found = [known(value) for value in values]
-    return found if any(value is not None for value in found) else []
+    numbers = [finite_number(value) for value in values]
+    return numbers if any(value is not None for value in numbers) else []
 
 
 def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
@@ -207,16 +207,16 @@ def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     mask = policy if isinstance(policy, list) and len(policy) == len(values) else [True] * len(values)
     shown = []
     for at, text in enumerate(tokens["tokens"]):
-        told = [
-            f"{words} {held[at]:.4g}"
+        measurements = [
+            f"{words} {column[at]:.4g}"
             for name, words, _, _ in COLOURED
-            if (held := numbers[name]) and held[at] is not None
+            if (column := numbers[name]) and column[at] is not None
         ]
         shown.append(
             {
                 "text": str(text),
                 "level": _level(distances[at], scale),
-                "told": ", ".join(told),
+                "told": ", ".join(measurements),
                 "policy": bool(mask[at]),
             }
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import MOST_CHARACTERS, RunDir, parse_json
 from steadyrl.web.folder import Folder
 
@@ -37,7 +37,7 @@ class Rollouts:
 
     def __init__(self, folder: Folder):
         self._folder = folder
-        self._held: OrderedDict[tuple[Path, int, int], list[Entry]] = OrderedDict()
+        self._cache: OrderedDict[tuple[Path, int, int], list[Entry]] = OrderedDict()
         self._alone = Lock()
 
     def file(self, run: RunDir, step: int) -> Path | None:
@@ -47,40 +47,40 @@ class Rollouts:
 
     def entries(self, path: Path) -> list[Entry]:
         """Return all rollouts of a file, in its order."""
-        found = path.stat()
-        key = (path, found.st_size, found.st_mtime_ns)
+        stat = path.stat()
+        key = (path, stat.st_size, stat.st_mtime_ns)
         with self._alone:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key]
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
         entries = [_entry(number, offset, record) for number, (offset, record) in enumerate(_records(path))]
         with self._alone:
-            self._held[key] = entries
-            while len(self._held) > KEPT_FILES:
-                self._held.popitem(last=False)
+            self._cache[key] = entries
+            while len(self._cache) > KEPT_FILES:
+                self._cache.popitem(last=False)
         return entries
 
     def records(self, path: Path, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         """Return the whole records of some entries of a file."""
-        found = []
+        records = []
         with path.open("rb") as file:
             for entry in entries:
                 file.seek(entry.offset)
                 record = _parsed(file.readline(MOST_CHARACTERS))
-                found.append(record if record is not None else {})
-        return found
+                records.append(record if record is not None else {})
+        return records
 
-    def choose(self, path: Path, asked: Mapping[str, str]) -> list[Entry]:
+    def choose(self, path: Path, query: Mapping[str, str]) -> list[Entry]:
         """Return the entries of a file that fit, in the order wanted.
 
         Args:
             path: A file of rollouts.
-            asked: "problem", "stop", "least" and "most" (of the reward), "q" (words in its texts)
+            query: "problem", "stop", "least" and "most" (of the reward), "q" (words in its texts)
                 and "order", one of ``ORDERS``.
         """
         entries = self.entries(path)
-        least, most = _bound(asked.get("least")), _bound(asked.get("most"))
-        problem, stop = asked.get("problem", ""), asked.get("stop", "")
+        least, most = _bound(query.get("least")), _bound(query.get("most"))
+        problem, stop = query.get("problem", ""), query.get("stop", "")
         fitting = [
             entry
             for entry in entries
@@ -89,23 +89,23 @@ class Rollouts:
             and (least is None or (entry.reward is not None and entry.reward >= least))
             and (most is None or (entry.reward is not None and entry.reward <= most))
         ]
-        words = asked.get("q", "").lower().split()
+        words = query.get("q", "").lower().split()
         if words:
             texts = {number for number, (_, record) in enumerate(_records(path)) if _says(record, words)}
             fitting = [entry for entry in fitting if entry.number in texts]
-        return _ordered(fitting, asked.get("order", "worst"))
+        return _ordered(fitting, query.get("order", "worst"))
 
     def of_problem(self, run: RunDir, steps: Sequence[int], problem: str) -> list[tuple[int, list[Entry]]]:
         """Return a problem's rollouts over the steps, oldest first; at most ``MOST_STEPS`` steps, the newest."""
-        found = []
+        by_step = []
         for step in reversed(steps):
             path = self.file(run, step)
-            held = [entry for entry in self.entries(path) if entry.problem == problem] if path else []
-            if held:
-                found.append((step, held))
-            if len(found) == MOST_STEPS:
+            entries = [entry for entry in self.entries(path) if entry.problem == problem] if path else []
+            if entries:
+                by_step.append((step, entries))
+            if len(by_step) == MOST_STEPS:
                 break
-        return found[::-1]
+        return by_step[::-1]
 
     def tokens(self, run: RunDir, step: int, number: int) -> dict[str, Any] | None:
         """Return what was measured at the tokens of a rollout, or None where nothing was."""
@@ -142,7 +142,7 @@ def _entry(number: int, offset: int, record: Mapping[str, Any]) -> Entry:
         number=number,
         offset=offset,
         problem=str(record.get("problem", "")),
-        reward=known(record.get("reward")),
+        reward=finite_number(record.get("reward")),
         stop=str(record.get("stop_reason") or ""),
         tokens=tokens if isinstance(tokens, int) else 0,
         unscored=record.get("unscored") is not None,
@@ -151,14 +151,14 @@ def _entry(number: int, offset: int, record: Mapping[str, Any]) -> Entry:
 
 def _bound(text: str | None) -> float | None:
     try:
-        return known(float(text)) if text else None
+        return finite_number(float(text)) if text else None
     except ValueError:
         return None
 
 
 def _says(record: Mapping[str, Any], words: Sequence[str]) -> bool:
-    said = " ".join(str(record.get(name, "")) for name in ("problem", "prompt", "completion", "note", "seen")).lower()
-    return all(word in said for word in words)
+    text = " ".join(str(record.get(name, "")) for name in ("problem", "prompt", "completion", "note", "seen")).lower()
+    return all(word in text for word in words)
 
 
 def _ordered(entries: list[Entry], order: str) -> list[Entry]:

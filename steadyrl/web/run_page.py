@@ -30,18 +30,18 @@ _TABS = (("Curves", ""), ("Rollouts", "/rollouts"), ("Doctor", "/doctor"), ("Rep
 
 def head_view(place: Place) -> dict[str, Any]:
     """Return what the head of all pages of a run shows."""
-    found = row(place)
+    run_row = row(place)
     run = RunDir(place.path)
-    info = run.info() if place.kind == "run" and not found.problem else {}
+    info = run.info() if place.kind == "run" and not run_row.problem else {}
     tabs = _TABS if place.kind == "run" else tuple(tab for tab in _TABS if tab[0] in ("Curves", "Doctor"))
     return {
         "section": "run",
         "run": {
             "id": place.id,
             "name": place.name,
-            "row": found,
+            "row": run_row,
             "tabs": tabs,
-            "share": found.step / found.steps if found.step is not None and found.steps else None,
+            "share": run_row.step / run_row.steps if run_row.step is not None and run_row.steps else None,
             "started": info.get("started") if isinstance(info.get("started"), int | float) else None,
             "error": info.get("error"),
             "attempt": info.get("attempt") or 0,
@@ -73,11 +73,11 @@ def forecast_of(run: RunDir, shelf: Shelf) -> str:
         name = score_name(run)
         steps, columns = shelf.columns(run).arrays([name])
         values = columns.get(name, np.full(len(steps), np.nan))
-        known = np.isfinite(values)
-        if known.sum() < LEAST_POINTS - 1:  # the evaluation before training is one more
+        finite = np.isfinite(values)
+        if finite.sum() < LEAST_POINTS - 1:  # the evaluation before training is one more
             return ""
         when = run.path.parent.stat().st_mtime_ns, time.monotonic() // OTHERS_KEPT_S
-        return _forecast(run.path, name, steps[known].tobytes(), values[known].tobytes(), when)
+        return _forecast(run.path, name, steps[finite].tobytes(), values[finite].tobytes(), when)
     except (RunError, FileNotFoundError):  # its page says so
         return ""
 
@@ -87,14 +87,14 @@ def _forecast(path: Path, name: str, steps: bytes, values: bytes, when: tuple[in
     """Return the forecast from a curve; ``when`` tells how old what it has read of other runs may be."""
     run = RunDir(path)
     curve = curve_of(run, name, np.frombuffer(steps, np.int64).astype(np.float64), np.frombuffer(values))
-    others = finished_beside(run, note=lambda line: None)  # a damaged run's own page says so
-    told = forecast_curve(run, _widths(path, name, tuple(other.path for other in others)), name, *curve)
-    return str(told.forecast or "")
+    finished_runs = finished_beside(run, note=lambda line: None)  # a damaged run's own page says so
+    outlook = forecast_curve(run, _widths(path, name, tuple(finished.path for finished in finished_runs)), name, *curve)
+    return str(outlook.forecast or "")
 
 
 @lru_cache(maxsize=64)
-def _widths(path: Path, metric: str, others: tuple[Path, ...]) -> list[float]:
-    return widths_on([RunDir(other) for other in others], RunDir(path), metric)
+def _widths(path: Path, metric: str, finished_paths: tuple[Path, ...]) -> list[float]:
+    return widths_on([RunDir(finished) for finished in finished_paths], RunDir(path), metric)
 
 
 def run_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
@@ -161,23 +161,23 @@ def recorded_steps(run: RunDir) -> list[int]:
 
 def _numbers(curves: Curves) -> dict[str, list[dict[str, Any]]]:
     """Return the numbers of a run in a table, by topic: for readers without scripts, and for those who want digits."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_topic: dict[str, list[dict[str, Any]]] = {}
     for name, (mean, low, high) in curves.lines.items():
-        seen = np.flatnonzero(np.isfinite(mean))
-        if not len(seen):
+        measured = np.flatnonzero(np.isfinite(mean))
+        if not len(measured):
             continue
-        held = found.setdefault(topic_of(name), [])
-        held.append(
+        topic_rows = by_topic.setdefault(topic_of(name), [])
+        topic_rows.append(
             {
                 "name": name,
-                "first": float(mean[seen[0]]),
-                "last": float(mean[seen[-1]]),
+                "first": float(mean[measured[0]]),
+                "last": float(mean[measured[-1]]),
                 "low": float(np.nanmin(low)),
                 "high": float(np.nanmax(high)),
-                "step": int(curves.steps[seen[-1]]),
+                "step": int(curves.steps[measured[-1]]),
             }
         )
-    return found
+    return by_topic
 
 
 def curves_json(curves: Curves) -> dict[str, Any]:
@@ -198,8 +198,8 @@ def curves_json(curves: Curves) -> dict[str, Any]:
 
 def _plain(values: np.ndarray) -> list[float | None]:
     return [
-        float(f"{value:.{DIGITS}g}") if known else None
-        for value, known in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
+        float(f"{value:.{DIGITS}g}") if finite else None
+        for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
     ]
 
 
@@ -211,7 +211,7 @@ def stamp(run: RunDir) -> list[int]:
 
 def _stamp(file: Path) -> tuple[int, int]:
     try:
-        found = file.stat()
+        stat = file.stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns

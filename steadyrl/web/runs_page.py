@@ -21,7 +21,7 @@ COLUMNS: tuple[tuple[str, str, bool, Callable[[Row], Any]], ...] = (
     ("step", "step", True, lambda row: row.step),
     ("time left", "left", True, lambda row: row.seconds_left),
     ("reward", "reward", True, lambda row: row.reward),
-    ("held-out", "heldout", True, lambda row: row.held.score if row.held else None),
+    ("held-out", "heldout", True, lambda row: row.heldout.score if row.heldout else None),
     ("worst finding", "finding", False, lambda row: _SEVERITY.get(row.finding["severity"]) if row.finding else None),
     ("last step", "time", True, lambda row: row.time),
 )
@@ -37,27 +37,27 @@ def runs_view(folder: Folder, query: Mapping[str, str]) -> dict[str, Any]:
         query: Of the address: "q", "status", "task", "algorithm", "sort" and "page".
     """
     every = rows(folder)
-    asked = {"q": query.get("q", ""), "sort": query.get("sort", NEWEST_FIRST)}
-    asked |= {name: query.get(name, "") for name in FILTERS}
-    fitting = [row for row in every if _fits(row, asked)]
-    ordered = _sorted(fitting, asked["sort"])
+    selection = {"q": query.get("q", ""), "sort": query.get("sort", NEWEST_FIRST)}
+    selection |= {name: query.get(name, "") for name in FILTERS}
+    fitting = [row for row in every if _fits(row, selection)]
+    ordered = _sorted(fitting, selection["sort"])
     number = query.get("page", "1")
     page = max(1, min(int(number) if number.isdecimal() and len(number) < 7 else 1, _pages(len(ordered))))
     first = (page - 1) * PER_PAGE
     return {
         "section": "runs",
         "root": folder.root.name,
-        "asked": asked,
-        "filtered": any(asked[name] for name in ("q", *FILTERS)),
+        "asked": selection,
+        "filtered": any(selection[name] for name in ("q", *FILTERS)),
         "choices": {name: sorted({str(getattr(row, name)) for row in every} - {""}) for name in FILTERS},
-        "columns": [_heading(column, asked) for column in COLUMNS],
+        "columns": [_heading(column, selection) for column in COLUMNS],
         "rows": ordered[first : first + PER_PAGE],
         "all": len(every),
         "total": len(ordered),
         "shown_from": first + 1,
         "shown_to": min(first + PER_PAGE, len(ordered)),
-        "previous": _address(asked, page - 1) if page > 1 else None,
-        "next": _address(asked, page + 1) if page < _pages(len(ordered)) else None,
+        "previous": _address(selection, page - 1) if page > 1 else None,
+        "next": _address(selection, page + 1) if page < _pages(len(ordered)) else None,
     }
 
 
@@ -65,37 +65,37 @@ def _pages(count: int) -> int:
     return max(1, -(-count // PER_PAGE))
 
 
-def _fits(row: Row, asked: Mapping[str, str]) -> bool:
-    if any(asked[name] and asked[name] != getattr(row, name) for name in FILTERS):
+def _fits(row: Row, selection: Mapping[str, str]) -> bool:
+    if any(selection[name] and selection[name] != getattr(row, name) for name in FILTERS):
         return False
     finding = row.finding or {}
     texts = (row.place.name, row.model, row.task, row.algorithm, row.status, finding.get("check"), finding.get("cause"))
-    said = " ".join(str(text) for text in texts if text).lower()
-    return all(word in said for word in asked["q"].lower().split())
+    haystack = " ".join(str(text) for text in texts if text).lower()
+    return all(word in haystack for word in selection["q"].lower().split())
 
 
-def _sorted(found: list[Row], sort: str) -> list[Row]:
+def _sorted(fitting: list[Row], sort: str) -> list[Row]:
     name = sort.removeprefix("-")
     key = next((key for _, own, _, key in COLUMNS if own == name), COLUMNS[0][3])
-    known = sorted((row for row in found if key(row) is not None), key=key, reverse=sort.startswith("-"))
-    return known + [row for row in found if key(row) is None]
+    keyed = sorted((row for row in fitting if key(row) is not None), key=key, reverse=sort.startswith("-"))
+    return keyed + [row for row in fitting if key(row) is None]
 
 
-def _heading(column: tuple[str, str, bool, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+def _heading(column: tuple[str, str, bool, Any], selection: Mapping[str, str]) -> dict[str, Any]:
     title, name, is_number, _ = column
-    order = {name: "ascending", f"-{name}": "descending"}.get(asked["sort"])
+    order = {name: "ascending", f"-{name}": "descending"}.get(selection["sort"])
     first = f"-{name}" if is_number else name
-    other = name if asked["sort"] == f"-{name}" else f"-{name}"
+    toggled = name if selection["sort"] == f"-{name}" else f"-{name}"
     return {
         "name": title,
         "number": is_number,
         "sorted": order,
-        "href": _address({**asked, "sort": other if order else first}, 1),
+        "href": _address({**selection, "sort": toggled if order else first}, 1),
     }
 
 
-def _address(asked: Mapping[str, str], page: int) -> str:
-    parts = {name: value for name, value in asked.items() if value and (name, value) != ("sort", NEWEST_FIRST)}
+def _address(selection: Mapping[str, str], page: int) -> str:
+    parts = {name: value for name, value in selection.items() if value and (name, value) != ("sort", NEWEST_FIRST)}
     if page > 1:
         parts["page"] = str(page)
     return f"/?{urlencode(parts)}" if parts else "/"

@@ -40,10 +40,10 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
     app = create(root, lambda: server.should_exit)
     listening = listen(host, port)
     with listening:
-        address, taken = listening.getsockname()[:2]
+        address, bound_port = listening.getsockname()[:2]
         token = secrets.token_urlsafe(24) if with_token else ""
         settings = uvicorn.Config(
-            Guard(app, address, taken, token, host),
+            Guard(app, address, bound_port, token, host),
             log_level="error",  # a request that is none is no news
             access_log=False,
             server_header=False,
@@ -55,7 +55,7 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
         every, boxed = is_every_address(address), ":" in address
         shown = ("::1" if boxed else "127.0.0.1") if every else address
         server = _Server(settings)
-        ready(f"http://{f'[{shown}]' if boxed else shown}:{taken}/{f'?token={quote(token)}' if token else ''}")
+        ready(f"http://{f'[{shown}]' if boxed else shown}:{bound_port}/{f'?token={quote(token)}' if token else ''}")
         server.run(sockets=[listening])
 
 
@@ -93,10 +93,10 @@ def _address(host: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
     if not host.strip():
         raise AccessError("--host is empty; give an address such as 127.0.0.1, or 0.0.0.0 for all of this machine's")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:  # of names that can be none: UnicodeError
         raise AccessError(
             f"--host is '{host}', which is no address of this machine ({error}); give one such as 127.0.0.1"
         ) from error
-    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     return family, address

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import RunError
-from steadyrl.review.epochs import known
+from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import RunDir, read_json
 from steadyrl.studies.file import HELDOUT
 from steadyrl.studies.measure import heldout_mean
@@ -47,15 +47,15 @@ class Study:
 
 def find_studies(folder: Folder) -> list[Study]:
     """Return the studies that have a run, sorted by name."""
-    found: dict[Path, dict[tuple[str, int], Place]] = {}
+    by_study: dict[Path, dict[tuple[str, int], Place]] = {}
     for place in folder.places():
         key, study = _KEY.fullmatch(place.path.parent.name), place.path.parent.parent.parent
         inside = place.path.parent.parent.name == "runs" and study.is_relative_to(folder.root)
         if place.kind == "run" and key and inside and folder.file(study / "plan.json"):
-            runs = found.setdefault(study, {})
+            runs = by_study.setdefault(study, {})
             which = key["arm"], int(key["seed"])
-            runs[which] = max(runs.get(which, place), place, key=lambda one: one.path.name)
-    return [Study(folder.id_of(path), _name(folder, path), path, runs) for path, runs in sorted(found.items())]
+            runs[which] = max(runs.get(which, place), place, key=lambda run: run.path.name)
+    return [Study(folder.id_of(path), _name(folder, path), path, runs) for path, runs in sorted(by_study.items())]
 
 
 def studies_view(folder: Folder) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str
     Raises:
         RunError: There is no such study.
     """
-    study = next((one for one in find_studies(folder) if one.id == study_id), None)
+    study = next((study for study in find_studies(folder) if study.id == study_id), None)
     if study is None:
         raise RunError(f"there is no study '{study_id}' in '{folder.root}'; it may have been moved, or have no run yet")
     head = _head(folder, study)
@@ -98,13 +98,13 @@ def _head(folder: Folder, study: Study) -> dict[str, Any]:
     """Return what both pages say of a study."""
     plan, summary = (_read(folder, study.path / name) for name in ("plan.json", "report/summary.json"))
     described = _mapping(plan.get("study"))
-    told = {str(arm["name"]): arm for arm in _mappings(described.get("arms")) if isinstance(arm.get("name"), str)}
-    asked = _mapping(plan.get("expect"))
-    arms = list(dict.fromkeys([*told, *asked, *(arm for arm, _ in study.runs)]))
+    arm_plans = {str(arm["name"]): arm for arm in _mappings(described.get("arms")) if isinstance(arm.get("name"), str)}
+    expectations = _mapping(plan.get("expect"))
+    arms = list(dict.fromkeys([*arm_plans, *expectations, *(arm for arm, _ in study.runs)]))
     seeds = [seed for seed in _list(described.get("seeds")) if type(seed) is int]
     planned = sorted({*seeds, *(seed for _, seed in study.runs)})
     rows = {which: row(place) for which, place in study.runs.items()}
-    states = {which: _state(summary, *which, found) for which, found in rows.items()}
+    states = {which: _state(summary, *which, run_row) for which, run_row in rows.items()}
     verdicts = Counter(_verdict(summary, arm) for arm in arms)
     return {
         "id": study.id,
@@ -114,20 +114,22 @@ def _head(folder: Folder, study: Study) -> dict[str, Any]:
         "file": _text(described.get("file")) or f"{study.path.name}.toml",
         "metric": _text(plan.get("metric")),
         "quick": described.get("quick") is True,
-        "told": told,
+        "told": arm_plans,
         "arms": arms,
         "seeds": planned,
         "seeds_of": {arm: [seed for seed in planned if (arm, seed) in study.runs] for arm in arms},
         "states": states,
         "done": sum(  # a warm start is no experiment
-            state in ("finished", "ended by a rule") for (arm, _), state in states.items() if arm in told or not told
+            state in ("finished", "ended by a rule")
+            for (arm, _), state in states.items()
+            if arm in arm_plans or not arm_plans
         ),
         "running": sum(state == "running" for state in states.values()),
-        "total": len(told) * len(seeds) if told and seeds else None,
+        "total": len(arm_plans) * len(seeds) if arm_plans and seeds else None,
         "verdicts": [(word, verdicts[word]) for word in VERDICTS if verdicts[word]],
         "summary": summary,
         "run_rows": rows,
-        "time": max((found.time for found in rows.values() if found.time is not None), default=None),
+        "time": max((run_row.time for run_row in rows.values() if run_row.time is not None), default=None),
     }
 
 
@@ -135,20 +137,20 @@ def _arm(
     study: Study, head: Mapping[str, Any], arm: str, chosen: Sequence[str], first: Mapping[str, Place]
 ) -> dict[str, Any]:
     """Return the row of an experiment."""
-    told, said = head["told"].get(arm, {}), _mapping(head["summary"].get(arm))
-    base = _text(told.get("from"))
-    changed = {key: _list(values) for key, values in _mapping(told.get("changed")).items()}
+    plan, summary = head["told"].get(arm, {}), _mapping(head["summary"].get(arm))
+    base = _text(plan.get("from"))
+    changed = {key: _list(values) for key, values in _mapping(plan.get("changed")).items()}
     return {
         "name": arm,
-        "title": _text(told.get("title")),
+        "title": _text(plan.get("title")),
         "base": base,
         "changed": [(key, *map(_value, values)) for key, values in changed.items() if len(values) == 2],
         "verdict": _verdict(head["summary"], arm),
-        "finding": _text(said.get("finding")),
+        "finding": _text(summary.get("finding")),
         "expectations": [
-            {"says": _text(one.get("says")), "word": _text(one.get("verdict")), "values": _numbers(one.get("values")),
-             "others": _numbers(one.get("others"))}
-            for one in _mappings(said.get("expectations"))
+            {"says": _text(expectation.get("says")), "word": _text(expectation.get("verdict")),
+             "values": _numbers(expectation.get("values")), "others": _numbers(expectation.get("others"))}
+            for expectation in _mappings(summary.get("expectations"))
         ],
         "cells": [_cell(study, head, arm, seed) for seed in head["seeds"]],
         "number": chosen.index(arm) + 1 if arm in chosen else None,
@@ -161,15 +163,15 @@ def _cell(study: Study, head: Mapping[str, Any], arm: str, seed: int) -> dict[st
     place = study.runs.get((arm, seed))
     if place is None:
         return {"seed": seed, "run": None}
-    found: Row = head["run_rows"][arm, seed]
+    run_row: Row = head["run_rows"][arm, seed]
     return {
         "seed": seed,
         "run": place.id,
         "state": head["states"][arm, seed],
-        "step": found.step,
-        "steps": found.steps,
+        "step": run_row.step,
+        "steps": run_row.steps,
         "value": _newest_value(RunDir(place.path), head["metric"]),
-        "finding": found.finding,
+        "finding": run_row.finding,
     }
 
 
@@ -177,18 +179,18 @@ def _newest_value(run: RunDir, metric: str) -> float | None:
     when, _, part = metric.partition("/")
     if when not in HELDOUT:
         last = last_records(run.metrics_file, 1)
-        return known(last[-1].get(metric)) if last else None
+        return finite_number(last[-1].get(metric)) if last else None
     try:
         return heldout_mean(run, when, part)
     except RunError:
         return None  # an evaluation that cannot be read is none
 
 
-def _state(summary: Mapping[str, Any], arm: str, seed: int, found: Row) -> str:
+def _state(summary: Mapping[str, Any], arm: str, seed: int, run_row: Row) -> str:
     """Return how far a run is; one that a rule of the study ended is interrupted for itself, and done for the study."""
     runs = _mappings(_mapping(summary.get(arm)).get("runs"))
-    by_rule = any(one.get("seed") == seed and one.get("state") == "ended by a rule" for one in runs)
-    return "ended by a rule" if by_rule and found.status in ("interrupted", "finished") else found.status
+    by_rule = any(run.get("seed") == seed and run.get("state") == "ended by a rule" for run in runs)
+    return "ended by a rule" if by_rule and run_row.status in ("interrupted", "finished") else run_row.status
 
 
 def _verdict(summary: Mapping[str, Any], arm: str) -> str:
@@ -228,8 +230,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:
-    return [one for one in _list(value) if isinstance(one, dict)]
+    return [entry for entry in _list(value) if isinstance(entry, dict)]
 
 
 def _numbers(value: Any) -> list[float]:
-    return [number for one in _list(value) if (number := known(one)) is not None]
+    return [number for entry in _list(value) if (number := finite_number(entry)) is not None]

@@ -69,17 +69,17 @@ def panels(names: Iterable[str], apart: bool = False) -> dict[str, list[Panel]]:
     titled: dict[tuple[str, str], list[str]] = {}
     for name in names:
         title = name if apart else _NAMES.get(name, name)
-        first = next((names[0] for other, names in TOGETHER if other == title), name)
+        first = next((names[0] for panel_title, names in TOGETHER if panel_title == title), name)
         titled.setdefault((topic_of(first), title), []).append(name)
-    found: dict[str, list[Panel]] = {}
+    by_topic: dict[str, list[Panel]] = {}
     for (topic, title), members in titled.items():
-        order = next((names for other, names in TOGETHER if other == title), ())
+        order = next((names for panel_title, names in TOGETHER if panel_title == title), ())
         members.sort(key=lambda name: order.index(name) if name in order else len(order))
-        found.setdefault(topic, []).append(_panel(title, members))
-    for held in found.values():
-        held.sort(key=_place)
-    rest = [topic for topic, _ in TOPICS if topic not in FIRST]
-    return {topic: found[topic] for topic in (*FIRST, *rest, "Other") if topic in found}
+        by_topic.setdefault(topic, []).append(_panel(title, members))
+    for topic_panels in by_topic.values():
+        topic_panels.sort(key=_place)
+    remaining_topics = [topic for topic, _ in TOPICS if topic not in FIRST]
+    return {topic: by_topic[topic] for topic in (*FIRST, *remaining_topics, "Other") if topic in by_topic}
 
 
 def _place(panel: Panel) -> tuple[bool, bool]:

@@ -121,7 +121,7 @@ def test_the_shelf_drops_what_was_used_least(tmp_path):
     for run in runs:
         shelf.columns(run)
     shelf.columns(runs[0])
-    kept = list(shelf._held)
+    kept = list(shelf._cache)
     assert runs[0].metrics_file in kept
     assert len(kept) < 4
 
