@@ -29,8 +29,8 @@ def find_chromium(settings: BrowserSettings) -> str:
             raise ConfigError(f"browser.executable is '{settings.executable}', which is no program that can be run")
         return settings.executable
     for program in PROGRAMS:
-        if found := shutil.which(program):
-            return found
+        if path := shutil.which(program):
+            return path
     raise ConfigError(
         "Chromium is not installed; install it (Debian: apt-get install chromium), name its program in "
         "browser.executable, or take engine = 'inprocess'"

@@ -50,13 +50,13 @@ class Page:
         """Return what is shown, waiting for a page under way."""
         for _ in range(_LOOKS):
             try:
-                seen = await self._page.evaluate("() => window.__steadyrl.look()")
+                state = await self._page.evaluate("() => window.__steadyrl.look()")
             except self._error as error:
                 if "navigation" not in str(error) and "context was destroyed" not in str(error):
                     raise
-                seen = {"leaving": True}
-            if not seen["leaving"]:
-                return Snapshot(tuple(_line(line) for line in seen["lines"]), seen["fresh"])
+                state = {"leaving": True}
+            if not state["leaving"]:
+                return Snapshot(tuple(_line(line) for line in state["lines"]), state["fresh"])
             await self._loaded.wait()
             self._loaded.clear()  # it may have told of the page before; then this one is waited for in the next round
         raise TimeoutError("the page is replaced again and again")
@@ -71,15 +71,15 @@ class Page:
                     return f"element {number} {spot['why']}"
                 await self._page.mouse.click(spot["x"], spot["y"])
             case Type(number, text):
-                found = await self._page.evaluate("n => window.__steadyrl.focus(n)", number)
-                if "why" in found:
-                    return f"element {number} {found['why']}"
-                if found["old"]:
+                outcome = await self._page.evaluate("n => window.__steadyrl.focus(n)", number)
+                if "why" in outcome:
+                    return f"element {number} {outcome['why']}"
+                if outcome["old"]:
                     await self._page.keyboard.press("Delete")
                 await self._page.keyboard.type(text)
             case Select(number, option):
-                found = await self._page.evaluate("([n, o]) => window.__steadyrl.choose(n, o)", [number, option])
-                return f"element {number} {found['why']}" if "why" in found else ""
+                outcome = await self._page.evaluate("([n, o]) => window.__steadyrl.choose(n, o)", [number, option])
+                return f"element {number} {outcome['why']}" if "why" in outcome else ""
             case Back():
                 history = await self._session.send("Page.getNavigationHistory")
                 if history["currentIndex"] == 0:

@@ -133,7 +133,7 @@ def _shown_lines(line: Sequence[Piece], number: int) -> list[tuple[str, list[int
             shown[-1][1].append(number)
             number += 1
             continue
-        first, *rest = textwrap.wrap(piece, LONGEST_NAME) or [""]
+        first, *remaining = textwrap.wrap(piece, LONGEST_NAME) or [""]
         shown[-1][0].append(first)
-        shown += [([part], []) for part in rest]
+        shown += [([part], []) for part in remaining]
     return [(" | ".join(texts), numbers) for texts, numbers in shown]

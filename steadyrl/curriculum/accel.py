@@ -43,30 +43,30 @@ def _replay_and_edit(request: Request, memory: Memory, settings: Settings) -> Ch
     assert request.mutate is not None, "a curriculum that edits needs a task that offers mutate"
     generator = request.generator()
     pool = {problem.id: problem for problem in request.problems} | dict(memory.made)
-    known = look_up(list(pool), memory, request.step)
-    score = np.where(known.seen, level_replay.SCORES[settings.score](known), 0.0)
+    stats = look_up(list(pool), memory, request.step)
+    score = np.where(stats.drawn, level_replay.SCORES[settings.score](stats), 0.0)
     edits = round(settings.edit_share * request.count) if score.any() else 0
-    problems, why, made = [], [], dict(memory.made)
+    problems, why, edited = [], [], dict(memory.made)
     everything = list(pool.values())
     parents = shares(score ** (1.0 / settings.temperature))
     for i in generator.choice(len(everything), edits, p=parents):
         child = request.mutate(everything[i], generator)
         if child.id not in pool:
-            made[child.id] = child
+            edited[child.id] = child
         problems.append(pool.get(child.id, child))
         why.append(f"edited from '{everything[i].id}', {settings.score} {score[i]:.3g}")
-    rest = replace(request, count=request.count - edits)
-    replayed = level_replay.replay(everything, rest, memory, settings, generator)
-    return Choice(problems + replayed.problems, why + replayed.why, replayed.entropy, replace(memory, made=made))
+    remaining = replace(request, count=request.count - edits)
+    replayed = level_replay.replay(everything, remaining, memory, settings, generator)
+    return Choice(problems + replayed.problems, why + replayed.why, replayed.entropy, replace(memory, made=edited))
 
 
 def _keep_best(memory: Memory, step: int, settings: Settings) -> Memory:
     """Forget the edited problems of the lowest scores when there are too many."""
     names = list(memory.made)
     score = level_replay.SCORES[settings.score](look_up(names, memory, step))
-    kept = {names[i] for i in np.argsort(-score, kind="stable")[: settings.most_made]}
-    gone = set(names) - kept
+    best_names = {names[i] for i in np.argsort(-score, kind="stable")[: settings.most_made]}
+    gone = set(names) - best_names
     return Memory(
         {name: numbers for name, numbers in memory.seen.items() if name not in gone},
-        {name: problem for name, problem in memory.made.items() if name in kept},
+        {name: problem for name, problem in memory.made.items() if name in best_names},
     )

@@ -42,16 +42,16 @@ def build(settings: Settings) -> Curriculum:
         own = [arm(problem) for problem in request.problems]
         names = sorted(set(own))
         _require_arms(names, settings.column)
-        known = look_up(names, memory, request.step)
-        best = float(known.deviation.max())
-        worth = np.where(known.rollouts > 0, known.deviation / best if best > 0 else 1.0, 1.0)
+        stats = look_up(names, memory, request.step)
+        best = float(stats.deviation.max())
+        worth = np.where(stats.rollouts > 0, stats.deviation / best if best > 0 else 1.0, 1.0)
         by_arm = shares(np.exp((worth - 1.0) / settings.temperature))
         by_arm = (1 - settings.uniform_share) * by_arm + settings.uniform_share / len(names)
         index = np.array([names.index(name) for name in own])
         probabilities = by_arm[index] / np.bincount(index)[index]
         chosen = draw(probabilities, request.count, request.generator())
         why = [
-            f"arm {own[i]}: mean |advantage| {known.deviation[index[i]]:.3g}; "
+            f"arm {own[i]}: mean |advantage| {stats.deviation[index[i]]:.3g}; "
             f"probability {by_arm[index[i]]:.3g} of {len(names)} arms"
             for i in chosen
         ]

@@ -106,16 +106,16 @@ def entropy(probabilities: np.ndarray) -> float:
 def draw(probabilities: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
     """Draw ``count`` different indices with these probabilities [N]; where count > N, each count // N times first."""
     size = len(probabilities)
-    whole, rest = divmod(count, size)
+    repeats, remainder = divmod(count, size)
     never_zero = shares(probabilities + _LEAST_SHARE)
-    return [*range(size)] * whole + [int(i) for i in generator.choice(size, rest, replace=False, p=never_zero)]
+    return [*range(size)] * repeats + [int(i) for i in generator.choice(size, remainder, replace=False, p=never_zero)]
 
 
-def reason(what: str, score: np.ndarray, known: Known, probabilities: np.ndarray, i: int) -> str:
+def reason(what: str, score: np.ndarray, stats: Known, probabilities: np.ndarray, i: int) -> str:
     """Return the reason why a problem was drawn: one line with its numbers."""
     chance = f"probability {probabilities[i]:.3g} of {len(score)} problems"
-    if not known.seen[i]:
+    if not stats.drawn[i]:
         return f"not drawn yet; {chance}"
-    if not known.rollouts[i]:
-        return f"never scored, drawn {known.stale[i]:.0f} steps ago; {chance}"
-    return f"{what} {score[i]:.3g}, mean reward {known.mean[i]:.3g}, drawn {known.stale[i]:.0f} steps ago; {chance}"
+    if not stats.rollouts[i]:
+        return f"never scored, drawn {stats.stale[i]:.0f} steps ago; {chance}"
+    return f"{what} {score[i]:.3g}, mean reward {stats.mean[i]:.3g}, drawn {stats.stale[i]:.0f} steps ago; {chance}"

@@ -12,7 +12,7 @@ from steadyrl.sections import Section
 PRIOR_ROLLOUTS = 2.0  # weight of the prior, as much as two rollouts: a uniform prior of a success rate
 
 
-def learnability(known: Known) -> np.ndarray:
+def learnability(stats: Known) -> np.ndarray:
     """Return the variance of a problem's reward, which is p(1 - p) for a success rate p, [N].
 
     It is largest at p = 1/2, and 0 for problems that are always or never solved, from which nothing can be learned. For
@@ -22,11 +22,11 @@ def learnability(known: Known) -> np.ndarray:
     Source:
         Rutherford et al., "No Regrets" (arXiv 2408.15099): sampling for learnability, from each level's success rate.
     """
-    variance = np.maximum(known.square - known.mean**2, 0.0)
-    measured = known.rollouts > 0
+    variance = np.maximum(stats.square - stats.mean**2, 0.0)
+    measured = stats.rollouts > 0
     prior = float(variance[measured].mean()) if measured.any() else 0.0
-    found: np.ndarray = (PRIOR_ROLLOUTS * prior + known.rollouts * variance) / (PRIOR_ROLLOUTS + known.rollouts)
-    return found
+    estimate: np.ndarray = (PRIOR_ROLLOUTS * prior + stats.rollouts * variance) / (PRIOR_ROLLOUTS + stats.rollouts)
+    return estimate
 
 
 class Settings(Section):
@@ -56,17 +56,17 @@ def build(settings: Settings) -> Curriculum:
     """Return the curriculum as a record of functions."""
 
     def choose(request: Request, memory: Memory) -> Choice:
-        known = look_up([problem.id for problem in request.problems], memory, request.step)
-        score = learnability(known)
+        stats = look_up([problem.id for problem in request.problems], memory, request.step)
+        score = learnability(stats)
         probabilities = (
             (1 - settings.stale_share - settings.uniform_share) * shares(score**settings.sharpness)
-            + settings.stale_share * shares(known.stale)
+            + settings.stale_share * shares(stats.stale)
             + settings.uniform_share / len(score)
         )
         chosen = draw(probabilities, request.count, request.generator())
         return Choice(
             [request.problems[i] for i in chosen],
-            [reason("learnability", score, known, probabilities, i) for i in chosen],
+            [reason("learnability", score, stats, probabilities, i) for i in chosen],
             entropy(probabilities),
             memory,
         )

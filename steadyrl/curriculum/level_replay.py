@@ -14,24 +14,24 @@ from steadyrl.sections import Section
 from steadyrl.types import Problem
 
 
-def advantage_size(known: Known) -> np.ndarray:
+def advantage_size(stats: Known) -> np.ndarray:
     """Return the mean absolute advantage of each problem, [N]: what its last rollouts changed.
 
     Source:
         Jiang et al., "Prioritized Level Replay" (arXiv 2010.03934): the mean absolute advantage of an episode (its
         L1 value loss), here with the group's mean as the baseline.
     """
-    return known.deviation
+    return stats.deviation
 
 
-def best_minus_mean(known: Known) -> np.ndarray:
+def best_minus_mean(stats: Known) -> np.ndarray:
     """Return how far each problem's mean reward is from the best it ever earned, [N]: an estimate of the regret.
 
     Source:
         Jiang et al., "Replay-Guided Adversarial Environment Design" (arXiv 2110.02439): MaxMC, with the mean reward
         in the place of the value function.
     """
-    regret: np.ndarray = known.best - known.mean
+    regret: np.ndarray = stats.best - stats.mean
     return regret
 
 
@@ -61,7 +61,7 @@ class Settings(Section):
     )
 
 
-def replay_probabilities(score: np.ndarray, known: Known, settings: Settings) -> np.ndarray:
+def replay_probabilities(score: np.ndarray, stats: Known, settings: Settings) -> np.ndarray:
     """Return the probability with which each problem comes next, [N].
 
     For seen problems P = (1 - stale_share) * P_score + stale_share * P_stale, with P_score ~ (1 / rank) ** (1 /
@@ -71,19 +71,19 @@ def replay_probabilities(score: np.ndarray, known: Known, settings: Settings) ->
     Source:
         Jiang et al., "Prioritized Level Replay" (arXiv 2010.03934), section 3, and level-replay's ``level_sampler.py``.
     """
-    if not known.seen.any():
+    if not stats.drawn.any():
         return shares(np.ones(len(score)))
-    order = np.lexsort((-known.stale, np.where(known.seen, -score, np.inf)))  # of equal scores the stalest first
+    order = np.lexsort((-stats.stale, np.where(stats.drawn, -score, np.inf)))  # of equal scores the stalest first
     rank = np.empty(len(score))
     rank[order] = np.arange(1, len(score) + 1)
-    by_score = shares(np.where(known.seen, rank ** (-1.0 / settings.temperature), 0.0))
-    by_stale = shares(np.where(known.seen, known.stale, 0.0))
-    if not (known.seen & (known.stale > 0)).any():
-        by_stale = shares(known.seen.astype(np.float64))
+    by_score = shares(np.where(stats.drawn, rank ** (-1.0 / settings.temperature), 0.0))
+    by_stale = shares(np.where(stats.drawn, stats.stale, 0.0))
+    if not (stats.drawn & (stats.stale > 0)).any():
+        by_stale = shares(stats.drawn.astype(np.float64))
     replayed = (1 - settings.stale_share) * by_score + settings.stale_share * by_stale
-    if known.seen.all():
+    if stats.drawn.all():
         return replayed
-    return settings.new_share * shares(~known.seen) + (1 - settings.new_share) * replayed
+    return settings.new_share * shares(~stats.drawn) + (1 - settings.new_share) * replayed
 
 
 def build(settings: Settings) -> Curriculum:
@@ -106,9 +106,9 @@ def replay(
         settings: How they share the step.
         generator: Of the draw.
     """
-    known = look_up([problem.id for problem in pool], memory, request.step)
-    score = SCORES[settings.score](known)
-    probabilities = replay_probabilities(score, known, settings)
+    stats = look_up([problem.id for problem in pool], memory, request.step)
+    score = SCORES[settings.score](stats)
+    probabilities = replay_probabilities(score, stats, settings)
     chosen = draw(probabilities, request.count, generator)
-    why = [reason(settings.score, score, known, probabilities, i) for i in chosen]
+    why = [reason(settings.score, score, stats, probabilities, i) for i in chosen]
     return Choice([pool[i] for i in chosen], why, entropy(probabilities), memory)

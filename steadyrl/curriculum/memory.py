@@ -33,17 +33,17 @@ class Memory:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON; ``recall(memory.plain()) == memory``."""
-        made = [
+        edited = [
             {"id": p.id, "prompt": p.prompt, "columns": dict(p.columns), "messages": list(p.messages)}
             for p in self.made.values()
         ]
-        return {"seen": {name: dict(numbers) for name, numbers in self.seen.items()}, "made": made}
+        return {"seen": {name: dict(numbers) for name, numbers in self.seen.items()}, "made": edited}
 
 
 def recall(data: Mapping[str, Any]) -> Memory:
     """Return the memory that ``plain`` wrote; an empty memory for empty data."""
-    made = [Problem(**{**one, "messages": tuple(one.get("messages", ()))}) for one in data.get("made", ())]
-    return Memory(data.get("seen", {}), {problem.id: problem for problem in made})
+    problems = [Problem(**{**entry, "messages": tuple(entry.get("messages", ()))}) for entry in data.get("made", ())]
+    return Memory(data.get("seen", {}), {problem.id: problem for problem in problems})
 
 
 def checked(data: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Known:
     """What is remembered of N problems (or arms), as arrays [N]; 0 where nothing is.
 
     Attributes:
-        seen: bool, drawn before and remembered.
+        drawn: bool, drawn before and remembered.
         rollouts: Scored rollouts behind the numbers, old ones counting for less.
         mean, square: Of the reward and of its square.
         deviation: Mean distance of a reward from the mean of its group: the size of the advantages.
@@ -72,7 +72,7 @@ class Known:
         stale: Steps since the last draw; since the start for those never drawn.
     """
 
-    seen: np.ndarray
+    drawn: np.ndarray
     rollouts: np.ndarray
     mean: np.ndarray
     square: np.ndarray
@@ -104,14 +104,14 @@ def record_outcomes(
     for group in groups:
         scored = np.array([r.reward for r in group.rollouts if r.reward is not None], np.float64)
         rewards.setdefault(name(group.problem), []).append(scored)
-    seen = dict(memory.seen)
+    records = dict(memory.seen)
     for key, parts in rewards.items():
-        seen[key] = _with_rewards(seen.get(key), parts, step, decay)
-    if len(seen) > MOST_KNOWN:
-        latest = sorted(seen, key=lambda key: -seen[key]["last"])[:MOST_KNOWN]
-        kept = set(latest)
-        seen = {key: numbers for key, numbers in seen.items() if key in kept}
-    return replace(memory, seen=seen)
+        records[key] = _with_rewards(records.get(key), parts, step, decay)
+    if len(records) > MOST_KNOWN:
+        latest = sorted(records, key=lambda key: -records[key]["last"])[:MOST_KNOWN]
+        kept_names = set(latest)
+        records = {key: numbers for key, numbers in records.items() if key in kept_names}
+    return replace(memory, seen=records)
 
 
 def _with_rewards(
@@ -124,27 +124,27 @@ def _with_rewards(
     fresh = {"mean": rewards, "square": rewards**2, "deviation": distances}
     old = decay * before["rollouts"] if before else 0.0
     total = old + rewards.size
-    found = {"rollouts": total, "last": float(step), "best": float(rewards.max())}
+    updated = {"rollouts": total, "last": float(step), "best": float(rewards.max())}
     if before and "best" in before:
-        found["best"] = max(found["best"], before["best"])
+        updated["best"] = max(updated["best"], before["best"])
     for key, values in fresh.items():
-        found[key] = float((old * (before or {}).get(key, 0.0) + values.sum()) / total)
-    return found
+        updated[key] = float((old * (before or {}).get(key, 0.0) + values.sum()) / total)
+    return updated
 
 
 def look_up(names: Sequence[str], memory: Memory, step: int) -> Known:
     """Return what is remembered under these names, in their order."""
-    found = [memory.seen.get(name) for name in names]
+    records = [memory.seen.get(name) for name in names]
 
     def column(key: str) -> np.ndarray:
-        return np.array([numbers.get(key, 0.0) if numbers else 0.0 for numbers in found])
+        return np.array([numbers.get(key, 0.0) if numbers else 0.0 for numbers in records])
 
     return Known(
-        seen=np.array([numbers is not None for numbers in found], bool),
+        drawn=np.array([numbers is not None for numbers in records], bool),
         rollouts=column("rollouts"),
         mean=column("mean"),
         square=column("square"),
         deviation=column("deviation"),
         best=column("best"),
-        stale=np.array([step - numbers["last"] if numbers else step + 1.0 for numbers in found]),
+        stale=np.array([step - numbers["last"] if numbers else step + 1.0 for numbers in records]),
     )

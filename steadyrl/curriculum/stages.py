@@ -49,8 +49,8 @@ def build(settings: Settings) -> Curriculum:
         if earlier:
             probabilities = probabilities + earlier * shares(passed.astype(float))
         chosen = draw(probabilities, request.count, request.generator())
-        known = memory.seen.get(_name(stage))
-        mean = f"mean reward {known['mean']:.3g}" if known and "mean" in known else "not tried yet"
+        record = memory.seen.get(_name(stage))
+        mean = f"mean reward {record['mean']:.3g}" if record and "mean" in record else "not tried yet"
         why = {True: f"the present level {stage:g}, {mean}", False: f"a passed level; the present one is {stage:g}"}
         return Choice(
             [request.problems[i] for i in chosen],
@@ -63,15 +63,15 @@ def build(settings: Settings) -> Curriculum:
         )
 
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
-        found = record_outcomes(
+        updated = record_outcomes(
             memory, groups, step, settings.decay, lambda problem: _name(level_of(problem, settings.column))
         )
-        stage, above = found.seen[_STAGE]["level"], found.seen[_STAGE].get("next")
-        known = found.seen.get(_name(stage), {})
-        solved = known.get("mean", -math.inf) >= settings.success and known.get("rollouts", 0.0) >= settings.rollouts
+        stage, above = updated.seen[_STAGE]["level"], updated.seen[_STAGE].get("next")
+        record = updated.seen.get(_name(stage), {})
+        solved = record.get("mean", -math.inf) >= settings.success and record.get("rollouts", 0.0) >= settings.rollouts
         if above is None or not solved:
-            return found
-        return replace(found, seen={**found.seen, _STAGE: {**found.seen[_STAGE], "level": above}})
+            return updated
+        return replace(updated, seen={**updated.seen, _STAGE: {**updated.seen[_STAGE], "level": above}})
 
     return Curriculum(choose=choose, observe=observe)
 

@@ -82,8 +82,8 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
         wanted.setdefault(task.metric, 0.0)
     terms = [_term(name, entry, task, own, max_steps) for name, entry in wanted.items()]
     names = [term.name for term in terms]
-    if taken := TAKEN.intersection(names):
-        raise ConfigError(f"rewards: '{min(taken)}' is the name of a statistic of all rewards; rename the function")
+    if reserved := TAKEN.intersection(names):
+        raise ConfigError(f"rewards: '{min(reserved)}' is the name of a statistic of all rewards; rename the function")
     if len(set(names)) < len(names):
         raise ConfigError(f"rewards: two rewards share a name among {', '.join(names)}; rename one of the functions")
     return terms
@@ -115,8 +115,8 @@ def score_groups(groups: Sequence[Group], terms: Sequence[Term]) -> list[Group]:
 
     A rollout that says so already, since the environment of its episode broke, stays as it is.
     """
-    whole = [(group.problem, rollout) for group in groups for rollout in group.rollouts if rollout.unscored is None]
-    scored = iter(_totals(whole, terms))
+    pairs = [(group.problem, rollout) for group in groups for rollout in group.rollouts if rollout.unscored is None]
+    scored = iter(_totals(pairs, terms))
     return [
         replace(group, rollouts=tuple(next(scored) if r.unscored is None else r for r in group.rollouts))
         for group in groups
@@ -229,20 +229,20 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
     limits = settings if isinstance(settings, FunctionSettings) else NO_LIMITS
     measured: Callable[[], dict[str, float]] = dict
     columns: frozenset[str] = frozenset()
-    found = own[name] if name in own else _load(name, own)
-    plugins.require_members(f"the reward '{name}'", found, optional=(Configured, Prepared, Measured, Checking))
+    function = own[name] if name in own else _load(name, own)
+    plugins.require_members(f"the reward '{name}'", function, optional=(Configured, Prepared, Measured, Checking))
     if name in own:
-        reward = per_rollout(name, found, limits)
-    elif isinstance(found, Configured):
+        reward = per_rollout(name, function, limits)
+    elif isinstance(function, Configured):
         if not isinstance(entry, RewardSettings):
-            entry = validate(found.Settings, {"weight": entry}, f"rewards.{name}")
-        reward = found.build(entry, task, own)
+            entry = validate(function.Settings, {"weight": entry}, f"rewards.{name}")
+        reward = function.build(entry, task, own)
         if not callable(reward):
             raise ConfigError(f"rewards: '{name}' builds {reprlib.repr(reward)}; expected a function of all rollouts")
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:
-        reward = _adapt(_short(name), found, max_steps, limits)
-        columns = columns_for_trl(found) if is_for_trl(found) else columns_for_verl(found)
+        reward = _adapt(_short(name), function, max_steps, limits)
+        columns = columns_for_trl(function) if is_for_trl(function) else columns_for_verl(function)
     if settings.answer_after:
         reward = answers_alone(reward, settings.answer_after)
     return Term(_short(name), settings.weight, reward, measured, columns)
@@ -271,7 +271,7 @@ def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
     if not callable(function):
         raise ConfigError(f"rewards: '{name}' is {reprlib.repr(function)}; expected {_EXPECTED}")
     generators = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(asked(called) for asked in generators for called in (function, type(function).__call__)):
+    if any(is_generator(called) for is_generator in generators for called in (function, type(function).__call__)):
         raise ConfigError(f"rewards: '{name}' is a generator; expected a function that returns its value")
     return function
 

@@ -26,6 +26,6 @@ def build(settings: Settings, task: Task, own: Mapping[str, RewardFn]) -> BatchR
 
     def reward(pairs: Pairs) -> list[Score]:
         cut = [rollout.stop_reason == "length" for _, rollout in pairs]
-        return [Score(float(one), trains=not (one and settings.mask)) for one in cut]
+        return [Score(float(is_cut), trains=not (is_cut and settings.mask)) for is_cut in cut]
 
     return reward

@@ -95,10 +95,10 @@ def as_score(name: str, value: object) -> Score:
     """
     if isinstance(value, Score):
         number = None if value.value is None else _number(name, value.value)
-        found = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note))
+        score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note))
         if number is None or _is_finite(number):
-            return found
-        return replace(found, value=None, unscored=f"{name} returned {number}")
+            return score
+        return replace(score, value=None, unscored=f"{name} returned {number}")
     if value is None:
         return Score(None, unscored=f"{name} returned None")
     if isinstance(value, Mapping):
@@ -124,8 +124,8 @@ def _parts(name: str, parts: object) -> dict[str, float]:
     if not isinstance(parts, Mapping):
         raise DataError(f"the reward '{name}' returned the parts {reprlib.repr(parts)}; expected a dict of numbers")
     numbers = {str(key): _number(name, part) for key, part in parts.items() if part is not None}
-    if taken := TAKEN.intersection(numbers):
-        raise DataError(f"the reward '{name}' returned a part called '{min(taken)}', a statistic's name; rename it")
+    if reserved := TAKEN.intersection(numbers):
+        raise DataError(f"the reward '{name}' returned a part called '{min(reserved)}', a statistic's name; rename it")
     return {key: part for key, part in numbers.items() if math.isfinite(part)}
 
 

@@ -23,8 +23,8 @@ def answers_alone(reward: BatchReward, mark: str) -> BatchReward:
 
 def answer_of(rollout: Rollout, mark: str) -> str:
     """Return the answer in a text that may begin with reasoning; empty where the reasoning did not come to an end."""
-    _, found, answer = rollout.text.rpartition(mark)
-    if found:
+    _, separator, answer = rollout.text.rpartition(mark)
+    if separator:
         return answer.lstrip()  # space behind the mark parts the answer from the reasoning, and is part of neither
     began = mark.replace("/", "", 1) in rollout.text  # <think>; the prompt may have held it in the text's place
     return "" if began or rollout.stop_reason == "length" else rollout.text

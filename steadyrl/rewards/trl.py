@@ -115,11 +115,11 @@ def from_trl(
         def call(some: Pairs) -> list[Any]:
             nonlocal logged
             logged = Logged()
-            given = _arguments(some, logged, max_steps)
+            arguments = _arguments(some, logged, max_steps)
             if not takes_all:
-                given = {key: value for key, value in given.items() if key in parameters}
+                arguments = {key: value for key, value in arguments.items() if key in parameters}
             try:
-                return _called(function, given, settings.timeout_s)
+                return _called(function, arguments, settings.timeout_s)
             except RAISED as error:  # the rollout boundary
                 return [error] * len(some)
 
@@ -130,10 +130,10 @@ def from_trl(
             return [Score(None, unscored=reason) for _ in pairs]
         for what, returned in {"returned": values, **logged.extra}.items():
             if len(returned) != len(pairs):
-                said = what if returned is values else f"logged as '{what}'"
+                verb = what if returned is values else f"logged as '{what}'"
                 count = "1 value" if len(returned) == 1 else f"{len(returned)} values"
                 raise DataError(
-                    f"the reward '{name}' {said} {count} for {len(pairs)} completions; expected a list with one value "
+                    f"the reward '{name}' {verb} {count} for {len(pairs)} completions; expected a list with one value "
                     "for each, in their order"
                 )
         return [as_score(name, logged.added_to(_score(name, value), row)) for row, value in enumerate(values)]
@@ -141,13 +141,13 @@ def from_trl(
     return reward
 
 
-def _called(function: Callable[..., Any], given: Mapping[str, Any], timeout_s: float) -> list[Any]:
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any], timeout_s: float) -> list[Any]:
     if not is_async(function):
-        return within(timeout_s, lambda: _listed(function(**given)))  # type: ignore[no-any-return]  # a list
-    (found,) = wait_for([function(**given)], timeout_s)
-    if isinstance(found, BaseException):
-        raise found
-    return _listed(found)
+        return within(timeout_s, lambda: _listed(function(**arguments)))  # type: ignore[no-any-return]  # a list
+    (returned,) = wait_for([function(**arguments)], timeout_s)
+    if isinstance(returned, BaseException):
+        raise returned
+    return _listed(returned)
 
 
 def _listed(returned: Any) -> list[Any]:

@@ -37,13 +37,13 @@ def from_verl(name: str, function: Callable[..., Any]) -> AnyRewardFn:
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def arguments(problem: Problem, rollout: Rollout) -> dict[str, Any]:
-        given = {
+        available = {
             "data_source": problem.columns.get("data_source"),
             "solution_str": rollout.text,
             "ground_truth": _ground_truth(problem),
             "extra_info": problem.columns.get("extra_info"),
         }
-        return given if takes_all else {key: value for key, value in given.items() if key in parameters}
+        return available if takes_all else {key: value for key, value in available.items() if key in parameters}
 
     def reward(problem: Problem, rollout: Rollout) -> Any:
         return _scored(name, function(**arguments(problem, rollout)))
@@ -69,7 +69,7 @@ def _scored(name: str, value: Any) -> Any:
         return value
     if "score" not in value:
         raise DataError(f"the reward '{name}' returned the parts {', '.join(map(str, value))}; expected a 'score'")
-    rest = {key: part for key, part in value.items() if key != "score"}
-    parts = {key: float(part) for key, part in rest.items() if isinstance(part, numbers.Real)}
-    note = ", ".join(f"{key}: {part}" for key, part in rest.items() if key not in parts)
+    other_parts = {key: part for key, part in value.items() if key != "score"}
+    parts = {key: float(part) for key, part in other_parts.items() if isinstance(part, numbers.Real)}
+    note = ", ".join(f"{key}: {part}" for key, part in other_parts.items() if key not in parts)
     return Score(None if value["score"] is None else float(value["score"]), parts, note=note)

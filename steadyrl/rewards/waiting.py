@@ -50,17 +50,17 @@ def wait_for(coroutines: Sequence[Coroutine[Any, Any, Any]], timeout_s: float = 
 
     running = asyncio.run_coroutine_threadsafe(together(), _loop())
     try:
-        found = running.result(timeout_s + _GRACE_S if timeout_s else None)
+        outcomes = running.result(timeout_s + _GRACE_S if timeout_s else None)
     except TimeoutError:  # one works without ever waiting, or does not let itself be cancelled
         _loop.cache_clear()  # the loop and its thread are left to it
-        found = [too_long(timeout_s)] * len(coroutines)
+        outcomes = [too_long(timeout_s)] * len(coroutines)
     except BaseException:
         running.cancel()
         raise
-    for value in found:
+    for value in outcomes:
         if isinstance(value, KeyboardInterrupt):
             raise value
-    return found
+    return outcomes
 
 
 @functools.cache

@@ -95,8 +95,8 @@ def _place(state: State) -> State:
     return replace(state, step=state.step + len(state.in_flight))
 
 
-def _take_in(state: State, place: State, found: tuple[list[Group], Memory, dict[str, float]]) -> None:
-    groups, memory, numbers = found
+def _take_in(state: State, place: State, collected: tuple[list[Group], Memory, dict[str, float]]) -> None:
+    groups, memory, numbers = collected
     state.in_flight = [*state.in_flight, Drawn(place.updates, tuple(groups), numbers)]
     state.curriculum = memory.plain()
     state.problems_drawn += len(groups)

@@ -55,9 +55,11 @@ def demonstrate(
     """
     if environment is None:
         shown = task.demonstration if isinstance(task, Teaching) else task.gold
-        known = [(problem, shown(problem)) for problem in problems]
+        demonstrations = [(problem, shown(problem)) for problem in problems]
         context = context_of(backend)
-        groups = [Group(p, (_demonstration(backend, p, text, context),)) for p, text in known if text is not None]
+        groups = [
+            Group(p, (_demonstration(backend, p, text, context),)) for p, text in demonstrations if text is not None
+        ]
     else:
         attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]
         rollouts = play_experts(backend.tokenizer, environment, attempts)

@@ -152,9 +152,9 @@ class Playing:
         episode: The environment's side of it.
         prompt: [P] ids before the policy's first turn.
         observation: The newest one.
-        ids, mask, logprobs, kept: What followed the prompt, and what Rollout says of it.
+        ids, mask, logprobs, kept_ids: What followed the prompt, and what Rollout says of it.
         turns: What the policy said.
-        seen: See Rollout.
+        observed: See ``seen`` of Rollout.
         stop_reason: "length" where the last turn was cut, or room or turns ran out.
         observations, observations_cut: See Rollout.
         done: Whether it is over.
@@ -170,9 +170,9 @@ class Playing:
     ids: list[np.ndarray] = field(default_factory=list)
     mask: list[np.ndarray] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
-    kept: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    kept_ids: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
-    seen: list[str] = field(default_factory=list)
+    observed: list[str] = field(default_factory=list)
     stop_reason: StopReason = "stop"
     observations: int = 0
     observations_cut: int = 0
@@ -186,13 +186,13 @@ class Playing:
         """Return everything so far, [T] int32."""
         return np.concatenate([self.prompt, *self.ids]).astype(np.int32)
 
-    def add(self, ids: np.ndarray, logprobs: np.ndarray | None, kept: tuple[np.ndarray, ...] | None) -> None:
+    def add(self, ids: np.ndarray, logprobs: np.ndarray | None, kept_ids: tuple[np.ndarray, ...] | None) -> None:
         """Append the policy's tokens, or (without log-probs) the environment's."""
         chosen = logprobs is not None
         self.ids.append(ids)
         self.mask.append(np.full(len(ids), chosen))
         self.logprobs.append(logprobs if logprobs is not None else np.zeros(len(ids), np.float32))
-        self.kept.append(kept if kept is not None else (np.zeros(0, np.int32),) * len(ids))
+        self.kept_ids.append(kept_ids if kept_ids is not None else (np.zeros(0, np.int32),) * len(ids))
 
 
 def cut_observation(tokenizer: Tokenizer, text: str, limit: int) -> str:
@@ -217,8 +217,8 @@ def cut_observation(tokenizer: Tokenizer, text: str, limit: int) -> str:
     before, _, last = text.rpartition("\n")
     ends = (f"{CUT}\n{last}" if before else CUT, CUT, "")
     end = next(end for end in ends if 2 * takes(end) <= limit)
-    kept = bisect.bisect_right(range(len(text)), limit, key=lambda length: takes(text[:length] + end)) - 1
-    return text[: max(0, kept)] + end
+    kept_length = bisect.bisect_right(range(len(text)), limit, key=lambda length: takes(text[:length] + end)) - 1
+    return text[: max(0, kept_length)] + end
 
 
 def _seed(key: tuple[int, ...]) -> int:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _CLOSE_S = 5.0  # for all environments together, after an interrupt
 _ANSWER_S = 1.0  # until a signal is answered, at most
 # Does something to each of many.
-Each = Callable[[Callable[[Any], None], Sequence[Any]], None]
+ForEach = Callable[[Callable[[Any], None], Sequence[Any]], None]
 # Episodes to what is said next in each; None where nobody knows what to say.
 Speak = Callable[[Sequence[Playing]], "list[Completion | None]"]
 
@@ -55,8 +55,8 @@ def play_policy(
     """
 
     def speak(playing: Sequence[Playing]) -> list[Completion | None]:
-        seeds = [one.attempt.seed(len(one.turns)) for one in playing]
-        return list(backend.generate([one.context for one in playing], sampling, seeds))
+        seeds = [play.attempt.seed(len(play.turns)) for play in playing]
+        return list(backend.generate([play.context for play in playing], sampling, seeds))
 
     with backend.prefix_cache() if isinstance(backend, PrefixCaching) else nullcontext():
         return _play(backend.tokenizer, environment, attempts, speak, policy_version, without=("expert",))
@@ -65,14 +65,14 @@ def play_policy(
 def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:
     """Play all attempts to their ends, every turn said by the environment's own expert; see ``play_policy``."""
 
-    def say(one: Playing) -> Completion | None:
-        text = one.episode.expert()
+    def say(play: Playing) -> Completion | None:
+        text = play.episode.expert()
         if text is None:
             return None
-        ids = tokenizer.encode_answer(text, one.observation)
+        ids = tokenizer.encode_answer(text, play.observation)
         return Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")
 
-    return _play(tokenizer, environment, attempts, lambda playing: [say(one) for one in playing], 0)
+    return _play(tokenizer, environment, attempts, lambda playing: [say(play) for play in playing], 0)
 
 
 def _play(
@@ -86,7 +86,7 @@ def _play(
     most_open = environment.max_open or len(attempts)
     playing: list[Playing] = []  # all that were opened, in the order of the attempts
     live: list[Playing] = []
-    with _crew(environment.task.workers) as each:
+    with _crew(environment.task.workers) as for_each:
         try:
             while True:
                 while len(live) < most_open and len(playing) < len(attempts):
@@ -95,17 +95,17 @@ def _play(
                     if not playing:
                         require_members("the task's episode", opened[0].episode, Episode, later=without)
                     playing += opened
-                    each(lambda one: _open(tokenizer, environment, one), opened)
-                    live = _without_finished(each, [*live, *opened])
+                    for_each(lambda play: _open(tokenizer, environment, play), opened)
+                    live = _without_finished(for_each, [*live, *opened])
                 tell("episodes", len(playing) - len(live), len(attempts))
                 if not live:
                     break
-                said = zip(live, speak(live), strict=True)
-                each(lambda pair: _take_turn(tokenizer, environment, *pair), list(said))
-                live = _without_finished(each, live)
+                pairs = zip(live, speak(live), strict=True)
+                for_each(lambda pair: _take_turn(tokenizer, environment, *pair), list(pairs))
+                live = _without_finished(for_each, live)
         finally:
-            each(_close, [one for one in playing if not one.closed])
-    return [_rollout(one, policy_version) for one in playing]
+            for_each(_close, [play for play in playing if not play.closed])
+    return [_rollout(play, policy_version) for play in playing]
 
 
 def _begin(environment: Environment, attempt: Attempt) -> Playing:
@@ -121,22 +121,22 @@ def _begin(environment: Environment, attempt: Attempt) -> Playing:
     return Playing(attempt, episode, np.zeros(0, np.int32))
 
 
-def _without_finished(each: Each, live: Sequence[Playing]) -> list[Playing]:
+def _without_finished(for_each: ForEach, live: Sequence[Playing]) -> list[Playing]:
     """Close the episodes that are over, and return the others."""
-    each(_close, [one for one in live if one.done])
-    return [one for one in live if not one.done]
+    for_each(_close, [play for play in live if play.done])
+    return [play for play in live if not play.done]
 
 
-def _open(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
-    with _survived(one):
-        one.observation = _returned("open", one.episode.open(), str, "the first observation as text")
-    _fit_observation(tokenizer, environment, one)
-    one.seen.append(one.observation)
-    asked = _first_prompt(one.attempt.problem, one.observation)
-    one.observation = asked if isinstance(asked, str) else asked[-1]["content"]
-    one.prompt = tokenizer.encode_prompt(asked)
-    if not environment.has_room(len(one.prompt)):
-        one.done, one.stop_reason = True, "length"
+def _open(tokenizer: Tokenizer, environment: Environment, play: Playing) -> None:
+    with _survived(play):
+        play.observation = _returned("open", play.episode.open(), str, "the first observation as text")
+    _fit_observation(tokenizer, environment, play)
+    play.observed.append(play.observation)
+    prompt = _first_prompt(play.attempt.problem, play.observation)
+    play.observation = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    play.prompt = tokenizer.encode_prompt(prompt)
+    if not environment.has_room(len(play.prompt)):
+        play.done, play.stop_reason = True, "length"
 
 
 def _first_prompt(problem: Problem, observation: str) -> str | Sequence[Message]:
@@ -149,48 +149,48 @@ def _first_prompt(problem: Problem, observation: str) -> str | Sequence[Message]
     return [*before, last] if problem.messages else last["content"]
 
 
-def _take_turn(tokenizer: Tokenizer, environment: Environment, one: Playing, said: Completion | None) -> None:
+def _take_turn(tokenizer: Tokenizer, environment: Environment, play: Playing, completion: Completion | None) -> None:
     """Put what was said to the environment, and what it answered behind it."""
-    if said is None:
-        one.done = True
+    if completion is None:
+        play.done = True
         return
-    one.add(said.ids, said.logprobs, said.kept_ids)
-    one.turns.append(text_of(tokenizer, said.ids, environment.stop))
-    one.stop_reason = said.stop_reason
-    with _survived(one):
-        answer = _returned("step", one.episode.step(one.turns[-1]), Turn, "steadyrl.protocols.Turn")
+    play.add(completion.ids, completion.logprobs, completion.kept_ids)
+    play.turns.append(text_of(tokenizer, completion.ids, environment.stop))
+    play.stop_reason = completion.stop_reason
+    with _survived(play):
+        answer = _returned("step", play.episode.step(play.turns[-1]), Turn, "steadyrl.protocols.Turn")
         observation = _returned("step", answer.observation, str, "an observation of text in Turn")
-        one.done, one.observation = (
+        play.done, play.observation = (
             _returned("step", answer.done, bool | np.bool_, "True or False in Turn"),
             observation,
         )
-    if one.done:
+    if play.done:
         return
-    _fit_observation(tokenizer, environment, one)
-    one.seen.append(one.observation)
-    between = tokenizer.encode_turn(one.observation, bool(np.isin(said.ids[-1:], tokenizer.end_ids).any()))
-    if len(one.turns) >= environment.task.max_turns or not environment.has_room(len(one.context) + len(between)):
-        one.done, one.stop_reason = True, "length"
+    _fit_observation(tokenizer, environment, play)
+    play.observed.append(play.observation)
+    between = tokenizer.encode_turn(play.observation, bool(np.isin(completion.ids[-1:], tokenizer.end_ids).any()))
+    if len(play.turns) >= environment.task.max_turns or not environment.has_room(len(play.context) + len(between)):
+        play.done, play.stop_reason = True, "length"
         return
-    one.add(between, None, None)
+    play.add(between, None, None)
 
 
-def _fit_observation(tokenizer: Tokenizer, environment: Environment, one: Playing) -> None:
+def _fit_observation(tokenizer: Tokenizer, environment: Environment, play: Playing) -> None:
     """Cut the newest observation to the environment's limit before it is encoded, and count it."""
-    if not environment.observation_tokens or not one.observation:
+    if not environment.observation_tokens or not play.observation:
         return
-    whole = one.observation
-    one.observation = cut_observation(tokenizer, whole, environment.observation_tokens)
-    one.observations += 1
-    one.observations_cut += one.observation != whole
+    observation = play.observation
+    play.observation = cut_observation(tokenizer, observation, environment.observation_tokens)
+    play.observations += 1
+    play.observations_cut += play.observation != observation
 
 
-def _close(one: Playing) -> None:
-    one.closed = True  # an episode is closed once, even if that fails or is interrupted
-    with _survived(one):
-        outcome = _returned("close", one.episode.close(), Mapping, "a dict, which may be empty")
+def _close(play: Playing) -> None:
+    play.closed = True  # an episode is closed once, even if that fails or is interrupted
+    with _survived(play):
+        outcome = _returned("close", play.episode.close(), Mapping, "a dict, which may be empty")
         json.dumps(dict(outcome))  # it is written into rollouts/
-        one.outcome = outcome
+        play.outcome = outcome
 
 
 def _returned(method: str, value: Any, kind: Any, expected: str) -> Any:
@@ -200,26 +200,26 @@ def _returned(method: str, value: Any, kind: Any, expected: str) -> Any:
 
 
 @contextmanager
-def _survived(one: Playing) -> Iterator[None]:
+def _survived(play: Playing) -> Iterator[None]:
     """End an episode whose environment broke, and say why; the episodes beside it go on."""
     try:
         yield
     except EpisodeError as error:
-        one.done, one.broken = True, one.broken or str(error)
+        play.done, play.broken = True, play.broken or str(error)
     except RAISED as error:  # the rollout boundary
-        reason = f"the episode of '{one.attempt.problem.id}' raised {exception_line(error)}"
+        reason = f"the episode of '{play.attempt.problem.id}' raised {exception_line(error)}"
         log.warning("%s", reason)
-        one.done, one.broken = True, one.broken or reason
+        play.done, play.broken = True, play.broken or reason
 
 
 @contextmanager
-def _crew(workers: int) -> Iterator[Each]:
+def _crew(workers: int) -> Iterator[ForEach]:
     """Yield a function that does something to each of many, ``workers`` of them at a time."""
     pool = ThreadPoolExecutor(workers)
 
     interrupted = False
 
-    def each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
+    def for_each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
         nonlocal interrupted
         until = time.monotonic() + _CLOSE_S if interrupted else math.inf
         waiting: set[Future[None]] = set()
@@ -247,27 +247,27 @@ def _crew(workers: int) -> Iterator[Each]:
                 future.cancel()
 
     try:
-        yield each
+        yield for_each
     finally:
         pool.shutdown(wait=not interrupted, cancel_futures=True)
 
 
-def _rollout(one: Playing, policy_version: int) -> Rollout:
-    kept = tuple(ids for part in one.kept for ids in part)
+def _rollout(play: Playing, policy_version: int) -> Rollout:
+    kept_ids = tuple(ids for part in play.kept_ids for ids in part)
     return Rollout(
-        problem_id=one.attempt.problem.id,
-        prompt_ids=one.prompt,
-        completion_ids=np.concatenate([np.zeros(0, np.int32), *one.ids]).astype(np.int32),
-        completion_mask=np.concatenate([np.zeros(0, bool), *one.mask]),
-        sampling_logprobs=np.concatenate([np.zeros(0, np.float32), *one.logprobs]).astype(np.float32),
-        text="\n".join(one.turns),
-        stop_reason=one.stop_reason,
+        problem_id=play.attempt.problem.id,
+        prompt_ids=play.prompt,
+        completion_ids=np.concatenate([np.zeros(0, np.int32), *play.ids]).astype(np.int32),
+        completion_mask=np.concatenate([np.zeros(0, bool), *play.mask]),
+        sampling_logprobs=np.concatenate([np.zeros(0, np.float32), *play.logprobs]).astype(np.float32),
+        text="\n".join(play.turns),
+        stop_reason=play.stop_reason,
         policy_version=policy_version,
-        kept_ids=kept if any(len(ids) for ids in kept) else None,
-        unscored=one.broken,
-        turns=tuple(one.turns),
-        seen=tuple(one.seen),
-        outcome=one.outcome,
-        observations=one.observations,
-        observations_cut=one.observations_cut,
+        kept_ids=kept_ids if any(len(ids) for ids in kept_ids) else None,
+        unscored=play.broken,
+        turns=tuple(play.turns),
+        seen=tuple(play.observed),
+        outcome=play.outcome,
+        observations=play.observations,
+        observations_cut=play.observations_cut,
     )

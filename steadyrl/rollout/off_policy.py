@@ -109,15 +109,15 @@ def importance_metrics(batch: Batch) -> dict[str, float]:
     mask = batch.completion_mask
     tokens = np.clip(log_ratio[mask], -losses.MAX_LOG_RATIO, losses.MAX_LOG_RATIO)
     rows = log_ratio.sum(axis=1)[mask.any(axis=1)]
-    found = {"importance/mean": float(np.exp(tokens).mean())}
+    metrics = {"importance/mean": float(np.exp(tokens).mean())}
     for name, logs in (("importance/ess", tokens), ("importance/ess_seq", np.clip(rows, -FARTHEST, FARTHEST))):
         weights = np.exp(logs - logs.max())  # a common factor does not change the sample size
-        found[name] = float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
-    return found
+        metrics[name] = float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
+    return metrics
 
 
 def sampler_log_ratio(batch: Batch) -> np.ndarray | None:
     """Return log(trainer / sampler) of the completion tokens, [B, T]; None where no sampler drew them."""
     assert batch.old is not None, "score the batch first"
-    found: np.ndarray = np.where(batch.completion_mask, batch.old.logprobs - batch.sampling_logprobs, 0.0)
-    return None if np.isnan(found).any() or not batch.completion_mask.any() else found
+    log_ratio: np.ndarray = np.where(batch.completion_mask, batch.old.logprobs - batch.sampling_logprobs, 0.0)
+    return None if np.isnan(log_ratio).any() or not batch.completion_mask.any() else log_ratio

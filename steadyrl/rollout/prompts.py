@@ -52,14 +52,14 @@ def fit_splits(
         DataError: See ``fit_prompts``; or no problem of a split is left.
     """
     limit = limit_of(task)
-    found = fit_prompts(train, backend, sampling, limit), fit_prompts(heldout, backend, sampling, limit)
-    for name, before, after in (("training", train, found[0]), ("held-out", heldout, found[1])):
+    fitted = fit_prompts(train, backend, sampling, limit), fit_prompts(heldout, backend, sampling, limit)
+    for name, before, after in (("training", train, fitted[0]), ("held-out", heldout, fitted[1])):
         if before and not after.problems:
             raise DataError(
                 f"all {len(before)} {name} prompts are too long; raise task.args.prompt_tokens = {limit.tokens}, lower "
                 f"sampling.max_new_tokens = {sampling.max_new_tokens}, or give shorter prompts"
             )
-    return found
+    return fitted
 
 
 def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Sampling, limit: PromptLimit) -> Fitted:
@@ -85,14 +85,14 @@ def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Samplin
     if limit.long == "refuse":
         raise DataError(_refusal(long, len(problems), context, sampling, limit))
     shortened = {p.id: _cut(p, encode, room) if limit.long == "cut" else None for p in problems if p.id in long}
-    kept = [shortened.get(problem.id, problem) for problem in problems]
-    fitted = [problem for problem in kept if problem is not None]
-    found = Fitted(fitted, len(kept) - len(fitted), len(long) - len(kept) + len(fitted))
+    candidates = [shortened.get(problem.id, problem) for problem in problems]
+    fitted = [problem for problem in candidates if problem is not None]
+    outcome = Fitted(fitted, len(candidates) - len(fitted), len(long) - len(candidates) + len(fitted))
     log.warning(
         "%d of %d prompts take more than %d tokens: %d are dropped, %d are cut", len(long), len(problems), room,
-        found.dropped, found.cut,
+        outcome.dropped, outcome.cut,
     )  # fmt: skip
-    return found
+    return outcome
 
 
 def _too_long(problems: Sequence[Problem], encode: Encode, room: int) -> dict[str, int]:
@@ -133,15 +133,15 @@ def _cut(problem: Problem, encode: Encode, room: int) -> Problem | None:
     What is asked for usually stands at the end of a prompt. A system message is not cut.
     """
 
-    def shortened(kept: int) -> Problem:
+    def shortened(characters: int) -> Problem:
         if not problem.messages:
-            return replace(problem, prompt=problem.prompt[len(problem.prompt) - kept :])
+            return replace(problem, prompt=problem.prompt[len(problem.prompt) - characters :])
         messages = list(problem.messages)
-        messages[place] = {**messages[place], "content": longest[len(longest) - kept :]}
+        messages[place] = {**messages[place], "content": longest[len(longest) - characters :]}
         return replace(problem, prompt=conversation_text(messages), messages=tuple(messages))
 
     places = [i for i, message in enumerate(problem.messages) if message["role"] != "system"]
     place = max(places, key=lambda i: len(problem.messages[i]["content"]), default=0)
     longest = problem.messages[place]["content"] if problem.messages else problem.prompt
-    kept = bisect.bisect_right(range(1, len(longest)), room, key=lambda n: len(encode(shortened(n).asked)))
-    return shortened(kept) if kept else None
+    characters = bisect.bisect_right(range(1, len(longest)), room, key=lambda n: len(encode(shortened(n).asked)))
+    return shortened(characters) if characters else None

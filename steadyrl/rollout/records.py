@@ -34,8 +34,8 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 def _episode(rollout: Rollout) -> dict[str, Any]:
     """Return what is kept of an episode of several turns."""
-    seen = [text[:LONGEST_SEEN] for text in rollout.seen]
-    return {"turns": rollout.turns, "seen": seen, "outcome": dict(rollout.outcome)}
+    observed = [text[:LONGEST_SEEN] for text in rollout.seen]
+    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome)}
 
 
 def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ class TokenLook:
             "kl_ref_exact": part.old.kl_ref_exact,
             "kl_ref_k1": None if reference is None else part.old.logprobs - reference,
         }
-        known = {name: array for name, array in measured.items() if array is not None}
+        available = {name: array for name, array in measured.items() if array is not None}
         places = {id(rollout): i for i, rollout in enumerate(r for group in groups for r in group.rollouts)}
         trained = [rollout for group in training for rollout in group.rollouts]
         for at, row in enumerate(rows.tolist()):
@@ -94,25 +94,25 @@ class TokenLook:
                     "tokens": pieces(self.backend.tokenizer, part.tokens[at, shown]),
                     "policy": mask.tolist(),
                     "left_out": end - shown.stop,
-                    **{name: _rounded(array[at, shown], mask) for name, array in known.items()},
+                    **{name: _rounded(array[at, shown], mask) for name, array in available.items()},
                 }
             )
 
 
 def pieces(tokenizer: Tokenizer, ids: np.ndarray) -> list[str]:
     """Return the text of each token; "" for a special token, and for all but the last part of a character."""
-    found = []
+    texts = []
     for at in range(len(ids)):
         near = max(0, at - _NEAR)
-        known, text = tokenizer.decode(ids[near:at]), tokenizer.decode(ids[near : at + 1])
-        shared = known if text.startswith(known) else known.rstrip("\ufffd")
-        found.append("" if text.endswith("\ufffd") else text[len(shared) :])
-    return found
+        before, text = tokenizer.decode(ids[near:at]), tokenizer.decode(ids[near : at + 1])
+        shared = before if text.startswith(before) else before.rstrip("\ufffd")
+        texts.append("" if text.endswith("\ufffd") else text[len(shared) :])
+    return texts
 
 
 def _rounded(values: np.ndarray, mask: np.ndarray) -> list[float | None]:
     """Return numbers as they are written, None where the policy chose no token or a number is not finite."""
-    known = mask & np.isfinite(values)
+    finite = mask & np.isfinite(values)
     return [
-        float(f"{value:.{DIGITS}g}") if ok else None for value, ok in zip(values.tolist(), known.tolist(), strict=True)
+        float(f"{value:.{DIGITS}g}") if ok else None for value, ok in zip(values.tolist(), finite.tolist(), strict=True)
     ]

@@ -36,10 +36,10 @@ def run(job: int, pipe: int, builtins: types.ModuleType) -> None:
     """
     head, steps = _read(job).split(b"\n", 1)
     os.close(job)
-    asked = json.loads(head)
+    request = json.loads(head)
     warnings.simplefilter("ignore")
     try:
-        code = compile(asked["code"], "<candidate>", "exec", dont_inherit=True)
+        code = compile(request["code"], "<candidate>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         return _say(pipe, ["failed", "syntax", type(error).__name__, _text(error)])
     _say(pipe, ["compiled"])
@@ -49,12 +49,12 @@ def run(job: int, pipe: int, builtins: types.ModuleType) -> None:
         exec(code, module.__dict__)
     except BaseException as error:  # SystemExit and KeyboardInterrupt are answers like any other
         return _say(pipe, ["failed", "exception", type(error).__name__, _text(error)])
-    function = module.__dict__.get(asked["entry"])
+    function = module.__dict__.get(request["entry"])
     if not callable(function):
-        return _say(pipe, ["failed", "entry", "NameError", f"there is no function '{asked['entry']}'"])
-    kept: list[Any] = []
+        return _say(pipe, ["failed", "entry", "NameError", f"there is no function '{request['entry']}'"])
+    results: list[Any] = []
     for step in json.loads(steps):
-        _say(pipe, _answer(step, function, module.__dict__, kept))
+        _say(pipe, _answer(step, function, module.__dict__, results))
     return None
 
 
@@ -70,12 +70,12 @@ def _read(job: int) -> bytes:
     return bytes(parts[LENGTH.size :])
 
 
-def _answer(step: Any, function: Any, names: dict[str, Any], kept: list[Any]) -> list[Any]:
-    kept.append(None)
+def _answer(step: Any, function: Any, names: dict[str, Any], results: list[Any]) -> list[Any]:
+    results.append(None)
     used: list[Any] = []
     try:
-        kept[-1] = _take(step, function, names, kept, used)
-        line = ["value", values.encode(kept[-1])]
+        results[-1] = _take(step, function, names, results, used)
+        line = ["value", values.encode(results[-1])]
         if step[0] == "use" and (changed := values.encode(used)) != step[1]:
             line.append(changed)
         return line
@@ -83,19 +83,19 @@ def _answer(step: Any, function: Any, names: dict[str, Any], kept: list[Any]) ->
         return ["raised", type(error).__name__, _text(error)]
 
 
-def _take(step: Any, function: Any, names: dict[str, Any], kept: list[Any], used: list[Any]) -> Any:
+def _take(step: Any, function: Any, names: dict[str, Any], results: list[Any], used: list[Any]) -> Any:
     match step:
         case ["call" | "use", arguments, named]:
-            used += values.decode(arguments, kept)
-            return function(*used, **values.decode(named, kept))
+            used += values.decode(arguments, results)
+            return function(*used, **values.decode(named, results))
         case ["apply", int(number), arguments, named]:
-            return kept[number](*values.decode(arguments, kept), **values.decode(named, kept))
+            return results[number](*values.decode(arguments, results), **values.decode(named, results))
         case ["global", str(name)]:
             return names[name]
         case ["get", int(number), str(name)]:
-            return getattr(kept[number], name)
+            return getattr(results[number], name)
         case ["set", int(number), str(name), value]:
-            return setattr(kept[number], name, values.decode(value, kept))
+            return setattr(results[number], name, values.decode(value, results))
     raise AssertionError(f"no step of a known form: {step!r}")
 
 

@@ -114,12 +114,12 @@ def missing(jail: JailName) -> str:
 
 def _library() -> list[str]:
     """Return the standard library's parts without the packages installed beside them, which may hold anything."""
-    found = []
+    paths = []
     for name in ("stdlib", "platstdlib"):
         folder = Path(sysconfig.get_path(name, vars=_base()))
         if folder.is_dir():
-            found += [str(p) for p in folder.iterdir() if p.name not in ("site-packages", "dist-packages")]
-    return sorted({os.path.realpath(path) for path in found})
+            paths += [str(p) for p in folder.iterdir() if p.name not in ("site-packages", "dist-packages")]
+    return sorted({os.path.realpath(path) for path in paths})
 
 
 def _base() -> dict[str, str]:

@@ -44,14 +44,14 @@ def read_only(paths: Iterable[str]) -> None:
     Raises:
         OSError: The kernel has no Landlock or refuses.
     """
-    found = version()
-    if not found:
+    abi = version()
+    if not abi:
         raise OSError("the kernel offers no Landlock")
-    files = (1 << _FILE_BITS.get(found, _FILE_BITS_NEWEST)) - 1
+    files = (1 << _FILE_BITS.get(abi, _FILE_BITS_NEWEST)) - 1
     attributes = struct.pack(
-        "=QQQ", files, _ALL_TCP if found >= _TCP_SINCE else 0, _ALL_SCOPES if found >= _SCOPE_SINCE else 0
+        "=QQQ", files, _ALL_TCP if abi >= _TCP_SINCE else 0, _ALL_SCOPES if abi >= _SCOPE_SINCE else 0
     )
-    size = 24 if found >= _SCOPE_SINCE else 16 if found >= _TCP_SINCE else 8
+    size = 24 if abi >= _SCOPE_SINCE else 16 if abi >= _TCP_SINCE else 8
     ruleset = _call(_CREATE_RULESET, attributes, size, 0)
     try:
         for path in paths:

@@ -78,8 +78,8 @@ class Worker:
         if answer != READY:
             _end(self._process, self._control, self._inner)
             errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().splitlines()
-            raise JailError(f"{jail}: {said[-1] if said else 'the worker did not start'}")
+            error_lines = errors.read().decode(errors="replace").strip().splitlines()
+            raise JailError(f"{jail}: {error_lines[-1] if error_lines else 'the worker did not start'}")
 
     def run(self, job: bytes, steps: int) -> Outcome:
         """Run one candidate.
@@ -93,7 +93,7 @@ class Worker:
             open(os.devnull, "r+b", buffering=0) as null,
         ):
             try:
-                socket.send_fds(self._control, [START], [one.fileno() for one in (job_read, result_write, null)])
+                socket.send_fds(self._control, [START], [stream.fileno() for stream in (job_read, result_write, null)])
             except OSError as error:
                 raise JailError(f"the worker is gone ({error})") from error
             job_read.close()

@@ -157,9 +157,9 @@ def build() -> bytes:
     parts += _when(_PRLIMIT[column], [_op(_LOAD, _ARGS), _op(_EQUAL, 0, 0, 5), *nothing_new, refuse])
     plain = [part for request in _FCNTLS for part in (_op(_EQUAL, request, 0, 1), allow)]
     parts += _when(_FCNTL[column], [_op(_LOAD, _ARGS + 8), *plain, refuse])
-    known = [part for request in _IOCTLS for part in (_op(_EQUAL, request, 0, 1), allow)]
+    ioctls = [part for request in _IOCTLS for part in (_op(_EQUAL, request, 0, 1), allow)]
     # Of all other requests: "not a terminal", which is what callers are prepared for.
-    parts += _when(_IOCTL[column], [_op(_LOAD, _ARGS + 8), *known, _op(_RETURN, _ERRNO | errno.ENOTTY)])
+    parts += _when(_IOCTL[column], [_op(_LOAD, _ARGS + 8), *ioctls, _op(_RETURN, _ERRNO | errno.ENOTTY)])
     return b"".join([*parts, refuse])
 
 

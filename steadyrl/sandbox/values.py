@@ -20,7 +20,7 @@ from typing import Any
 MAX_DEPTH = 100  # containers in containers; far below what recursion allows on any interpreter
 # JSON readers refuse integers of more than 4300 digits, and are slow below that; hexadecimal is linear.
 _JSON_INT = 2**63
-_TYPES = {name: found for name, found in vars(builtins).items() if isinstance(found, type)} | {"NoneType": type(None)}
+_TYPES = {name: value for name, value in vars(builtins).items() if isinstance(value, type)} | {"NoneType": type(None)}
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 _HEX_INT, _HEX_BYTES = re.compile(r"-?0x[0-9a-f]+"), re.compile(r"(?:[0-9a-f]{2})*")
 _ODD_FLOATS = [["float", "nan"], ["float", "inf"], ["float", "-inf"]]
@@ -106,12 +106,12 @@ def _of_container(value: Any, room: int) -> list[Any]:
     return [kind.__name__, *(encode(item, room) for item in kind.__iter__(value))]
 
 
-def decode(wire: Any, kept: Sequence[Any] = ()) -> Any:
+def decode(wire: Any, results: Sequence[Any] = ()) -> Any:
     """Return the value of a wire form. Only for a jail, or for what nobody hostile has written: it hashes.
 
     Args:
         wire: What ``encode`` returned.
-        kept: What the steps so far gave, for values that mean one of them.
+        results: What the steps so far gave, for values that mean one of them.
 
     Raises:
         TypeError: A set or the keys of a dict hold what cannot be hashed.
@@ -120,12 +120,14 @@ def decode(wire: Any, kept: Sequence[Any] = ()) -> Any:
         return wire
     kind, body = wire[0], wire[1:]
     if kind in _CONTAINERS:
-        return _CONTAINERS[kind]([decode(item, kept) for item in body])
+        return _CONTAINERS[kind]([decode(item, results) for item in body])
     match kind:
         case "dict":
-            return {decode(key, kept): decode(item, kept) for key, item in zip(body[::2], body[1::2], strict=True)}
+            return {
+                decode(key, results): decode(item, results) for key, item in zip(body[::2], body[1::2], strict=True)
+            }
         case "kept":
-            return kept[body[0]]
+            return results[body[0]]
         case "bytes":
             return bytes.fromhex(body[0])
         case "type":
@@ -198,8 +200,8 @@ def same(got: Any, expected: Any, tolerance: float = 1e-9) -> bool:
         tolerance: Of floats.
     """
     if isinstance(expected, bool | int | float | complex):
-        found = number(got)
-        return found is not None and _close(found, expected, tolerance)
+        numeric = number(got)
+        return numeric is not None and _close(numeric, expected, tolerance)
     if expected is None or isinstance(expected, str):
         return got is None if expected is None else isinstance(got, str) and got == expected
     if not isinstance(got, list):
@@ -241,9 +243,9 @@ def _same_set(body: Sequence[Any], expected: set[Any] | frozenset[Any]) -> bool:
 
 def _key(wire: Any) -> str:
     """Return a text that two wire forms share exactly if the values are equal as keys: 1, 1.0 and True are."""
-    found = number(wire)
-    if found is not None:
-        return _number_key(found)
+    numeric = number(wire)
+    if numeric is not None:
+        return _number_key(numeric)
     if not isinstance(wire, list):
         return json.dumps(wire)
     kind, keys = wire[0], [_key(item) for item in wire[1:]]
@@ -252,13 +254,13 @@ def _key(wire: Any) -> str:
     return f"[{kind} {','.join(keys)}]"
 
 
-def _number_key(found: int | float | complex) -> str:
-    if isinstance(found, complex):
-        real = _number_key(found.real)
-        return real if found.imag == 0 else f"({real} {_number_key(found.imag)})"
-    if isinstance(found, float) and not found.is_integer():
-        return repr(found)
-    return hex(int(found))
+def _number_key(value: int | float | complex) -> str:
+    if isinstance(value, complex):
+        real = _number_key(value.real)
+        return real if value.imag == 0 else f"({real} {_number_key(value.imag)})"
+    if isinstance(value, float) and not value.is_integer():
+        return repr(value)
+    return hex(int(value))
 
 
 def _close(got: int | float | complex, expected: int | float | complex, tolerance: float) -> bool:
@@ -292,8 +294,8 @@ def _written(wire: Any, room: int) -> str:
             return str(name)
         case ["opaque", name]:
             return f"an object of type {name[:room]!r}"
-    found = number(wire)
-    return repr(wire[:room]) if isinstance(wire, str) else repr(wire if found is None else found)
+    numeric = number(wire)
+    return repr(wire[:room]) if isinstance(wire, str) else repr(wire if numeric is None else numeric)
 
 
 def _container_written(kind: str, body: Sequence[Any], room: int) -> str:

@@ -127,8 +127,8 @@ def _wait(life: socket.socket, events: int, control: socket.socket, seconds: flo
     poller = select.poll()
     poller.register(life, events)
     poller.register(control, select.POLLIN)  # nothing is sent during a job: ready means closed
-    found = [descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)]
-    return [one for one in (life, control) if one.fileno() in found]
+    ready = [descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)]
+    return [sock for sock in (life, control) if sock.fileno() in ready]
 
 
 def _bury(pid: int, alone: bool, report: _Report) -> None:
@@ -156,10 +156,10 @@ def _become_candidate(received: list[int], life: int, rules: dict[str, Any]) -> 
     try:
         job, results, null = received
         os.setsid()
-        held = [os.dup(descriptor) for descriptor in (null, null, null, results, life, job)]
-        for target, descriptor in enumerate(held):
+        copies = [os.dup(descriptor) for descriptor in (null, null, null, results, life, job)]
+        for target, descriptor in enumerate(copies):
             os.dup2(descriptor, target)
-        os.closerange(_FIRST_OTHER, max(256, *held) + 1)
+        os.closerange(_FIRST_OTHER, max(256, *copies) + 1)
         if sys.platform == "linux":
             libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _limit(rules)

@@ -36,8 +36,8 @@ def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
             outcome = episode.close()
         except EpisodeError as error:
             broken = broken or str(error)
-    said = written(problem, "\n".join(turns))
-    return replace(said, unscored=broken, turns=tuple(turns), outcome=outcome)
+    rollout = written(problem, "\n".join(turns))
+    return replace(rollout, unscored=broken, turns=tuple(turns), outcome=outcome)
 
 
 def score_attempts(task: Interactive, attempts: Sequence[tuple[Problem, Say]], terms: Sequence[Term]) -> list[Rollout]:

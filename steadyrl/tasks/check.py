@@ -51,8 +51,8 @@ def check_task(config: Config) -> list[Finding]:
     else:
         answers = [_gold(task, terms, some), _empty(task, terms, some)]
         if len(some) < len(train) + len(heldout):
-            seen = f"; {len(some)} of {len(train) + len(heldout)} problems were checked"
-            answers = [replace(answer, message=answer.message + seen) for answer in answers]
+            coverage = f"; {len(some)} of {len(train) + len(heldout)} problems were checked"
+            answers = [replace(answer, message=answer.message + coverage) for answer in answers]
     if isinstance(task, Attackable):
         attacked = some[:: -(-len(some) // _ATTACKED)]
         forms = [{_CORE: task.honest_core(problem), **task.empty_forms(problem)} for problem in attacked]
@@ -135,16 +135,16 @@ def _exact(
     """Score the gold, the empty and the wrong answer of every problem. Each must be right by itself."""
     golden = [rollout for _, rollout in _golden(task, terms, problems)]
     empty = _answered(task, terms, [(problem, "") for problem in problems])
-    known = [(problem, text) for problem in problems if (text := wrong(problem)) is not None]
-    failing = _answered(task, terms, known)
+    wrong_answers = [(problem, text) for problem in problems if (text := wrong(problem)) is not None]
+    failing = _answered(task, terms, wrong_answers)
     return [
-        _each(task, "gold answer", golden, len(problems), "score 1", lambda score: score == 1),
-        _each(task, "empty answer", empty, len(problems), "score 0", lambda score: score == 0),
-        _each(task, "wrong answer", failing, len(problems), "score below 1", lambda score: score < 1),
+        _count_right(task, "gold answer", golden, len(problems), "score 1", lambda score: score == 1),
+        _count_right(task, "empty answer", empty, len(problems), "score 0", lambda score: score == 0),
+        _count_right(task, "wrong answer", failing, len(problems), "score below 1", lambda score: score < 1),
     ]
 
 
-def _each(
+def _count_right(
     task: Task, name: str, rollouts: Sequence[Rollout], problems: int, expected: str, right: Callable[[float], bool]
 ) -> Finding:
     """Count the answers that score as they must, and name the first that do not."""
@@ -156,13 +156,13 @@ def _each(
     if len(rollouts) < problems:
         detail += f"; {problems - len(rollouts)} of {problems} problems have none"
     if off:
-        named = [f"{r.problem_id} ({_said(r, s)})" for r, s in off[:_NAMED]]
+        named = [f"{r.problem_id} ({_score_text(r, s)})" for r, s in off[:_NAMED]]
         more = f" and {len(off) - _NAMED} more" if len(off) > _NAMED else ""
         detail += f"; not: {', '.join(named)}{more}"
     return _judged(name, not off, detail)
 
 
-def _said(rollout: Rollout, score: float | None) -> str:
+def _score_text(rollout: Rollout, score: float | None) -> str:
     """Return a score with its remark, in one line."""
     if score is None:
         return f"unscored: {rollout.unscored}"
@@ -171,16 +171,16 @@ def _said(rollout: Rollout, score: float | None) -> str:
 
 
 def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
-    known = _golden(task, terms, problems)
-    if not known:
+    golden = _golden(task, terms, problems)
+    if not golden:
         return Finding("gold answer", state="unknown", message="the task knows none; give one to have it checked")
-    found = _mean("gold answer", _metric(task, [r for _, r in known]), task.metric, GOLD_AT_LEAST, math.inf)
-    for kind in dict.fromkeys(problem.columns.get("kind") for problem, _ in known):
-        of_kind = [rollout for problem, rollout in known if problem.columns.get("kind") == kind]
-        one = _mean("gold answer", _metric(task, of_kind), task.metric, GOLD_AT_LEAST, math.inf)
-        if found.state == "ok" and one.state == "found":
-            return replace(one, message=f"of '{kind}': {one.message}")
-    return found
+    finding = _mean("gold answer", _metric(task, [r for _, r in golden]), task.metric, GOLD_AT_LEAST, math.inf)
+    for kind in dict.fromkeys(problem.columns.get("kind") for problem, _ in golden):
+        of_kind = [rollout for problem, rollout in golden if problem.columns.get("kind") == kind]
+        kind_finding = _mean("gold answer", _metric(task, of_kind), task.metric, GOLD_AT_LEAST, math.inf)
+        if finding.state == "ok" and kind_finding.state == "found":
+            return replace(kind_finding, message=f"of '{kind}': {kind_finding.message}")
+    return finding
 
 
 def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
@@ -190,10 +190,10 @@ def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Fi
 
 def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float) -> Finding:
     """Compare the mean with its bounds. Unscored answers are no evidence of health, so they fail."""
-    known = [score for score in scores if score is not None]
-    if len(known) < len(scores):
-        return _judged(name, False, f"{len(scores) - len(known)} of {len(scores)} left unscored, expected none")
-    mean = float(np.mean(known))
+    scored = [score for score in scores if score is not None]
+    if len(scored) < len(scores):
+        return _judged(name, False, f"{len(scores) - len(scored)} of {len(scores)} left unscored, expected none")
+    mean = float(np.mean(scored))
     bound = f"at least {low:g}" if math.isfinite(low) else f"at most {high:g}"
     return _judged(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
 
@@ -205,10 +205,10 @@ def _empty_forms(
     paid: dict[str, float] = {}
     for form in forms[0]:
         rollouts = _answered(task, terms, [(p, texts[form]) for p, texts in zip(problems, forms, strict=True)])
-        known = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-        if len(known) < len(rollouts):
-            return _judged("empty forms", False, f"{len(rollouts) - len(known)} of {len(rollouts)} left unscored")
-        paid[form] = float(np.mean(known))
+        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+        if len(rewards) < len(rollouts):
+            return _judged("empty forms", False, f"{len(rollouts) - len(rewards)} of {len(rollouts)} left unscored")
+        paid[form] = float(np.mean(rewards))
     core = paid.pop(_CORE)
     above = sorted((form for form in paid if paid[form] > core + _ROUNDING), key=lambda form: -paid[form])
     detail = f"{len(paid) - len(above)} of {len(paid)} are paid at most the {core:.3f} of the honest answer in them"
@@ -222,9 +222,9 @@ def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequen
     """Score the same answers with a second, newly built task, so that no cache can answer."""
     again_task, again = _build(config)
     if isinstance(again_task, Interactive):
-        known = _golden(task, terms, problems[:50])
-        first = [rollout for _, rollout in known]
-        second = score_attempts(again_task, [(p, _echo(r.turns)) for p, r in known], again)
+        golden = _golden(task, terms, problems[:50])
+        first = [rollout for _, rollout in golden]
+        second = score_attempts(again_task, [(p, _echo(r.turns)) for p, r in golden], again)
     else:
         answers = [(p, again_task.gold(p) or p.prompt) for p in problems[:50]]
         first, second = score_texts(answers, terms), score_texts(answers, again)

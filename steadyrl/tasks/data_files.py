@@ -72,9 +72,9 @@ class DataFiles:
         """
         if split and split not in self.splits:
             raise DataError(f"{self._holds()}, not task.args.split = '{split}'; name one of them")
-        others = [name for name in self.splits if name not in JUDGES]
-        if split or TRAIN in self.splits or len(others) == 1:
-            return split or (TRAIN if TRAIN in self.splits else others[0])
+        candidates = [name for name in self.splits if name not in JUDGES]
+        if split or TRAIN in self.splits or len(candidates) == 1:
+            return split or (TRAIN if TRAIN in self.splits else candidates[0])
         raise DataError(
             f"{self._holds()}; say which of them to train on: task.args.split = '{next(iter(self.splits))}'"
         )
@@ -117,16 +117,18 @@ def find_data(path: Path, configuration: str = "") -> DataFiles:
     """
     if not path.is_dir():
         return DataFiles(path, "", {TRAIN: _named_files(path)})
-    found, default = _configurations(path)
-    name = configuration if configuration in found else default
+    finders, default = _configurations(path)
+    name = configuration if configuration in finders else default
     if configuration and name != configuration and name != "":
-        raise DataError(f"'{path}' has no configuration '{configuration}'; task.args.config may be {', '.join(found)}")
+        raise DataError(
+            f"'{path}' has no configuration '{configuration}'; task.args.config may be {', '.join(finders)}"
+        )
     if name is None:
         raise DataError(
-            f"'{path}' holds the configurations {', '.join(found)}, which are data sets of their own; choose one: "
-            f"task.args.config = '{next(iter(found))}'"
+            f"'{path}' holds the configurations {', '.join(finders)}, which are data sets of their own; choose one: "
+            f"task.args.config = '{next(iter(finders))}'"
         )
-    return DataFiles(path, name, found[name]())
+    return DataFiles(path, name, finders[name]())
 
 
 def kind_of_file(path: Path) -> str:
@@ -151,9 +153,11 @@ def _named_files(path: Path) -> list[Path]:
 def _configurations(root: Path) -> tuple[dict[str, Callable[[], Splits]], str | None]:
     """Return what finds the files of each configuration, by name, and which to take if none is named."""
     if configs := _read_front_matter(root):
-        found: dict[str, Callable[[], Splits]] = {name: partial(_listed, root, name, configs[name]) for name in configs}
+        finders: dict[str, Callable[[], Splits]] = {
+            name: partial(_listed, root, name, configs[name]) for name in configs
+        }
         default = [name for name, config in configs.items() if config.get("default") is True or name == "default"]
-        return found, next(iter(default if default or len(found) > 1 else found), None)
+        return finders, next(iter(default if default or len(finders) > 1 else finders), None)
     saved = root / "dataset_dict.json"
     if saved.is_file():
         return {"": partial(_saved_splits, saved)}, ""
@@ -212,7 +216,7 @@ def _by_split(root: Path) -> Splits:
             f"'{root}' is a folder without data: expected files of parquet, arrow, JSON lines or CSV, or the path of "
             "one"
         )
-    shards = [(found[1], file) for file in files if (found := _SHARD.match(file.name)) and file.parent == root / "data"]
+    shards = [(match[1], file) for file in files if (match := _SHARD.match(file.name)) and file.parent == root / "data"]
     if shards:
         names = sorted({split for split, _ in shards}, key=lambda split: (split not in (TRAIN, *JUDGES), split))
         return _of_one_kind({name: [file for split, file in shards if split == name] for name in names})
@@ -228,15 +232,15 @@ def _by_split(root: Path) -> Splits:
 
 
 def _refuse_common(splits: Splits) -> None:
-    seen: dict[Path, str] = {}
+    by_file: dict[Path, str] = {}
     for split, files in splits.items():
         for file in files:
-            if file in seen:
+            if file in by_file:
                 raise DataError(
-                    f"the name of '{file}' says both {seen[file]} and {split}; rename it, or name the files of each "
+                    f"the name of '{file}' says both {by_file[file]} and {split}; rename it, or name the files of each "
                     "split: task.args.path and task.args.heldout may be files or patterns"
                 )
-            seen[file] = split
+            by_file[file] = split
 
 
 def _saved_splits(listed: Path) -> Splits:
@@ -294,11 +298,11 @@ def _listed(root: Path, name: str, config: Mapping[str, Any]) -> Splits:
 def _matching(root: Path, base: Path, name: str, pattern: Any) -> list[Path]:
     text = _inside(root, name, pattern)
     try:
-        found = list(base.glob(f"{text}/*" if text.endswith("**") else text))
+        matches = list(base.glob(f"{text}/*" if text.endswith("**") else text))
     except ValueError as error:
         raise DataError(f"'{root / 'README.md'}': the pattern '{text}' cannot be used ({error})") from error
     hidden = any(part.startswith((".", "__")) for part in PurePath(text).parts)
-    files = sorted(path for path in found if path.is_file() and (hidden or not _hidden(base, path)))
+    files = sorted(path for path in matches if path.is_file() and (hidden or not _hidden(base, path)))
     readable = [file for file in files if kind_of_file(file)]
     if not readable:
         raise DataError(

@@ -33,9 +33,9 @@ def in_both(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) ->
 
     What an episode meets is not in its prompt: there it is the id that counts.
     """
-    asked = _id if isinstance(task, Interactive) else _asked
-    trained = {asked(problem) for problem in train}
-    return [problem.id for problem in heldout if asked(problem) in trained]
+    key_of = _id if isinstance(task, Interactive) else _prompt_text
+    trained = {key_of(problem) for problem in train}
+    return [problem.id for problem in heldout if key_of(problem) in trained]
 
 
 def data_line(data: Counts) -> str:
@@ -44,12 +44,12 @@ def data_line(data: Counts) -> str:
     if not all(isinstance(split, Mapping) and type(split.get("problems")) is int for split in (train, heldout)):
         return ""
     line = f"trains on {train['problems']} problems{_from(train)}, "
-    count, whole = heldout["problems"], heldout.get("of")
-    line += f"judged by {count}{f' of {whole}' if whole not in (count, None) else ''} held-out problems{_from(heldout)}"
+    count, total = heldout["problems"], heldout.get("of")
+    line += f"judged by {count}{f' of {total}' if total not in (count, None) else ''} held-out problems{_from(heldout)}"
     if not count:
         line = f"trains on {train['problems']} problems{_from(train)}, judged by none"
-    both = heldout.get("trained_on_too", 0)
-    return f"{line}; {both} of the held-out prompts are trained on too" if both else line
+    overlap = heldout.get("trained_on_too", 0)
+    return f"{line}; {overlap} of the held-out prompts are trained on too" if overlap else line
 
 
 def _from(split: Mapping[str, Any]) -> str:
@@ -60,5 +60,5 @@ def _id(problem: Problem) -> str:
     return problem.id
 
 
-def _asked(problem: Problem) -> str:
+def _prompt_text(problem: Problem) -> str:
     return json.dumps(problem.messages) if problem.messages else problem.prompt

@@ -119,20 +119,20 @@ class PromptsTask:
         split = data.to_train(settings.split)
         judges, judged_by = _judges(data, split, settings)
         source = data.named(split)
-        known: dict[str, str] = {}
-        rows = _rows(source, data.splits[split], settings, known)
+        places: dict[str, str] = {}
+        rows = _rows(source, data.splits[split], settings, places)
         if judges:
-            heldout = _rows(judged_by, judges, settings, known)
+            heldout = _rows(judged_by, judges, settings, places)
             self._train, self._heldout = (tuple(row.problem for row in part) for part in (rows, heldout))
         else:
             smallest: dict[str, str] = {}  # id of the copies of a prompt; it decides for all of them
             for row in rows:
-                smallest[row.said] = min(row.problem.id, smallest.get(row.said, row.problem.id))
+                smallest[row.prompt_id] = min(row.problem.id, smallest.get(row.prompt_id, row.problem.id))
             if len(smallest) < 2:
                 raise DataError(f"{source} has one prompt; expected two or more, or task.args.heldout = another file")
             held_out = held_out_ids(smallest.values(), settings.heldout_share)
-            self._train = tuple(row.problem for row in rows if smallest[row.said] not in held_out)
-            self._heldout = tuple(row.problem for row in rows if smallest[row.said] in held_out)
+            self._train = tuple(row.problem for row in rows if smallest[row.prompt_id] not in held_out)
+            self._heldout = tuple(row.problem for row in rows if smallest[row.prompt_id] in held_out)
         self.sources = {"train": source, "heldout": judged_by or "held out of them"}
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
@@ -171,7 +171,7 @@ class _Row:
     """A problem, and the id of what its prompt says, which all copies of a prompt share."""
 
     problem: Problem
-    said: str
+    prompt_id: str
 
 
 def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
@@ -179,9 +179,9 @@ def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tu
     if not data.path.is_dir() or (settings.heldout and settings.heldout not in data.splits):
         if not settings.heldout:
             return (), ""
-        other = find_data(Path(settings.heldout), settings.config)
-        split = other.to_judge_alone()
-        return other.splits[split], other.named(split)
+        heldout_data = find_data(Path(settings.heldout), settings.config)
+        split = heldout_data.to_judge_alone()
+        return heldout_data.splits[split], heldout_data.named(split)
     if settings.heldout == trained:
         raise DataError(
             f"task.args.heldout = '{trained}' is the split that trains; name another one, or leave it empty"
@@ -190,8 +190,8 @@ def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tu
     return (data.splits[split], data.named(split)) if split else ((), "")
 
 
-def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, known: dict[str, str]) -> list[_Row]:
-    """Read the files of a split; ``known`` collects the place of each id, over all files of the task."""
+def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, places: dict[str, str]) -> list[_Row]:
+    """Read the files of a split; ``places`` collects the place of each id, over all files of the task."""
     rows: list[_Row] = []
     passed_over = {settings.prompt_column, settings.gold_column, settings.id_column, *settings.ignore_columns}
     for place, record in read_rows(files):
@@ -199,18 +199,18 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, kn
         texts = [message["content"] for message in messages] or [prompt]
         require_read(record, texts, passed_over, place)
         own = _own_id(record, settings.id_column, place)
-        said = _id_of(prompt, messages)
-        id = own or _numbered(said, known)
-        if id in known:
+        prompt_id = _id_of(prompt, messages)
+        id = own or _numbered(prompt_id, places)
+        if id in places:
             raise DataError(
-                f"{place}: the id '{id}' is at {known[id]} too; remove one, change its id, or set "
+                f"{place}: the id '{id}' is at {places[id]} too; remove one, change its id, or set "
                 "task.args.id_column = '' for ids made of the prompts"
             )
-        known[id] = place
+        places[id] = place
         if not isinstance(record.get(settings.gold_column), int | float | None):
             checked_text(record[settings.gold_column], f"{place}: '{settings.gold_column}'")
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
-        rows.append(_Row(Problem(id, prompt, columns, messages), said))
+        rows.append(_Row(Problem(id, prompt, columns, messages), prompt_id))
     if not rows:
         raise DataError(f"{source} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
     return rows
@@ -259,9 +259,9 @@ def _message(message: Any, where: str) -> Message:
         if not isinstance(part, Mapping) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, Mapping) else kind_of(part)
             raise DataError(f"{where} holds a message with a part of the type '{kind}'; expected text alone")
-    whole = f"{where}: a message's content"
-    text = "".join(checked_text(part.get("text"), whole) for part in parts) if parts else content
-    return {"role": message["role"], "content": checked_text(text, whole)}
+    content_place = f"{where}: a message's content"
+    text = "".join(checked_text(part.get("text"), content_place) for part in parts) if parts else content
+    return {"role": message["role"], "content": checked_text(text, content_place)}
 
 
 def _filled(value: object, where: str) -> str:
@@ -276,14 +276,14 @@ def _system(message: Message) -> str:
 
 
 def _id_of(prompt: str, messages: Sequence[Message]) -> str:
-    said = json.dumps([[message["role"], message["content"]] for message in messages]) if messages else prompt
-    return hashlib.sha256(said.encode()).hexdigest()[:_ID_DIGITS]
+    text = json.dumps([[message["role"], message["content"]] for message in messages]) if messages else prompt
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
-def _numbered(id: str, known: Mapping[str, str]) -> str:
+def _numbered(id: str, used_ids: Mapping[str, str]) -> str:
     """Return an id for a prompt that may have been read before."""
-    copies, found = 1, id
-    while found in known:
+    copies, unique_id = 1, id
+    while unique_id in used_ids:
         copies += 1
-        found = f"{id}-{copies}"
-    return found
+        unique_id = f"{id}-{copies}"
+    return unique_id

@@ -79,7 +79,7 @@ def test_a_problem_that_could_not_be_scored_is_drawn_but_unknown():
     memory = record_outcomes(Memory(), [group("a", None, None)], 2, decay=0.5)
     assert memory.seen["a"] == {"rollouts": 0.0, "last": 2.0}
     known = look_up(["a", "b"], memory, 5)
-    assert (known.seen.tolist(), known.stale.tolist()) == ([True, False], [3.0, 6.0])
+    assert (known.drawn.tolist(), known.stale.tolist()) == ([True, False], [3.0, 6.0])
     memory = record_outcomes(memory, [group("a", 1.0)], 4, decay=0.5)
     assert (memory.seen["a"]["rollouts"], memory.seen["a"]["best"]) == (1.0, 1.0)
 

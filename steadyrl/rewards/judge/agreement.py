@@ -50,15 +50,15 @@ def rank_correlation(measured: Measured, seed: int = 0) -> Estimate | None:
     Returns:
         None if tests or judge say the same of every answer.
     """
-    known = [(tests, judge) for tests, judge in measured if len(tests)]
-    if not known or _spearman(known) is None:
+    nonempty = [(tests, judge) for tests, judge in measured if len(tests)]
+    if not nonempty or _spearman(nonempty) is None:
         return None
 
     def drawn(rows: np.ndarray) -> float:
-        found = _spearman([known[i] for i in rows])
-        return float("nan") if found is None else found
+        correlation = _spearman([nonempty[i] for i in rows])
+        return float("nan") if correlation is None else correlation
 
-    return _bootstrap(len(known), drawn, seed)
+    return _bootstrap(len(nonempty), drawn, seed)
 
 
 def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
@@ -69,9 +69,9 @@ def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
 
 def _pairs(tests: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
     first, second = np.triu_indices(len(tests), 1)
-    truth, said = np.sign(tests[first] - tests[second]), np.sign(judge[first] - judge[second])
-    told = truth != 0
-    return float(((truth * said + 1) / 2)[told].sum()), float(told.sum())
+    truth, judged = np.sign(tests[first] - tests[second]), np.sign(judge[first] - judge[second])
+    untied = truth != 0
+    return float(((truth * judged + 1) / 2)[untied].sum()), float(untied.sum())
 
 
 def _spearman(measured: Measured) -> float | None:

@@ -48,8 +48,8 @@ class VerdictCache:
     def get(self, request: str, texts: Sequence[str]) -> Verdict | None:
         """Return the verdict on these texts in this order, or None if there is none."""
         try:
-            found = parse_json(self._path(request, texts).read_text(encoding="utf-8"))
-            return _verdict(found, len(texts))
+            entry = parse_json(self._path(request, texts).read_text(encoding="utf-8"))
+            return _verdict(entry, len(texts))
         except (OSError, ValueError, TypeError, KeyError):
             return None  # not asked yet, or damaged
 
@@ -74,9 +74,9 @@ class VerdictCache:
         return self._folder / name[:2] / f"{name}.json"
 
 
-def _verdict(found: Mapping[str, Any], count: int) -> Verdict:
-    values, parts = found["values"], dict(found["parts"])
+def _verdict(entry: Mapping[str, Any], count: int) -> Verdict:
+    values, parts = entry["values"], dict(entry["parts"])
     numbers = [*values, *parts.values()]
     if len(values) != count or not all(isinstance(x, int | float) and 0 <= x <= 1 for x in numbers):
         raise ValueError("an entry of another form")
-    return Verdict(tuple(map(float, values)), {str(k): float(v) for k, v in parts.items()}, str(found["reason"]))
+    return Verdict(tuple(map(float, values)), {str(k): float(v) for k, v in parts.items()}, str(entry["reason"]))

@@ -141,26 +141,26 @@ def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], r
 
 def known_answers(task: Task, problems: Sequence[Problem]) -> list[_Answer]:
     """Return the answers that need no model: gold first, then the rules'; no text twice for a problem, none empty."""
-    found = []
+    answers = []
     for problem in problems:
         by_kind = {GOLD: task.gold(problem), **{name: rule(problem) for name, rule in task.baselines().items()}}
         texts: set[str] = set()
         for kind, text in by_kind.items():
             if text is not None and text.strip() and text not in texts:
                 texts.add(text)
-                found.append(_Answer(problem, kind, text))
-    return found
+                answers.append(_Answer(problem, kind, text))
+    return answers
 
 
 def _by_problem(
     answers: Sequence[_Answer], rollouts: Sequence[Rollout], metric: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each problem what tests and judge say of the answers that both know something of."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_problem: dict[str, list[tuple[float, float]]] = {}
     for answer, rollout in zip(answers, rollouts, strict=True):
         if NAME in rollout.parts and metric in rollout.parts:
-            found.setdefault(answer.problem.id, []).append((rollout.parts[metric], rollout.parts[NAME]))
-    columns = [np.array(pairs).T for pairs in found.values()]
+            by_problem.setdefault(answer.problem.id, []).append((rollout.parts[metric], rollout.parts[NAME]))
+    columns = [np.array(pairs).T for pairs in by_problem.values()]
     return [(tests, judge) for tests, judge in columns]
 
 
@@ -169,18 +169,18 @@ def _steadiness(rounds: Sequence[Sequence[Rollout]]) -> tuple[float | None, floa
     if len(rounds) < 2:
         return None, None
     values = [[rollout.parts.get(NAME) for rollout in answer] for answer in zip(*rounds, strict=True)]
-    known = np.array([row for row in values if None not in row], dtype=np.float64)
-    if not len(known):
+    complete = np.array([row for row in values if None not in row], dtype=np.float64)
+    if not len(complete):
         return None, None
-    return float((known == known[:, :1]).all(axis=1).mean()), float(known.std(axis=1, ddof=1).mean())
+    return float((complete == complete[:, :1]).all(axis=1).mean()), float(complete.std(axis=1, ddof=1).mean())
 
 
 def _kinds(answers: Sequence[_Answer], rollouts: Sequence[Rollout], metric: str) -> tuple[Kind, ...]:
-    found: dict[str, list[Rollout]] = {}
+    by_kind: dict[str, list[Rollout]] = {}
     for answer, rollout in zip(answers, rollouts, strict=True):
-        found.setdefault(answer.kind, []).append(rollout)
+        by_kind.setdefault(answer.kind, []).append(rollout)
     return tuple(
-        Kind(name, len(some), _mean_or_none(some, metric), _mean_or_none(some, NAME)) for name, some in found.items()
+        Kind(name, len(some), _mean_or_none(some, metric), _mean_or_none(some, NAME)) for name, some in by_kind.items()
     )
 
 
@@ -190,11 +190,11 @@ def _mean_or_none(rollouts: Sequence[Rollout], part: str) -> float | None:
 
 
 def _mean_of_part(answers: Sequence[_Answer], rollouts: Sequence[Rollout], part: str) -> Estimate | None:
-    found: dict[str, list[float]] = {}
+    by_problem: dict[str, list[float]] = {}
     for answer, rollout in zip(answers, rollouts, strict=True):
         if part in rollout.parts:
-            found.setdefault(answer.problem.id, []).append(rollout.parts[part])
-    return mean([float(np.mean(values)) for values in found.values()])
+            by_problem.setdefault(answer.problem.id, []).append(rollout.parts[part])
+    return mean([float(np.mean(values)) for values in by_problem.values()])
 
 
 def _injection(
@@ -206,8 +206,8 @@ def _injection(
         if metric in rollout.parts:
             measured.setdefault(answer.problem.id, []).append((rollout.parts[metric], answer))
     # The worst by the tests, where they tell answers apart.
-    ordered = [sorted(found, key=lambda pair: pair[0]) for found in measured.values()]
-    wrong = [found[0][1] for found in ordered if found[0][0] < found[-1][0]]
+    ordered = [sorted(scored, key=lambda pair: pair[0]) for scored in measured.values()]
+    wrong = [scored[0][1] for scored in ordered if scored[0][0] < scored[-1][0]]
     if not wrong:
         return None
     plain = score_texts([(answer.problem, answer.text) for answer in wrong], terms)

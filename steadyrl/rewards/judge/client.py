@@ -62,11 +62,11 @@ class NoReplyError(Exception):
 
 
 class _RefusedError(Exception):
-    """One request failed; ``again_after_s`` is None where it would fail again. ``said`` are words of the server."""
+    """One request failed; ``again_after_s`` is None where it would fail again. ``message`` are words of the server."""
 
-    def __init__(self, reason: str, again_after_s: float | None, said: str | None = None, hint: str = ""):
+    def __init__(self, reason: str, again_after_s: float | None, message: str | None = None, hint: str = ""):
         super().__init__(reason)
-        self.again_after_s, self.said, self.hint = again_after_s, said, hint
+        self.again_after_s, self.message, self.hint = again_after_s, message, hint
 
 
 class ChatClient:
@@ -122,17 +122,19 @@ class ChatClient:
 
     def _why(self, error: _RefusedError) -> str:
         """Return an error's text, the server's words in it cleaned before they are cut: a part of a key is too much."""
-        said = "" if error.said is None else f": {_short(self._secret.hide(error.said))}"
-        return f"{error}{said}{error.hint}"
+        message = "" if error.message is None else f": {_short(self._secret.hide(error.message))}"
+        return f"{error}{message}{error.hint}"
 
-    def _wait_for_turn(self, until: float, made: int) -> None:
+    def _wait_for_turn(self, until: float, requests: int) -> None:
         """Wait until the server wants to be asked again, if it told one of us to wait."""
         with self._lock:
             pause = self._not_before - time.monotonic()
         if pause > 0 and time.monotonic() + pause >= until:
-            raise NoReplyError(f"the server asks all to wait {pause:.0f} s more, past rewards.judge.deadline_s", made)
+            raise NoReplyError(
+                f"the server asks all to wait {pause:.0f} s more, past rewards.judge.deadline_s", requests
+            )
         if self._stop.wait(max(0.0, pause)):
-            raise NoReplyError("the run stopped asking", made)
+            raise NoReplyError("the run stopped asking", requests)
 
     def _backoff(self, tries: int) -> float:
         longest: float = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1))
@@ -159,28 +161,28 @@ class ChatClient:
         """Return why a request failed, from a status; a server may ask for a wait before the next try."""
         try:
             with error:
-                said = _message(read_body(error).decode(errors="replace"))
+                message = _message(read_body(error).decode(errors="replace"))
         except (OSError, http.client.HTTPException):
-            said = "no reason"
+            message = "no reason"
         hint, reason = _HINTS.get(error.code, ""), f"it answers {error.code}"
         if error.code not in _TRY_AGAIN and error.code < 500:
-            return _RefusedError(reason, None, said, hint)
+            return _RefusedError(reason, None, message, hint)
         wait = retry_after(error.headers.get("Retry-After"), time.time())
         with self._lock:
             self._not_before = max(self._not_before, time.monotonic() + wait)
-        return _RefusedError(reason, wait, said, hint)
+        return _RefusedError(reason, wait, message, hint)
 
     def _read(self, raw: bytes) -> tuple[str, tuple[int, int] | None, str]:
         try:
-            found = parse_json(raw.decode("utf-8-sig"))
-            choice = found["choices"][0]
+            reply = parse_json(raw.decode("utf-8-sig"))
+            choice = reply["choices"][0]
             text, hint = choice["message"]["content"], _CUT if choice.get("finish_reason") == "length" else ""
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            said = raw.decode(errors="replace")
-            raise _RefusedError("what it answers is no chat completion", 0.0, said) from error
+            message = raw.decode(errors="replace")
+            raise _RefusedError("what it answers is no chat completion", 0.0, message) from error
         if not isinstance(text, str):
             raise _RefusedError("its message has no text", 0.0, hint=hint)
-        return text, _tokens(found.get("usage")), hint
+        return text, _tokens(reply.get("usage")), hint
 
 
 def retry_after(value: str | None, now: float) -> float:
@@ -244,13 +246,13 @@ def _tokens(usage: Any) -> tuple[int, int] | None:
 def _message(text: str) -> str:
     """Return what an error's body says: under "error" and "message", or as it is."""
     try:
-        found = parse_json(text)
+        body = parse_json(text)
     except ValueError:
         return text
     for key in ("error", "message", "detail"):
-        if isinstance(found, dict) and found.get(key):
-            found = found[key]
-    return found if isinstance(found, str) else json.dumps(found)
+        if isinstance(body, dict) and body.get(key):
+            body = body[key]
+    return body if isinstance(body, str) else json.dumps(body)
 
 
 def _short(text: str) -> str:

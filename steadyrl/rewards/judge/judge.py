@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from steadyrl.rewards.judge.modes import MODES, Contest, Opinion, Told
+from steadyrl.rewards.judge.modes import MODES, Contest, Opinion, Votes
 from steadyrl.rewards.judge.offline import LikelihoodPanel
 from steadyrl.rewards.judge.panel import Panel
 from steadyrl.rewards.judge.settings import JudgeSettings
@@ -57,24 +57,24 @@ class Judge:
             EngineError: Too many verdicts failed, lately.
         """
         gated = self._gate(pairs) if self._gate else [Score(1.0)] * len(pairs)
-        asked = [
+        eligible = [
             bool(_answer(rollout)) and gate.value is not None and gate.value >= 1.0
             for (_, rollout), gate in zip(pairs, gated, strict=True)
         ]
         texts: dict[str, dict[str, None]] = {}
         problems: dict[str, Problem] = {}
-        for (problem, rollout), is_asked in zip(pairs, asked, strict=True):
+        for (problem, rollout), is_asked in zip(pairs, eligible, strict=True):
             if is_asked:
                 problems[problem.id] = problem
                 texts.setdefault(problem.id, {})[_answer(rollout)] = None
         contests = [
-            Contest(name, problems[name].prompt, tuple(found), self._gold(problems[name]))
-            for name, found in texts.items()
+            Contest(name, problems[name].prompt, tuple(answers), self._gold(problems[name]))
+            for name, answers in texts.items()
         ]
-        known = dict(zip(texts, self._panel.opinions(contests), strict=True))
+        opinions = dict(zip(texts, self._panel.opinions(contests), strict=True))
         return [
-            _score(known[problem.id][_answer(rollout)]) if is_asked else _unasked(rollout, gate)
-            for (problem, rollout), gate, is_asked in zip(pairs, gated, asked, strict=True)
+            _score(opinions[problem.id][_answer(rollout)]) if is_asked else _unasked(rollout, gate)
+            for (problem, rollout), gate, is_asked in zip(pairs, gated, eligible, strict=True)
         ]
 
     def metrics(self) -> dict[str, float]:
@@ -93,8 +93,8 @@ class _Endpoint:
     def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
         by_contest = [self._mode.ballots(self._section, contest) for contest in contests]
         answers = iter(self._panel.answers([ballot for ballots in by_contest for ballot in ballots]))
-        told: list[Told] = [[(ballot, next(answers)) for ballot in ballots] for ballots in by_contest]
-        return [self._mode.settle(contest, found) for contest, found in zip(contests, told, strict=True)]
+        all_votes: list[Votes] = [[(ballot, next(answers)) for ballot in ballots] for ballots in by_contest]
+        return [self._mode.settle(contest, votes) for contest, votes in zip(contests, all_votes, strict=True)]
 
 
 def _answer(rollout: Rollout) -> str:

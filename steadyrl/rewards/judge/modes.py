@@ -61,7 +61,7 @@ class Opinion:
 
 # A verdict, or why there is none.
 Answer = Verdict | str
-Told = Sequence[tuple[Ballot, Answer]]
+Votes = Sequence[tuple[Ballot, Answer]]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Mode:
     ballots: Callable[[JudgeSettings, Contest], list[Ballot]]
     question: Callable[[Mapping[str, str], str, Sequence[str]], Question]
     read: Callable[[str, Question, Sequence[str]], Verdict]
-    settle: Callable[[Contest, Told], dict[str, Opinion]]
+    settle: Callable[[Contest, Votes], dict[str, Opinion]]
 
 
 def _one_each(section: JudgeSettings, contest: Contest) -> list[Ballot]:
@@ -97,8 +97,8 @@ def _pairs(section: JudgeSettings, contest: Contest) -> list[Ballot]:
     pairs = ring(contest.texts, section.opponents)
     if len(contest.texts) == 1 and contest.known_good not in (None, contest.texts[0]):
         pairs = [(contest.texts[0], str(contest.known_good))]
-    both = [order for first, second in pairs for order in ((first, second), (second, first))]
-    return [Ballot(contest.problem, contest.request, order) for order in both]
+    orders = [order for first, second in pairs for order in ((first, second), (second, first))]
+    return [Ballot(contest.problem, contest.request, order) for order in orders]
 
 
 def ring(texts: Sequence[str], reach: int) -> list[tuple[str, str]]:
@@ -113,19 +113,19 @@ def ring(texts: Sequence[str], reach: int) -> list[tuple[str, str]]:
     return [(texts[a], texts[b]) for a, b in sorted(places)]
 
 
-def _by_own_ballot(contest: Contest, told: Told) -> dict[str, Opinion]:
-    found: dict[str, Opinion] = {}
-    for ballot, answer in told:
+def _by_own_ballot(contest: Contest, votes: Votes) -> dict[str, Opinion]:
+    opinions: dict[str, Opinion] = {}
+    for ballot, answer in votes:
         for place, text in enumerate(ballot.texts):
             if isinstance(answer, str):
-                found[text] = Opinion(None, reason=answer)
+                opinions[text] = Opinion(None, reason=answer)
             else:
-                found[text] = Opinion(answer.values[place], answer.parts, answer.reason)
-    return found
+                opinions[text] = Opinion(answer.values[place], answer.parts, answer.reason)
+    return opinions
 
 
-def _by_wins(contest: Contest, told: Told) -> dict[str, Opinion]:
-    by_texts = {ballot.texts: answer for ballot, answer in told}
+def _by_wins(contest: Contest, votes: Votes) -> dict[str, Opinion]:
+    by_texts = {ballot.texts: answer for ballot, answer in votes}
     return {text: _record_of(text, contest, by_texts) for text in contest.texts}
 
 
@@ -135,17 +135,17 @@ def _record_of(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], A
     first_place: list[float] = []
     failures: list[str] = []
     reason = ""
-    for texts, one in by_texts.items():
+    for texts, answer in by_texts.items():
         if texts[0] != text:
             continue
-        other = by_texts[texts[1], texts[0]]
-        if isinstance(one, str) or isinstance(other, str):
-            failures.append(one if isinstance(one, str) else str(other))
+        swapped = by_texts[texts[1], texts[0]]
+        if isinstance(answer, str) or isinstance(swapped, str):
+            failures.append(answer if isinstance(answer, str) else str(swapped))
             continue
-        wins.append((one.values[0] + other.values[1]) / 2)
-        agreeing.append(float(one.values[0] == other.values[1]))
-        first_place.append((one.values[0] + other.values[0]) / 2)
-        reason = reason or one.reason
+        wins.append((answer.values[0] + swapped.values[1]) / 2)
+        agreeing.append(float(answer.values[0] == swapped.values[1]))
+        first_place.append((answer.values[0] + swapped.values[0]) / 2)
+        reason = reason or answer.reason
     if wins:
         return Opinion(_mean(wins), {"orders_agree": _mean(agreeing), "first_place": _mean(first_place)}, reason)
     if failures:
@@ -156,8 +156,8 @@ def _record_of(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], A
 
 
 def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return sum(known) / len(known)
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
 
 
 MODES: Mapping[str, Mode] = {

@@ -46,10 +46,10 @@ class LikelihoodPanel:
         began = time.monotonic()
         pairs = [(_readable(contest.request), _readable(text)) for contest in contests for text in contest.texts]
         ratios = iter(self._ratios(pairs))
-        found = [{text: self._opinion(next(ratios)) for text in contest.texts} for contest in contests]
+        opinions = [{text: self._opinion(next(ratios)) for text in contest.texts} for contest in contests]
         self._texts += len(pairs)
         self._seconds += time.monotonic() - began
-        return found
+        return opinions
 
     def drain(self) -> dict[str, float]:
         """Return how many texts were read since the last call, and how long each took."""

@@ -62,36 +62,36 @@ class Tally:
     seconds: float = 0.0
     tokens: list[tuple[int, int] | None] = field(default_factory=list)
 
-    def add(self, asked: Asked) -> None:
+    def add(self, outcome: Asked) -> None:
         """Count one ballot that was asked."""
         self.verdicts += 1
-        self.failed += isinstance(asked.answer, str)
-        self.repaired += asked.repaired
-        self.requests += asked.requests
-        self.seconds += asked.seconds
-        self.tokens += [reply.tokens for reply in asked.replies]
+        self.failed += isinstance(outcome.answer, str)
+        self.repaired += outcome.repaired
+        self.requests += outcome.requests
+        self.seconds += outcome.seconds
+        self.tokens += [reply.tokens for reply in outcome.replies]
 
     def metrics(self, price_in: float, price_out: float) -> dict[str, float]:
         """Return judge/*: shares of the verdicts, tokens, cost where there is a price; nothing if none was asked."""
         wanted = self.verdicts + self.cached
         if not wanted:
             return {}
-        found = {"judge/verdicts": float(wanted), "judge/cached": self.cached / wanted}
+        metrics = {"judge/verdicts": float(wanted), "judge/cached": self.cached / wanted}
         if not self.verdicts:
-            return found
-        found["judge/failed"] = self.failed / self.verdicts
-        found["judge/repaired"] = self.repaired / self.verdicts
-        found["judge/requests"] = float(self.requests)
-        found["judge/latency"] = self.seconds / self.verdicts
-        told = [tokens for tokens in self.tokens if tokens is not None]
-        if told:
-            read, written = (float(sum(counts)) for counts in zip(*told, strict=True))
-            found |= {"judge/tokens_in": read, "judge/tokens_out": written}
+            return metrics
+        metrics["judge/failed"] = self.failed / self.verdicts
+        metrics["judge/repaired"] = self.repaired / self.verdicts
+        metrics["judge/requests"] = float(self.requests)
+        metrics["judge/latency"] = self.seconds / self.verdicts
+        metered = [tokens for tokens in self.tokens if tokens is not None]
+        if metered:
+            read, written = (float(sum(counts)) for counts in zip(*metered, strict=True))
+            metrics |= {"judge/tokens_in": read, "judge/tokens_out": written}
             if price_in or price_out:
-                found["judge/cost"] = (read * price_in + written * price_out) / _MILLION
-        if len(told) < len(self.tokens):
-            found["judge/unmetered"] = float(len(self.tokens) - len(told))
-        return found
+                metrics["judge/cost"] = (read * price_in + written * price_out) / _MILLION
+        if len(metered) < len(self.tokens):
+            metrics["judge/unmetered"] = float(len(self.tokens) - len(metered))
+        return metrics
 
 
 class Panel:
@@ -116,22 +116,22 @@ class Panel:
         Raises:
             EngineError: Too many failed, lately.
         """
-        found: dict[Ballot, Answer] = {}
+        answers: dict[Ballot, Answer] = {}
         for ballot in dict.fromkeys(ballots):
-            known = self._cache.get(ballot.request, ballot.texts) if self._cache else None
-            if known is not None:
-                found[ballot] = known
-        self._tally.cached += len(found)
-        missing = [ballot for ballot in dict.fromkeys(ballots) if ballot not in found]
+            cached = self._cache.get(ballot.request, ballot.texts) if self._cache else None
+            if cached is not None:
+                answers[ballot] = cached
+        self._tally.cached += len(answers)
+        missing = [ballot for ballot in dict.fromkeys(ballots) if ballot not in answers]
         while missing:
-            asked = self._ask_all(missing)
-            failures = [answer for answer in asked.values() if isinstance(answer, str)]
-            failed = self._judge_the_judge(failures, len(asked))
-            found |= asked
-            if failed < len(asked) or len(found) > len(asked):
+            new_answers = self._ask_all(missing)
+            failures = [answer for answer in new_answers.values() if isinstance(answer, str)]
+            failed = self._judge_the_judge(failures, len(new_answers))
+            answers |= new_answers
+            if failed < len(new_answers) or len(answers) > len(new_answers):
                 break
             log.warning("the judge gave none of %d verdicts (%s); asking again", failed, _main_reason(failures))
-        return [found[ballot] for ballot in ballots]
+        return [answers[ballot] for ballot in ballots]
 
     def drain(self) -> dict[str, float]:
         """Return the metrics of what was asked since the last call, and begin anew."""
@@ -140,37 +140,37 @@ class Panel:
 
     def _ask_all(self, ballots: Sequence[Ballot]) -> dict[Ballot, Answer]:
         """Ask several at a time; where the first many all fail, the rest count as failed, unasked."""
-        found: dict[Ballot, Answer] = {}
+        answers: dict[Ballot, Answer] = {}
         failures = 0
         with ThreadPoolExecutor(self._section.workers) as pool, ExitStack() as interrupted:
             interrupted.callback(self._client.stop)  # an interrupt must not wait for waits
             futures = {pool.submit(self._ask, ballot): ballot for ballot in ballots}
             try:
                 for future in as_completed(futures):
-                    asked = future.result()
-                    found[futures[future]] = asked.answer
-                    self._tally.add(asked)
-                    tell("verdicts of the judge", len(found), len(ballots))
-                    failures += isinstance(asked.answer, str)
-                    if failures == len(found) >= _LEAST:
+                    outcome = future.result()
+                    answers[futures[future]] = outcome.answer
+                    self._tally.add(outcome)
+                    tell("verdicts of the judge", len(answers), len(ballots))
+                    failures += isinstance(outcome.answer, str)
+                    if failures == len(answers) >= _LEAST:
                         break
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
             interrupted.pop_all()
         for future, ballot in futures.items():
-            if ballot not in found:
-                asked = Asked(_NOT_ASKED) if future.cancelled() else future.result()
-                found[ballot] = asked.answer
-                self._tally.add(asked)
-        return found
+            if ballot not in answers:
+                outcome = Asked(_NOT_ASKED) if future.cancelled() else future.result()
+                answers[ballot] = outcome.answer
+                self._tally.add(outcome)
+        return answers
 
-    def _judge_the_judge(self, failures: Sequence[str], asked: int) -> int:
+    def _judge_the_judge(self, failures: Sequence[str], count: int) -> int:
         """Note how many of a scoring's verdicts failed, and return it.
 
         Raises:
             EngineError: With those of the window it is too many.
         """
-        self._recent.append((len(failures), asked))
+        self._recent.append((len(failures), count))
         failed, of = (sum(counts) for counts in zip(*self._recent, strict=True))
         enough = of >= _LEAST or len(self._recent) == self._section.window
         if enough and failed / of > self._section.max_failed:
@@ -210,5 +210,5 @@ class Panel:
 
 def _main_reason(failures: Sequence[str]) -> str:
     """Return why most of those failed that were asked; that the others were not asked is no reason."""
-    asked = [reason for reason in failures if reason != _NOT_ASKED]
-    return Counter(asked).most_common(1)[0][0] if asked else "see the rollouts"
+    reasons = [reason for reason in failures if reason != _NOT_ASKED]
+    return Counter(reasons).most_common(1)[0][0] if reasons else "see the rollouts"

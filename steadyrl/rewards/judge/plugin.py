@@ -31,8 +31,8 @@ def build(settings: JudgeSettings, task: Task, own: Mapping[str, RewardFn]) -> J
         ConfigError: A setting is missing or wrong, the task has no reward named like the gate, or there is no key.
         MissingExtraError: The offline judge needs torch.
     """
-    if found := problems(settings):
-        raise ConfigError("; ".join(found))
+    if defects := problems(settings):
+        raise ConfigError("; ".join(defects))
     require_gate(settings, own)
     gate = per_rollout(settings.gate, own[settings.gate]) if settings.gate else None
     return Judge(settings, task.gold, gate)

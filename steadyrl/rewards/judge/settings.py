@@ -101,27 +101,31 @@ class JudgeSettings(RewardSettings):
 
 def problems(settings: JudgeSettings) -> list[str]:
     """Return what is wrong with the settings of a judge."""
-    found = [*_address_problems(os.path.expandvars(settings.base_url)), *_key_problems(settings)]
+    defects = [*_address_problems(os.path.expandvars(settings.base_url)), *_key_problems(settings)]
     if settings.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", settings.key_env):
-        found.append(
+        defects.append(
             "rewards.judge.key_env: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; "
             "the key itself must not stand in a config"
         )
-    taken = {"model", "messages", "stream", "n", "api_key"} & set(settings.request)
-    if taken:
-        found.append(f"rewards.judge.request: '{min(taken)}' cannot be set here; expected fields such as temperature")
+    reserved = {"model", "messages", "stream", "n", "api_key"} & set(settings.request)
+    if reserved:
+        defects.append(
+            f"rewards.judge.request: '{min(reserved)}' cannot be set here; expected fields such as temperature"
+        )
     if not _is_json(settings.request):
-        found.append("rewards.judge.request holds a date or a number that is not finite; expected what JSON can hold")
+        defects.append("rewards.judge.request holds a date or a number that is not finite; expected what JSON can hold")
     if not settings.criteria:
-        found.append("rewards.judge.criteria is empty; expected at least one, as in correct = 'it does what is asked'")
+        defects.append(
+            "rewards.judge.criteria is empty; expected at least one, as in correct = 'it does what is asked'"
+        )
     if not settings.model:
-        found.append("rewards.judge.model is empty; give the name of the model that judges")
+        defects.append("rewards.judge.model is empty; give the name of the model that judges")
     if settings.mode != "likelihood" and not settings.base_url:
-        found.append(
+        defects.append(
             "rewards.judge.base_url is empty; give the address of a chat endpoint, such as http://localhost:8000/v1, "
             "or set rewards.judge.mode = 'likelihood' for a judge that needs none"
         )
-    return found
+    return defects
 
 
 def _is_json(value: Any) -> bool:
@@ -135,16 +139,16 @@ def _is_json(value: Any) -> bool:
 def _key_problems(settings: JudgeSettings) -> list[str]:
     """Say where a key stands, or what looks like one: settings are written into every run and shown on screens."""
     advice = "export it in the environment variable that rewards.judge.key_env names, and remove it here"
-    found = []
+    defects = []
     if any(named_like_a_key(settings.request)):
-        found.append(f"rewards.judge.request has a field that is named like a key; {advice}")
+        defects.append(f"rewards.judge.request has a field that is named like a key; {advice}")
     key = os.environ.get(settings.key_env, "").strip()
     secret = Secret(key if len(key) >= _SHORTEST_KEY else "")
     for name in ("base_url", "model", "request", "criteria", "gate", "cache", "baseline"):
         texts = list(_texts(getattr(settings, name)))
         if any(secret.stands_in(text) for text in texts):
-            found.append(f"rewards.judge.{name} holds a key; {advice}")
-    return found
+            defects.append(f"rewards.judge.{name} holds a key; {advice}")
+    return defects
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -154,8 +158,8 @@ def _texts(value: Any) -> Iterator[str]:
     inner = (
         [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
     )
-    for one in inner:
-        yield from _texts(one)
+    for part in inner:
+        yield from _texts(part)
 
 
 def _address_problems(address: str) -> list[str]:

@@ -69,10 +69,10 @@ def read_body(answer: IO[bytes]) -> bytes:
         OSError, http.client.HTTPException: It breaks off, takes too long, or is far larger than a verdict.
     """
     with _readable():
-        found = answer.read(_LARGEST_ANSWER + 1)
-    if len(found) > _LARGEST_ANSWER:
+        body = answer.read(_LARGEST_ANSWER + 1)
+    if len(body) > _LARGEST_ANSWER:
         raise http.client.HTTPException(f"an answer of more than {_LARGEST_ANSWER >> 20} MiB")
-    return found
+    return body
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -135,11 +135,11 @@ class _Timed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         self._sock.settimeout(min(self._read_s, _left(self._deadline)))
         try:
-            found: int | None = self._raw.readinto(buffer)
+            count: int | None = self._raw.readinto(buffer)
         except TimeoutError:
             _left(self._deadline)
             raise
-        return found
+        return count
 
     def close(self) -> None:
         self._raw.close()

@@ -64,35 +64,35 @@ def read_scalar(text: str, question: Question, criteria: Sequence[str]) -> Verdi
     Raises:
         MalformedVerdictError: Not of the form, not of this request, or not of these criteria.
     """
-    found = _read(_Scalar, text)
-    _same({found.candidate}, question.labels, "candidate")
-    _same(set(found.scores), criteria, "scores")
-    grades = [found.scores[name] for name in criteria]
+    reply = _read(_Scalar, text)
+    _same({reply.candidate}, question.labels, "candidate")
+    _same(set(reply.scores), criteria, "scores")
+    grades = [reply.scores[name] for name in criteria]
     parts = {name: grade / GRADES for name, grade in zip(criteria, grades, strict=True)}
-    return Verdict((sum(grades) / (GRADES * len(grades)),), parts, found.reason)
+    return Verdict((sum(grades) / (GRADES * len(grades)),), parts, reply.reason)
 
 
 def read_pair(text: str, question: Question, criteria: Sequence[str]) -> Verdict:
     """Read which of two texts won: 1 and 0, or a half each."""
-    found = _read(_Pair, text)
-    if found.winner == question.tie:
-        return Verdict((0.5, 0.5), reason=found.reason)
-    if found.winner not in question.labels:
+    reply = _read(_Pair, text)
+    if reply.winner == question.tie:
+        return Verdict((0.5, 0.5), reason=reply.reason)
+    if reply.winner not in question.labels:
         expected = ", ".join((*question.labels, question.tie))
-        raise MalformedVerdictError(f"'winner' is {found.winner[:40]!r}; expected one of {expected}")
-    return Verdict(tuple(float(label == found.winner) for label in question.labels), reason=found.reason)
+        raise MalformedVerdictError(f"'winner' is {reply.winner[:40]!r}; expected one of {expected}")
+    return Verdict(tuple(float(label == reply.winner) for label in question.labels), reason=reply.reason)
 
 
 def read_group(text: str, question: Question, criteria: Sequence[str]) -> Verdict:
     """Read the grades of all texts."""
-    found = _read(_Group, text)
-    _same(set(found.scores), question.labels, "scores")
-    return Verdict(tuple(found.scores[label] / GROUP_GRADES for label in question.labels), reason=found.reason)
+    reply = _read(_Group, text)
+    _same(set(reply.scores), question.labels, "scores")
+    return Verdict(tuple(reply.scores[label] / GROUP_GRADES for label in question.labels), reason=reply.reason)
 
 
-def _same(found: set[str], expected: Sequence[str], where: str) -> None:
-    if found != set(expected):
-        names = ", ".join(sorted(found))[:200]
+def _same(actual: set[str], expected: Sequence[str], where: str) -> None:
+    if actual != set(expected):
+        names = ", ".join(sorted(actual))[:200]
         raise MalformedVerdictError(f"'{where}' names {names or 'nothing'}; expected exactly {', '.join(expected)}")
 
 
@@ -101,8 +101,8 @@ def _read(form: type[Spoken], text: str) -> Spoken:
     if fenced := _CODE_FENCE.match(text):
         text = fenced[1].strip()
     try:
-        found = parse_json(text, object_pairs_hook=_object, parse_constant=_constant)
-        return form.model_validate(found)
+        parsed = parse_json(text, object_pairs_hook=_object, parse_constant=_constant)
+        return form.model_validate(parsed)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
@@ -114,10 +114,10 @@ def _read(form: type[Spoken], text: str) -> Spoken:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # a second grade under one name must not replace the first unseen
+    fields = dict(pairs)
+    if len(fields) < len(pairs):  # a second grade under one name must not replace the first unseen
         raise MalformedVerdictError("a key stands in it twice")
-    return found
+    return fields
 
 
 def _constant(name: str) -> None:

@@ -66,7 +66,7 @@ def reply(rng: random.Random, level: int) -> Quest:
 def lookup(rng: random.Random, level: int) -> Quest:
     """A question about a customer, upwards of level 3 about that of a ticket."""
     world, target, ticket, _ = _help_desk(rng, level)
-    world.groups = {one.customer: rng.choice(GROUPS) for one in world.tickets}
+    world.groups = {t.customer: rng.choice(GROUPS) for t in world.tickets}
     customer, group = ticket.customer, world.groups[ticket.customer]
     plan = [Step("click", "link", customer), Step("stop", "", group, beside=group)]
     if level > 2:

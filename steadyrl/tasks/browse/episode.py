@@ -39,9 +39,9 @@ class SiteEpisode:
         """See Episode."""
         self._tab = self._show(self._quest)
         self._view = View(self._tab, self._characters)
-        seen = self._view.first()
+        observation = self._view.first()
         self._start = self._quest.potential()
-        return seen
+        return observation
 
     def step(self, text: str) -> Turn:
         """See Episode."""
@@ -54,10 +54,10 @@ class SiteEpisode:
         if isinstance(action, Stop):
             self._quest.world.answer = action.answer
             return Turn("", True)
-        seen, possible = self._view.take(action)
+        observation, possible = self._view.take(action)
         self._invalid += not possible
         self._pages += self._view.snapshot.fresh
-        return Turn("", True) if self._quest.over(self._quest.world) else Turn(seen, False)
+        return Turn("", True) if self._quest.over(self._quest.world) else Turn(observation, False)
 
     def expert(self) -> str | None:
         """See Episode."""

@@ -63,13 +63,13 @@ class MiniwobSuite:
 
     def problems(self, kind: str, held_out: bool, count: int) -> list[Problem]:
         """See Suite."""
-        found: list[Problem] = []
+        problems: list[Problem] = []
         seed = 0
-        while len(found) < count:
+        while len(problems) < count:
             if is_held_out(f"{kind} {seed}") == held_out:
-                found.append(_problem(kind, seed))
+                problems.append(_problem(kind, seed))
             seed += 1
-        return found
+        return problems
 
     def mutate(self, problem: Problem, generator: np.random.Generator) -> Problem:
         """See Suite: the same page with another seed; these pages have no levels."""
@@ -133,11 +133,11 @@ class MiniwobEpisode:
         if isinstance(action, Stop):
             return Turn("", True)
         self._scrolls += isinstance(action, Scroll)
-        seen, possible = self._view.take(action)
+        observation, possible = self._view.take(action)
         self._invalid += not possible
         done, raw = self._tab.evaluate(_STATE)
         self._raw = float(raw) if done else 0.0
-        return Turn("", True) if done else Turn(seen, False)
+        return Turn("", True) if done else Turn(observation, False)
 
     def expert(self) -> str | None:
         """See Episode."""
@@ -145,11 +145,11 @@ class MiniwobEpisode:
         advise = EXPERTS.get(self._kind)
         if advise is None:
             return None
-        said = advise(self._goal, self._view.snapshot, self._turns - self._scrolls)
-        match parse(said):
+        action = advise(self._goal, self._view.snapshot, self._turns - self._scrolls)
+        match parse(action):
             case Click(number) | Type(number, _) | Select(number, _):
-                return way_to(number, self._view.window) or said
-        return said
+                return way_to(number, self._view.window) or action
+        return action
 
     def close(self) -> Mapping[str, Any]:
         """See Episode. Some pages pay for a part of what they ask; a success is what they pay in full."""

@@ -36,8 +36,8 @@ def click(number: int | None) -> str:
 
 def submit(snapshot: Snapshot, *names: str) -> str:
     """Return a click on the button of one of the names, or else on "Submit"."""
-    found = (number_of(snapshot, name, "button") for name in (*names, "Submit"))
-    return click(next((number for number in found if number is not None), None))
+    numbers = (number_of(snapshot, name, "button") for name in (*names, "Submit"))
+    return click(next((number for number in numbers if number is not None), None))
 
 
 def quoted(goal: str) -> list[str]:
@@ -184,10 +184,10 @@ _GUESSES |= {(7, True): 8, (8, True): 9}
 
 
 def _guess(goal: str, snapshot: Snapshot, turn: int) -> str:
-    said = re.search(
+    hint = re.search(
         r"(higher|lower) than (\d)", " ".join(p for line in snapshot.lines for p in line if isinstance(p, str))
     )
-    return fill(snapshot, [str(_GUESSES.get((int(said[2]), said[1] == "higher"), 5) if said else 5)])
+    return fill(snapshot, [str(_GUESSES.get((int(hint[2]), hint[1] == "higher"), 5) if hint else 5)])
 
 
 def _parity(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -268,10 +268,10 @@ def _color(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 def _pie(goal: str, snapshot: Snapshot, turn: int) -> str:
-    found, spread = number_of(snapshot, first_quoted(goal)), number_of(snapshot, "+")
-    if spread is not None or found is None:
+    label, spread = number_of(snapshot, first_quoted(goal)), number_of(snapshot, "+")
+    if spread is not None or label is None:
         return click(spread)
-    return click(found - (turn + 1) % 2)  # the label or the slice below it: one of them is pressed
+    return click(label - (turn + 1) % 2)  # the label or the slice below it: one of them is pressed
 
 
 def _two_parts(goal: str, snapshot: Snapshot, turn: int) -> str:

@@ -33,17 +33,17 @@ def _texts(line: Line) -> list[str]:
 
 def _find_link(goal: str, snapshot: Snapshot, turn: int) -> str:
     """Open one tab or section after the other until the link is shown."""
-    found = number_of(snapshot, first_quoted(goal), "item", "link")
-    if found is not None:
-        return click(found)
+    link = number_of(snapshot, first_quoted(goal), "item", "link")
+    if link is not None:
+        return click(link)
     covers = [n for n, e in enumerate(snapshot.elements()) if re.fullmatch(r"(Tab #|Section #)?\d", e.name)]
     return click(covers[turn]) if turn < len(covers) else GIVE_UP
 
 
 def _tree(goal: str, snapshot: Snapshot, turn: int) -> str:
-    found = number_of(snapshot, first_quoted(goal), "item")
+    node = number_of(snapshot, first_quoted(goal), "item")
     closed = (n for n, e in enumerate(snapshot.elements()) if "expandable-hitarea" in e.name)
-    return click(found if found is not None else next(closed, None))
+    return click(node if node is not None else next(closed, None))
 
 
 def _mail(goal: str, snapshot: Snapshot, turn: int) -> str:

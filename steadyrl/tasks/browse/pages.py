@@ -99,11 +99,11 @@ def address(path: str, fields: Mapping[str, str]) -> str:
 
 def controls(page: Page) -> list[tuple[Link | Button | Control, Form | None]]:
     """Return everything that can be acted on, in the order of its numbers, with the form it stands in."""
-    found: list[tuple[Link | Button | Control, Form | None]] = []
+    elements: list[tuple[Link | Button | Control, Form | None]] = []
     for block in page:
         form = block if isinstance(block, Form) else None
-        found += [(cell, form) for one in _rows(block) for cell in one.cells if not isinstance(cell, str)]
-    return found
+        elements += [(cell, form) for page_row in _rows(block) for cell in page_row.cells if not isinstance(cell, str)]
+    return elements
 
 
 def initial_value(cell: Link | Button | Control) -> str:
@@ -128,9 +128,9 @@ def page_lines(page: Page, values: Sequence[str]) -> tuple[Line, ...]:
     for block in page:
         if isinstance(block, Heading):
             lines.append((f"heading {block.text}",))
-        for one in _rows(block):
+        for page_row in _rows(block):
             pieces: list[Piece] = []
-            for cell in one.cells:
+            for cell in page_row.cells:
                 if isinstance(cell, str):
                     pieces.append(cell)
                 else:
@@ -150,9 +150,9 @@ def page_html(page: Page) -> str:
         if isinstance(block, Form):
             method = "get" if block.asks else "post"
             parts.append(f'<form action="{escape(block.action)}" method="{method}" autocomplete="off">')
-        for one in _rows(block):
+        for page_row in _rows(block):
             cells = []
-            for cell in one.cells:
+            for cell in page_row.cells:
                 cells.append(f"<span>{_cell_html(cell, number)}</span>")
                 number += not isinstance(cell, str)
             parts.append(f'<div class="row">{" ".join(cells)}</div>')

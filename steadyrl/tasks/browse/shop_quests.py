@@ -15,13 +15,13 @@ def find(rng: random.Random, level: int) -> Quest:
     world = World(products=_products(rng, count, alike=level > 2), per_page=4, is_searched=True)
     target = rng.randrange(count)
     name = world.products[target].name
-    asked = name.split()[1] if level < 3 else name
+    query = name.split()[1] if level < 3 else name
     return viewing_quest(
         goal=f"find {name}",
         world=world,
         start="/items",
         target=target,
-        plan=[Step("type", "textbox", "search", asked), Step("click", "button", "go"), Step("click", "link", name)],
+        plan=[Step("type", "textbox", "search", query), Step("click", "button", "go"), Step("click", "link", name)],
         on_the_way=f"listed {target}",
     )
 
@@ -108,7 +108,7 @@ def remove(rng: random.Random, level: int) -> Quest:
     count = by_level(level, 2, 3, 4, 6)
     products = _products(rng, count, alike=level > 2)
     target = rng.randrange(count)
-    rest = [i for i in range(count) if i != target]
+    remaining = [i for i in range(count) if i != target]
     name, orders = products[target].name, level > 2
     plan = [Step("click", "button", "order", when=lambda world: target not in world.cart)] if orders else []
     plan += [Step("click", "button", "remove", beside=name)]
@@ -118,7 +118,7 @@ def remove(rng: random.Random, level: int) -> Quest:
             world=World(products=products, cart=list(range(count))),
             start="/cart",
             milestones=(lambda world: world.did("remove") == [str(target)],),
-            solved=lambda world: world.orders == [rest],
+            solved=lambda world: world.orders == [remaining],
             over=lambda world: bool(world.orders),
             plan=tuple(plan),
         )
@@ -127,7 +127,7 @@ def remove(rng: random.Random, level: int) -> Quest:
         world=World(products=products, cart=list(range(count))),
         start="/cart",
         milestones=(),
-        solved=lambda world: world.cart == rest and not world.orders,
+        solved=lambda world: world.cart == remaining and not world.orders,
         over=lambda world: bool(world.did("remove")) or bool(world.orders),
         plan=tuple(plan),
     )
@@ -169,8 +169,8 @@ def _products(rng: random.Random, count: int, shelves: int = 1, alike: bool = Fa
     prices = rng.sample(range(2, 99), count)
 
     def color(name: str) -> str:
-        other = rng.choice(COLORS[:3])
-        return name.split()[0] if name.split()[0] in COLORS else other  # a red box is red
+        random_color = rng.choice(COLORS[:3])
+        return name.split()[0] if name.split()[0] in COLORS else random_color  # a red box is red
 
     return [
         Product(name, categories[i % shelves], color(name), price)

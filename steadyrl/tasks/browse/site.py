@@ -32,24 +32,24 @@ Fields = Mapping[str, str]
 
 def show(world: World, path: str, fields: Fields) -> Page:
     """Return the page at a path (GET); what is looked at is noted among the events of the site's state."""
-    name, *rest = path.strip("/").split("/")
+    name, *segments = path.strip("/").split("/")
     view = _VIEWS.get(name)
-    return view(world, rest, fields) if view else NOT_FOUND
+    return view(world, segments, fields) if view else NOT_FOUND
 
 
 def change(world: World, path: str, fields: Fields) -> str:
     """Do what a form asks for (POST) and return the path that is shown next."""
-    name, *rest = path.strip("/").split("/")
+    name, *segments = path.strip("/").split("/")
     action = _CHANGES.get(name)
-    return action(world, rest, fields) if action else "/missing"
+    return action(world, segments, fields) if action else "/missing"
 
 
-def _home(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _home(world: World, segments: Sequence[str], fields: Fields) -> Page:
     categories = dict.fromkeys(product.category for product in world.products)
     return (Heading("shop"), *(row(Link(name, address("/items", {"category": name}))) for name in categories))
 
 
-def _items(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _items(world: World, segments: Sequence[str], fields: Fields) -> Page:
     query, color, category = (fields.get(key, "") for key in ("search", "color", "category"))
     wanted = [
         (number, product)
@@ -77,8 +77,8 @@ def _item_row(world: World, number: int, product: Product) -> Row:
     return row(link, str(product.price)) if world.shows_prices else row(link)
 
 
-def _item(world: World, rest: Sequence[str], fields: Fields) -> Page:
-    number = _number(rest, len(world.products))
+def _item(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    number = _number(segments, len(world.products))
     if number is None:
         return NOT_FOUND
     world.events.append(f"item {number}")
@@ -90,15 +90,15 @@ def _item(world: World, rest: Sequence[str], fields: Fields) -> Page:
     )
 
 
-def _add(world: World, rest: Sequence[str], fields: Fields) -> str:
-    number = _number(rest, len(world.products))
+def _add(world: World, segments: Sequence[str], fields: Fields) -> str:
+    number = _number(segments, len(world.products))
     if number is not None:
         world.cart.append(number)
         world.events.append(f"add {number}")
     return "/cart"
 
 
-def _cart(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _cart(world: World, segments: Sequence[str], fields: Fields) -> Page:
     rows = [
         Form(f"/remove/{place}", (row(world.products[number].name, Button("remove")),))
         for place, number in enumerate(world.cart)
@@ -107,14 +107,14 @@ def _cart(world: World, rest: Sequence[str], fields: Fields) -> Page:
     return (Heading("cart"), *rows, *below, row(Link("products", "/items")))
 
 
-def _remove(world: World, rest: Sequence[str], fields: Fields) -> str:
-    place = _number(rest, len(world.cart))
+def _remove(world: World, segments: Sequence[str], fields: Fields) -> str:
+    place = _number(segments, len(world.cart))
     if place is not None:
         world.events.append(f"remove {world.cart.pop(place)}")
     return "/cart"
 
 
-def _order(world: World, rest: Sequence[str], fields: Fields) -> str:
+def _order(world: World, segments: Sequence[str], fields: Fields) -> str:
     if world.cart:
         world.orders.append(world.cart)
         world.cart = []
@@ -122,13 +122,13 @@ def _order(world: World, rest: Sequence[str], fields: Fields) -> str:
     return "/done"
 
 
-def _tickets(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _tickets(world: World, segments: Sequence[str], fields: Fields) -> Page:
     rows = [row(Link(t.subject, f"/ticket/{number}"), t.customer) for number, t in enumerate(world.tickets)]
     return _paged([Heading("tickets")], rows, "/tickets", fields, world.per_page)
 
 
-def _ticket(world: World, rest: Sequence[str], fields: Fields) -> Page:
-    number = _number(rest, len(world.tickets))
+def _ticket(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    number = _number(segments, len(world.tickets))
     if number is None:
         return NOT_FOUND
     world.events.append(f"ticket {number}")
@@ -142,8 +142,8 @@ def _ticket(world: World, rest: Sequence[str], fields: Fields) -> Page:
     )
 
 
-def _status(world: World, rest: Sequence[str], fields: Fields) -> str:
-    number = _number(rest, len(world.tickets))
+def _status(world: World, segments: Sequence[str], fields: Fields) -> str:
+    number = _number(segments, len(world.tickets))
     if number is None:
         return "/missing"
     if fields.get("status") in STATUSES:
@@ -152,8 +152,8 @@ def _status(world: World, rest: Sequence[str], fields: Fields) -> str:
     return f"/ticket/{number}"
 
 
-def _reply(world: World, rest: Sequence[str], fields: Fields) -> str:
-    number = _number(rest, len(world.tickets))
+def _reply(world: World, segments: Sequence[str], fields: Fields) -> str:
+    number = _number(segments, len(world.tickets))
     if number is None:
         return "/missing"
     if text := fields.get("reply", "").strip():
@@ -162,23 +162,23 @@ def _reply(world: World, rest: Sequence[str], fields: Fields) -> str:
     return f"/ticket/{number}"
 
 
-def _customers(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _customers(world: World, segments: Sequence[str], fields: Fields) -> Page:
     return (
         Heading("customers"),
         *(row(Link(name, f"/customer/{name.replace(' ', '-')}")) for name in world.groups),
     )
 
 
-def _customer(world: World, rest: Sequence[str], fields: Fields) -> Page:
-    name = rest[0].replace("-", " ") if rest else ""
+def _customer(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    name = segments[0].replace("-", " ") if segments else ""
     if name not in world.groups:
         return NOT_FOUND
     world.events.append(f"customer {name}")
     return (Heading(name), row("group", world.groups[name]))
 
 
-def _help(world: World, rest: Sequence[str], fields: Fields) -> Page:
-    here = "/".join(rest).replace("-", " ")
+def _help(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    here = "/".join(segments).replace("-", " ")
     if here in world.articles:
         world.events.append(f"read {here}")
         return (Heading(here.rpartition("/")[2]), row("text"))
@@ -190,25 +190,25 @@ def _help(world: World, rest: Sequence[str], fields: Fields) -> Page:
     return (Heading(here.rpartition("/")[2] or "help"), *links)
 
 
-def _panel(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _panel(world: World, segments: Sequence[str], fields: Fields) -> Page:
     return (
         Heading("panel"),
         *(Form(f"/press/{place}", (row(Button(name)),)) for place, name in enumerate(world.buttons)),
     )
 
 
-def _press(world: World, rest: Sequence[str], fields: Fields) -> str:
-    place = _number(rest, len(world.buttons))
+def _press(world: World, segments: Sequence[str], fields: Fields) -> str:
+    place = _number(segments, len(world.buttons))
     if place is not None:
         world.events.append(f"press {world.buttons[place]}")
     return "/done"
 
 
-def _settings(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _settings(world: World, segments: Sequence[str], fields: Fields) -> Page:
     return (Heading("settings"), Form("/save", (*(row(control) for control in world.form), row(Button("save")))))
 
 
-def _save(world: World, rest: Sequence[str], fields: Fields) -> str:
+def _save(world: World, segments: Sequence[str], fields: Fields) -> str:
     """Take over what the form holds, as far as its controls could have sent it."""
     world.saved = {control.name: _allowed(control, fields.get(control.name, "")) for control in world.form}
     world.events.append("save ")
@@ -224,15 +224,15 @@ def _allowed(control: Control, value: str) -> str:
     return value.strip()
 
 
-def _done(world: World, rest: Sequence[str], fields: Fields) -> Page:
+def _done(world: World, segments: Sequence[str], fields: Fields) -> Page:
     return (Heading("done"),)
 
 
 def _paged(above: Sequence[Block], rows: Sequence[Row], path: str, fields: Fields, per_page: int) -> Page:
     """Return one page of a list with links to its neighbours; the number of the page is a field."""
     last = max(0, (len(rows) - 1) // per_page)
-    given = fields.get("page", "0")
-    page = min(int(given), last) if given.isascii() and given.isdigit() and len(given) < 4 else 0
+    page_text = fields.get("page", "0")
+    page = min(int(page_text), last) if page_text.isascii() and page_text.isdigit() and len(page_text) < 4 else 0
     links: list[Cell] = []
     if page > 0:
         links.append(Link("previous", address(path, {**fields, "page": str(page - 1)})))
@@ -242,9 +242,9 @@ def _paged(above: Sequence[Block], rows: Sequence[Row], path: str, fields: Field
     return (*above, *rows[page * per_page : (page + 1) * per_page], *below)
 
 
-def _number(rest: Sequence[str], count: int) -> int | None:
+def _number(segments: Sequence[str], count: int) -> int | None:
     """Return the number that a path ends with, or None where there is no such thing."""
-    text = rest[0] if rest else ""
+    text = segments[0] if segments else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and int(text) < count else None
 
 

@@ -66,16 +66,16 @@ class SiteSuite:
 
     def _of_level(self, kind: str, level: int, held_out: bool, count: int) -> list[Problem]:
         """Return problems of different content, by rising seeds."""
-        found: dict[str, Problem] = {}
+        by_content: dict[str, Problem] = {}
         seed = newest = 0
-        while len(found) < count and seed - newest < _BARREN:
+        while len(by_content) < count and seed - newest < _BARREN:
             quest = make_quest(kind, level, seed)
             content = _content(quest)
-            if is_held_out(content) == held_out and content not in found:
-                found[content] = self._problem(quest, kind, level, seed)
+            if is_held_out(content) == held_out and content not in by_content:
+                by_content[content] = self._problem(quest, kind, level, seed)
                 newest = seed
             seed += 1
-        return list(found.values())
+        return list(by_content.values())
 
     def _problem(self, quest: Quest, kind: str, level: int, seed: int) -> Problem:
         columns = {"kind": kind, "level": level, "seed": seed, "difficulty": level}

@@ -23,7 +23,7 @@ class View:
     def first(self) -> str:
         """Return the first observation of a page."""
         self._look()
-        return self._whole()
+        return self._full_text()
 
     def take(self, action: Action) -> tuple[str, bool]:
         """Act, and return what is seen then, and whether the action was possible."""
@@ -35,7 +35,7 @@ class View:
             return error(f"there is no element {action.number} in view"), False
         if why := self._tab.act(action):
             return self._refused(why), False
-        return self._seen(), True
+        return self._changes(), True
 
     def _scroll(self, action: Scroll) -> tuple[str, bool]:
         step = 1 if action.direction == "down" else -1
@@ -43,7 +43,7 @@ class View:
             return error(f"there is nothing more to scroll {action.direction} to"), False
         self._at += step
         self._look()
-        return self._whole(), True
+        return self._full_text(), True
 
     def _look(self) -> None:
         self.snapshot = self._tab.look()
@@ -53,14 +53,14 @@ class View:
         self._at = min(self._at, len(cuts) - 1)
         self.window = cuts[self._at]
 
-    def _seen(self) -> str:
+    def _changes(self) -> str:
         """Look again; return the lines that changed, or the window where the page or more than a little of it did."""
         at, before = self._shown
         self._look()
         now = self.window.text().split("\n")
         changed = [line for line, old in zip(now, before, strict=False) if line != old]
         if self.snapshot.fresh or self._at != at or len(now) != len(before) or len(changed) > _FEW:
-            return self._whole()
+            return self._full_text()
         self._shown = self._at, now
         return "\n".join([*(changed or ["nothing changed"]), CUE])
 
@@ -68,9 +68,9 @@ class View:
         """Say why; a page that has changed by itself meanwhile is shown again, since its numbers may be others now."""
         _, before = self._shown
         self._look()
-        return error(why) if self.window.text().split("\n") == before else f"{_ERROR}{why}\n{self._whole()}"
+        return error(why) if self.window.text().split("\n") == before else f"{_ERROR}{why}\n{self._full_text()}"
 
-    def _whole(self) -> str:
+    def _full_text(self) -> str:
         text = self.window.text()
         self._shown = self._at, text.split("\n")
         return f"{text}\n{CUE}"

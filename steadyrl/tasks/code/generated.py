@@ -88,18 +88,18 @@ def generated_problems(
         half: Of all problems that there are, whatever the seed: none is in both "a" and "b".
     """
     rng = random.Random(f"one-expression problems {seed}")
-    found: list[CodeProblem] = []
-    seen: set[str] = set()
+    problems: list[CodeProblem] = []
+    seen_texts: set[str] = set()
     for _ in range(count * _TRIES):
-        if len(found) == count:
+        if len(problems) == count:
             break
         drawn = _draw(rng, _STEPS[steps])
-        if drawn is None or drawn.text in seen:
+        if drawn is None or drawn.text in seen_texts:
             continue
-        seen.add(drawn.text)
+        seen_texts.add(drawn.text)
         if half in ("both", _half(drawn.id)) and (problem := _problem(drawn)) is not None:
-            found.append(problem)
-    return found
+            problems.append(problem)
+    return problems
 
 
 class _Drawn(NamedTuple):
@@ -118,17 +118,17 @@ class _Drawn(NamedTuple):
 def _draw(rng: random.Random, lengths: tuple[int, ...]) -> _Drawn | None:
     """Draw the parts of one problem, or None where they do not fit."""
     name, steps, arguments, largest = rng.choice(_KINDS)
-    asked: list[str] = []
+    instructions: list[str] = []
     expression = name
     for i in range(rng.choice(lengths)):
         words, form = rng.choice(steps)
-        if i and (asked[-1].split()[0] in _ENDS or asked[-1] == words):
+        if i and (instructions[-1].split()[0] in _ENDS or instructions[-1] == words):
             return None
         n = str(rng.randint(2, largest))
-        asked.append(words.replace("{n}", n))
+        instructions.append(words.replace("{n}", n))
         inner = f"({expression})" if _binds_weakly(expression) and form.startswith(("{}", "-")) else expression
         expression = form.replace("{n}", n).replace("{}", inner)
-    return _Drawn(name, f"{', then '.join(asked)}: {name}", expression, arguments)
+    return _Drawn(name, f"{', then '.join(instructions)}: {name}", expression, arguments)
 
 
 def _problem(drawn: _Drawn) -> CodeProblem | None:

@@ -100,21 +100,21 @@ def _by_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     A program that empties its argument could pass ``assert f(xs) == sorted(xs)`` by returning nothing. The problem's
     own solution says how a call should leave its arguments. Without one, a call leaves them alone if its value is used.
     """
-    found = _replayed(sandbox, code, problem)
-    shares, reached_end = found.shares, found.reached_end
-    if found.in_doubt and any(shares):
+    replay = _replayed(sandbox, code, problem)
+    shares, reached_end = replay.shares, replay.reached_end
+    if replay.in_doubt and any(shares):
         solution = problem.canonical_solution
-        other = _replayed(sandbox, code, problem, program(solution, problem) if solution is not None else "")
-        shares = tuple(map(min, shares, other.shares))
-        reached_end = reached_end and other.reached_end
+        solution_replay = _replayed(sandbox, code, problem, program(solution, problem) if solution is not None else "")
+        shares = tuple(map(min, shares, solution_replay.shares))
+        reached_end = reached_end and solution_replay.reached_end
     failing = sum(share < 1 for share in shares)
-    note = found.note or found.outcome.note or (f"{failing} of {len(shares)} asserts do not hold" if failing else "")
-    if failing > sum(share < 1 for share in found.shares):
+    note = replay.note or replay.outcome.note or (f"{failing} of {len(shares)} asserts do not hold" if failing else "")
+    if failing > sum(share < 1 for share in replay.shares):
         note += ", or only as long as the program changes the arguments that it is given"
     if not reached_end:
         note = note or "the tests do not come to their end"
     # The sum is rounded once, so that it is whole only where every share is 1.
-    return Verdict(math.fsum(shares), len(shares) + (not reached_end), found.outcome, note, found.refused[:_SHOWN])
+    return Verdict(math.fsum(shares), len(shares) + (not reached_end), replay.outcome, note, replay.refused[:_SHOWN])
 
 
 def _replayed(sandbox: Sandbox, code: str, problem: CodeProblem, leaving: str | None = None) -> _Replay:
@@ -127,7 +127,7 @@ def _replayed(sandbox: Sandbox, code: str, problem: CodeProblem, leaving: str | 
         leaving: The program that says how the arguments are left; "" if calls whose value is looked at leave them
             alone, None if it is the program itself.
     """
-    script = [problem.script, problem.given, problem.entry_point, list(problem.classes)]
+    script = [problem.script, problem.preamble, problem.entry_point, list(problem.classes)]
     steps, results = "[]", "[]"
     outcome: Outcome | None = None
     unknown = (0.0,) * sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
@@ -135,23 +135,23 @@ def _replayed(sandbox: Sandbox, code: str, problem: CodeProblem, leaving: str | 
         tests = sandbox.run(jailed("replay.py"), "replay", [[*script, steps, results, leaving == ""]])
         answer = tests.results[0] if tests.results else None
         if not isinstance(answer, Returned):
-            said = answer.text if answer else tests.note
-            return _Replay(unknown, True, outcome or tests, f"the tests did not come to an end: {said}")
+            reason = answer.text if answer else tests.note
+            return _Replay(unknown, True, outcome or tests, f"the tests did not come to an end: {reason}")
         before = steps
         steps, count, counts, reached_end, refused, in_doubt = answer.value
         if outcome is not None and steps == before:
-            shares = tuple(held / rounds if rounds else 0.0 for held, rounds in counts)
+            shares = tuple(successes / rounds if rounds else 0.0 for successes, rounds in counts)
             return _Replay(shares, reached_end, outcome, "", refused, in_doubt)
         outcome = sandbox.run_steps(code, problem.entry_point, steps, count)
         left = sandbox.run_steps(leaving, problem.entry_point, steps, count) if leaving else outcome
         results = json.dumps(
-            [_told(*pair) for pair in zip_longest(outcome.results, left.results[: len(outcome.results)])]
+            [_encoded(*pair) for pair in zip_longest(outcome.results, left.results[: len(outcome.results)])]
         )
     assert outcome is not None, "there is at least one pass"
     return _Replay(unknown, True, outcome, "the calls of the tests depend on too many earlier results")
 
 
-def _told(result: Returned | Raised, left: Returned | Raised | None) -> list[Any]:
+def _encoded(result: Returned | Raised, left: Returned | Raised | None) -> list[Any]:
     if isinstance(result, Raised):
         return ["raised", result.type_name, result.text]
     return ["value", result.wire, left.changed if isinstance(left, Returned) and left.changed else ["list"]]

@@ -33,13 +33,13 @@ def find_ruff() -> str:
         MissingExtraError: It is not installed.
     """
     beside = Path(sys.executable).with_name("ruff")
-    found = str(beside) if beside.is_file() else shutil.which("ruff")
-    if found is None:
+    path = str(beside) if beside.is_file() else shutil.which("ruff")
+    if path is None:
         raise MissingExtraError(
             "task.args.lint = 'ruff' needs the program ruff, which is not installed; install it with: pip install "
             "'steadyrl[code]', or set task.args.lint = 'off'"
         )
-    return found
+    return path
 
 
 def lint(ruff: str, programs: Sequence[str]) -> list[list[str]]:
@@ -73,11 +73,11 @@ def _run(ruff: str, folder: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-        found: list[dict[str, Any]] = json.loads(done.stdout)
+        findings: list[dict[str, Any]] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = str(getattr(error, "stderr", "") or error).strip().splitlines() or ["nothing"]
-        raise DataError(f"ruff could not read the answers: {said[-1]}; set task.args.lint = 'off'") from error
-    return sorted(found, key=lambda finding: (finding["location"]["row"], finding["location"]["column"]))
+        error_lines = str(getattr(error, "stderr", "") or error).strip().splitlines() or ["nothing"]
+        raise DataError(f"ruff could not read the answers: {error_lines[-1]}; set task.args.lint = 'off'") from error
+    return sorted(findings, key=lambda finding: (finding["location"]["row"], finding["location"]["column"]))
 
 
 def _line(finding: dict[str, Any]) -> str:

@@ -47,7 +47,7 @@ class CodeProblem:
         starter_code: What an answer continues; "" where an answer is a whole program.
         cases: Tests as values; compared outside the jail.
         script: Tests as code with ``assert``, for what values cannot say; "" where ``cases`` say it all.
-        given: Code that the script builds on, of the starter or the canonical solution.
+        preamble: Code that the script builds on, of the starter or the canonical solution.
         classes: Names in the script that mean the answer's own classes.
         canonical_solution: An answer known to be right, or None.
         wrong_solution: An answer known to be wrong, or None.
@@ -59,7 +59,7 @@ class CodeProblem:
     starter_code: str = ""
     cases: tuple[Case, ...] = ()
     script: str = ""
-    given: str = ""
+    preamble: str = ""
     classes: tuple[str, ...] = ()
     canonical_solution: str | None = None
     wrong_solution: str | None = None
@@ -73,13 +73,13 @@ def program(answer: str, problem: CodeProblem) -> str:
     up to the first line that cannot belong to the function any more. Space around the answer is no part of it, but for
     the indentation of a body that begins on a line of its own.
     """
-    whole = answer.strip()
-    blocks = _FENCE.findall(whole)
+    text = answer.strip()
+    blocks = _FENCE.findall(text)
     name = problem.entry_point
     if blocks:
         answer = next((block for block in blocks if defines(block, name)), blocks[-1])
-    elif defines(whole, name) or not (problem.starter_code.endswith("\n") and _INDENTED.match(answer)):
-        answer = whole
+    elif defines(text, name) or not (problem.starter_code.endswith("\n") and _INDENTED.match(answer)):
+        answer = text
     if defines(answer, name):
         starter = problem.starter_code
         return f"{starter}\n{answer}" if starter and is_python(starter) else answer
@@ -93,15 +93,15 @@ def defines(code: str, name: str) -> bool:
     return re.search(rf"^(?:async )?def {re.escape(name)}\b", code, re.MULTILINE) is not None
 
 
-def _joined(starter: str, rest: str) -> str:
+def _joined(starter: str, continuation: str) -> str:
     """Continue a starter, giving back the space or the indentation that a stripped answer has lost at its front."""
-    if not rest or rest[0].isspace() or not starter:
-        return starter + rest
+    if not continuation or continuation[0].isspace() or not starter:
+        return starter + continuation
     if not starter.endswith("\n"):
-        return f"{starter} {rest}" if not starter[-1].isspace() else starter + rest
+        return f"{starter} {continuation}" if not starter[-1].isspace() else starter + continuation
     last = starter.rstrip().rpartition("\n")[2]
     indentation = last[: len(last) - len(last.lstrip())]
-    return f"{starter}{indentation}{'    ' if last.endswith(':') else ''}{rest}"
+    return f"{starter}{indentation}{'    ' if last.endswith(':') else ''}{continuation}"
 
 
 def is_python(code: str) -> bool:
@@ -159,7 +159,7 @@ def with_given(problem: CodeProblem, path: Path, number: int) -> CodeProblem:
     solution = program(problem.canonical_solution, problem) if problem.canonical_solution is not None else ""
     for source in (problem.starter_code, solution):
         if is_python(source) and lacking <= (names := names_defined(source)).keys():
-            return replace(problem, given=source, classes=tuple(sorted(name for name in lacking if names[name])))
+            return replace(problem, preamble=source, classes=tuple(sorted(name for name in lacking if names[name])))
     raise DataError(
         f"{path}, line {number}: the tests use '{min(lacking)}', which neither they nor the solution define; define or "
         "import it in the tests, or remove the line"

@@ -27,12 +27,12 @@ def inspect(code: str) -> tuple[list[str], int]:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [f"syntax: {error}"], 0
-    found = [*_lines(code), *_unused_imports(tree)]
+    objections = [*_lines(code), *_unused_imports(tree)]
     for node in ast.walk(tree):
-        found += _of_node(node)
+        objections += _of_node(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found += _of_function(node)
-    return [f"line {line}: {text}" for line, text in sorted(found)], sum(1 for _ in ast.walk(tree))
+            objections += _of_function(node)
+    return [f"line {line}: {text}" for line, text in sorted(objections)], sum(1 for _ in ast.walk(tree))
 
 
 def _lines(code: str) -> Iterator[tuple[int, str]]:

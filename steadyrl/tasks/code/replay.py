@@ -72,27 +72,27 @@ class Steps:
     """What the test code has done with the candidate so far.
 
     Attributes:
-        taken: The steps of this run, as ``sandbox.candidate`` reads them.
+        recorded: The steps of this run, as ``sandbox.candidate`` reads them.
         refused: What was asked for that cannot be judged from outside the candidate; "" for nothing.
         changed: The arguments of the step that was taken last, as it has left them; empty where it left them alone.
         in_place: Whether a call has changed its arguments and returned a value that the tests may compare with them.
     """
 
-    def __init__(self, known: Sequence[Any], results: Sequence[Any], values_only: bool):
-        self.taken: list[Any] = []
+    def __init__(self, previous: Sequence[Any], results: Sequence[Any], values_only: bool):
+        self.recorded: list[Any] = []
         self.refused = ""
         self.changed: list[Any] = []
         self.in_place = False
         self.errors: dict[str, type[Exception]] = {}
-        self._known, self._results, self._values_only = known, results, values_only
+        self._previous, self._results, self._values_only = previous, results, values_only
         self._astray = False
         self._pending: tuple[Any, Sequence[Any], list[Any]] | None = None  # a result, arguments, what became of them
 
     def take(self, *step: Any) -> Any:
         """Write a step down and return what it gave, or a ``Stand`` for it."""
-        number, self.changed = len(self.taken), []
-        self.taken.append(list(step))
-        self._astray = self._astray or self._known[number : number + 1] != self.taken[number:]
+        number, self.changed = len(self.recorded), []
+        self.recorded.append(list(step))
+        self._astray = self._astray or self._previous[number : number + 1] != self.recorded[number:]
         if self._astray:  # from here on the results belong to other steps
             return Stand(self, number, "")
         match self._results[number] if number < len(self._results) else ["raised", "RuntimeError", "it has ended"]:
@@ -167,7 +167,7 @@ class Stand(values.Kept):
     def __eq__(self, other: object) -> bool:
         return _refuse(self, "compare an object with")
 
-    def __instancecheck__(self, other: object) -> bool:
+    def __instancecheck__(self, instance: object) -> bool:
         return _refuse(self, "ask whether an object is of")
 
     def __bool__(self) -> bool:
@@ -215,16 +215,16 @@ def _opaque(wire: Any) -> str:
 
 
 def replay(
-    script: str, given: str, name: str, classes: Sequence[str], known: str, results: str, values_only: bool
+    script: str, preamble: str, name: str, classes: Sequence[str], previous: str, results: str, values_only: bool
 ) -> tuple[str, int, list[list[int]], bool, str, bool]:
     """Run test code against known results.
 
     Args:
         script: Test code; calls the function as ``candidate`` or by its name.
-        given: Code that the test code builds on, of the same author.
+        preamble: Code that the test code builds on, of the same author.
         name: The function's name.
         classes: Names that the test code uses and that mean the candidate's own classes.
-        known: The steps of the run before, as JSON.
+        previous: The steps of the run before, as JSON.
         results: What they gave, as JSON: ["value", wire form, arguments after a change] or ["raised", type, text].
         values_only: Leave the arguments of a call alone whose value the tests look at.
 
@@ -234,7 +234,7 @@ def replay(
         whether ``values_only`` would have changed the steps or what holds.
     """
     tree, asserts = marked(script)
-    code = compile(given, "<given>", "exec")
+    code = compile(preamble, "<given>", "exec")
 
     def run(steps: Steps) -> tuple[list[list[int]], bool]:
         def mark(number: int, test: Callable[[], Any]) -> None:
@@ -261,17 +261,17 @@ def replay(
             return counts, False
         return counts, True
 
-    before = json.loads(known), json.loads(results)
+    before = json.loads(previous), json.loads(results)
     steps = Steps(*before, values_only)
     counts, reached_end = run(steps)
     in_doubt = False
-    if steps.in_place and not values_only and steps.taken == before[0]:
-        other = Steps(*before, True)
-        in_doubt = run(other) != (counts, reached_end) or other.taken != steps.taken
-    return json.dumps(steps.taken), len(steps.taken), counts, reached_end, steps.refused, in_doubt
+    if steps.in_place and not values_only and steps.recorded == before[0]:
+        values_only_steps = Steps(*before, True)
+        in_doubt = run(values_only_steps) != (counts, reached_end) or values_only_steps.recorded != steps.recorded
+    return json.dumps(steps.recorded), len(steps.recorded), counts, reached_end, steps.refused, in_doubt
 
 
 def _errors(namespace: dict[str, Any]) -> dict[str, type[Exception]]:
     return {
-        name: found for name, found in namespace.items() if isinstance(found, type) and issubclass(found, Exception)
+        name: value for name, value in namespace.items() if isinstance(value, type) and issubclass(value, Exception)
     }

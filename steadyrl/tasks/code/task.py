@@ -163,8 +163,8 @@ class CodeTask:
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: answers that must not score, or only by luck."""
         wrong: dict[str, Callable[[Problem], str]] = {"wrong solution": lambda problem: self.wrong(problem) or ""}
-        known = any(problem.wrong_solution is not None for problem in self._by_id.values())
-        return (wrong if known else {}) | {
+        has_wrong = any(problem.wrong_solution is not None for problem in self._by_id.values())
+        return (wrong if has_wrong else {}) | {
             "a body of pass": lambda problem: _body_of_pass(self._by_id[problem.id]),
             "return the first argument": lambda problem: _identity(self._by_id[problem.id]),
         }
@@ -203,26 +203,26 @@ class CodeTask:
         verdict = self._verdict(problem, rollout.text)
         if isinstance(verdict, str):
             return Score(None, unscored=verdict)
-        known = self._by_id[problem.id]
-        added = program(rollout.text, known).removeprefix(known.starter_code).splitlines()
+        code_problem = self._by_id[problem.id]
+        added = program(rollout.text, code_problem).removeprefix(code_problem.starter_code).splitlines()
         says_something = any(line.strip() and line.strip()[0] != "#" for line in added)
         return Score(float(verdict.outcome.compiled and says_something))
 
     def _quality(self, problem: Problem, rollout: Rollout) -> Score:
         """Return 1 less a fifth per objection, not below 0, for a program that passes all tests; else 0."""
 
-        def measure(code: str, size: int, known: CodeProblem) -> Score:
-            found = self._objections(code)
-            return Score(max(0.0, 1.0 - _FINDING_COST * len(found)), note="; ".join(found))
+        def measure(code: str, size: int, code_problem: CodeProblem) -> Score:
+            objections = self._objections(code)
+            return Score(max(0.0, 1.0 - _FINDING_COST * len(objections)), note="; ".join(objections))
 
         return self._of_passing(problem, rollout, measure)
 
     def _brevity(self, problem: Problem, rollout: Rollout) -> Score:
         """Return the canonical solution's size over the program's, at most 1, if it passes all tests; else 0."""
 
-        def measure(code: str, size: int, known: CodeProblem) -> Score:
-            canonical = known.canonical_solution
-            usual = self._inspect(program(canonical, known))[1] if canonical is not None else 0
+        def measure(code: str, size: int, code_problem: CodeProblem) -> Score:
+            canonical = code_problem.canonical_solution
+            usual = self._inspect(program(canonical, code_problem))[1] if canonical is not None else 0
             return Score(min(1.0, (usual or _USUAL_SIZE) / size))
 
         return self._of_passing(problem, rollout, measure)
@@ -236,11 +236,11 @@ class CodeTask:
             return Score(None, unscored=verdict)
         if verdict.passed < verdict.total:
             return Score(0.0)
-        known = self._by_id[problem.id]
+        code_problem = self._by_id[problem.id]
         try:
-            code = program(rollout.text, known)
+            code = program(rollout.text, code_problem)
             objections, size = self._inspect(code)
-            return measure(code, size, known) if size else Score(0.0, note="; ".join(objections))
+            return measure(code, size, code_problem) if size else Score(0.0, note="; ".join(objections))
         except JailError as error:
             return Score(None, unscored=str(error))
 
@@ -270,24 +270,24 @@ class CodeTask:
             if not isinstance(verdict, str) and verdict.passed == verdict.total:
                 passing.append(program(rollout.text, self._by_id[problem.id]))
         new = [code for code in dict.fromkeys(passing) if code not in self._linted]
-        for code, found in zip(new, lint(self._ruff, new), strict=True):
-            _remember(self._linted, code, found)
+        for code, objections in zip(new, lint(self._ruff, new), strict=True):
+            _remember(self._linted, code, objections)
 
     def _objections(self, code: str) -> list[str]:
         """Return what the syntax tree and ruff object to; of a line that both object to, what ruff says."""
-        found, _ = self._inspect(code)
+        objections, _ = self._inspect(code)
         if self._ruff is None:
-            return found
+            return objections
         if code not in self._linted:
             _remember(self._linted, code, lint(self._ruff, [code])[0])
-        said = self._linted[code]
-        lines = {line.partition(":")[0] for line in said}
-        return [*said, *(line for line in found if line.partition(":")[0] not in lines)]
+        lint_lines = self._linted[code]
+        lines = {line.partition(":")[0] for line in lint_lines}
+        return [*lint_lines, *(line for line in objections if line.partition(":")[0] not in lines)]
 
     def _judge(self, key: tuple[str, str]) -> Verdict | None:
-        known = self._by_id[key[0]]
+        code_problem = self._by_id[key[0]]
         try:
-            return judge(self._sandbox, program(key[1], known), known)
+            return judge(self._sandbox, program(key[1], code_problem), code_problem)
         except JailError:
             return None
 
@@ -296,11 +296,11 @@ class CodeTask:
         key = (problem.id, text)
         if key in self._judged:
             return self._judged[key]
-        known = self._by_id.get(problem.id)
-        if known is None:
+        code_problem = self._by_id.get(problem.id)
+        if code_problem is None:
             return f"there are no tests for the problem '{problem.id}'"
         try:
-            verdict = judge(self._sandbox, program(text, known), known)
+            verdict = judge(self._sandbox, program(text, code_problem), code_problem)
         except JailError as error:
             return str(error)
         _remember(self._judged, key, verdict)
@@ -316,12 +316,12 @@ class CodeTask:
         if len(code) > LONGEST:  # ruff is shown no more of it
             return [f"it has more than {LONGEST} characters, which is not read"], 0
         match self._sandbox.run(jailed("quality.py"), "inspect", [[code]]).results:
-            case (Returned(value=(found, nodes)),):
-                seen = found, nodes
+            case (Returned(value=(objections, nodes)),):
+                inspection = objections, nodes
             case _:
-                seen = ["it is too large or too deep to be read"], 0
-        _remember(self._inspected, code, seen)
-        return seen
+                inspection = ["it is too large or too deep to be read"], 0
+        _remember(self._inspected, code, inspection)
+        return inspection
 
 
 def _split(settings: CodeSettings) -> tuple[list[CodeProblem], list[CodeProblem]]:
@@ -335,8 +335,8 @@ def _split(settings: CodeSettings) -> tuple[list[CodeProblem], list[CodeProblem]
         raise DataError(
             f"{settings.problems} has one problem; expected two or more, or task.args.heldout = another file"
         )
-    held = held_out_ids([problem.id for problem in problems], settings.heldout_share)
-    return [p for p in problems if p.id not in held], [p for p in problems if p.id in held]
+    heldout_ids = held_out_ids([problem.id for problem in problems], settings.heldout_share)
+    return [p for p in problems if p.id not in heldout_ids], [p for p in problems if p.id in heldout_ids]
 
 
 def _load(name: str, settings: CodeSettings) -> list[CodeProblem]:
@@ -349,10 +349,10 @@ def _load(name: str, settings: CodeSettings) -> list[CodeProblem]:
     return load_problems(Path(name))
 
 
-def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-    known[key] = value
-    if len(known) > _ENTRIES_KEPT:
-        known.popitem(last=False)
+def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    cache[key] = value
+    if len(cache) > _ENTRIES_KEPT:
+        cache.popitem(last=False)
 
 
 def _body_of_pass(problem: CodeProblem) -> str:

@@ -26,11 +26,11 @@ def final_number(text: str) -> Fraction | None:
     and ``3e2`` is 300. None also if the number is one that is not read, such as ``1/0``, ``0x10`` or ``1,2345``.
     """
     marked = text.rpartition(MARK)
-    found = _NUMBER.findall(marked[2])
-    if not found:
+    numbers = _NUMBER.findall(marked[2])
+    if not numbers:
         return None
     # After a mark the first number is the answer: what follows it is a remark.
-    return _value(found[0] if marked[1] else found[-1])
+    return _value(numbers[0] if marked[1] else numbers[-1])
 
 
 def _value(text: str) -> Fraction | None:

@@ -16,13 +16,13 @@ Made = tuple[str, int]
 def generate(level: int, count: int, seed: int) -> list[Made]:
     """Return up to ``count`` different problems of a level, as prompt and answer; equal seeds give equal lists."""
     generator = np.random.default_rng([seed, level])
-    found: dict[str, int] = {}
+    answers: dict[str, int] = {}
     for _ in range(TRIES * count):
-        if len(found) == count:
+        if len(answers) == count:
             break
         prompt, answer = LEVELS[level](generator)
-        found.setdefault(prompt, answer)
-    return list(found.items())
+        answers.setdefault(prompt, answer)
+    return list(answers.items())
 
 
 def _sum_of_digits(generator: np.random.Generator) -> Made:
@@ -57,19 +57,19 @@ def _two_operations(generator: np.random.Generator) -> Made:
 
 
 def _one_step_story(generator: np.random.Generator) -> Made:
-    (name, other), thing = _names(generator)
+    (name, friend), thing = _names(generator)
     a, b = _numbers(generator, 2, 50, 2)
     more, fewer = max(a, b) + 1, min(a, b)
     forms = (
-        (f"{name} has {a} {thing}. {other} gives {name} {b} more. How many {thing} does {name} have now?", a + b),
-        (f"{name} has {more} {thing} and gives {fewer} of them to {other}. How many are left?", more - fewer),
+        (f"{name} has {a} {thing}. {friend} gives {name} {b} more. How many {thing} does {name} have now?", a + b),
+        (f"{name} has {more} {thing} and gives {fewer} of them to {friend}. How many are left?", more - fewer),
         (f"{name} has {a} boxes with {b} {thing} each. How many {thing} are there in all?", a * b),
     )
     return forms[int(generator.integers(len(forms)))]
 
 
 def _two_step_story(generator: np.random.Generator) -> Made:
-    (name, other), thing = _names(generator)
+    (name, friend), thing = _names(generator)
     a, b, c = _numbers(generator, 2, 12, 3)
     forms = (
         (
@@ -77,11 +77,11 @@ def _two_step_story(generator: np.random.Generator) -> Made:
             a * b + c,
         ),
         (
-            f"{name} buys {a} packs of {b} {thing} and gives {min(c, a * b)} {thing} to {other}. How many are left?",
+            f"{name} buys {a} packs of {b} {thing} and gives {min(c, a * b)} {thing} to {friend}. How many are left?",
             a * b - min(c, a * b),
         ),
         (
-            f"{name} and {other} have {a} {thing} each. They put them together and share {b * c - b} more {thing} "
+            f"{name} and {friend} have {a} {thing} each. They put them together and share {b * c - b} more {thing} "
             f"that they find. How many {thing} do they have together?",
             2 * a + b * c - b,
         ),

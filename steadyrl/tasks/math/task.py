@@ -103,17 +103,17 @@ class MathTask:
 
     def show(self, answer: str) -> list[str]:
         """Return the number that an answer comes to."""
-        found = final_number(answer)
-        return ["no number"] if found is None else [f"the answer is read as {found}"]
+        number = final_number(answer)
+        return ["no number"] if number is None else [f"the answer is read as {number}"]
 
     def _generate(self, settings: Settings) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
         train: list[Problem] = []
         heldout: list[Problem] = []
         for level in sorted(set(settings.levels)):
-            made = generate(level, settings.heldout_count + settings.train_count, _SEED)
+            pairs = generate(level, settings.heldout_count + settings.train_count, _SEED)
             problems = [
                 Problem(f"level-{level}-{i}", prompt + self._after, {"answer": str(answer), "level": level})
-                for i, (prompt, answer) in enumerate(made)
+                for i, (prompt, answer) in enumerate(pairs)
             ]
             # A level may have fewer problems than were asked for; held out is a third of them at most.
             size = min(settings.heldout_count, len(problems) // 3)

@@ -67,8 +67,8 @@ def _judgement_files(folder: Path) -> tuple[Path, Path | None]:
     held_out = files.get("test", files.get("dev"))
     if "train" in files and held_out is not None:
         return files["train"], held_out
-    found = ", ".join(path.name for path in files.values()) or "no .tsv file"
-    raise DataError(f"{folder} has {found}; expected train.tsv with test.tsv or dev.tsv, or a single file")
+    names = ", ".join(path.name for path in files.values()) or "no .tsv file"
+    raise DataError(f"{folder} has {names}; expected train.tsv with test.tsv or dev.tsv, or a single file")
 
 
 def _documents(path: Path) -> list[Document]:

@@ -37,5 +37,5 @@ def honest_core(request: str, index: SearchIndex) -> str:
 def empty_forms(request: str, index: SearchIndex) -> Mapping[str, str]:
     """Return queries whose core is ``honest_core``, by their form."""
     words = rarest_words(request, index) or ["the"]
-    word, other = words[0], words[min(1, len(words) - 1)]
-    return {form.format(w="w", v="v"): form.format(w=word, v=other) for form in _FORMS}
+    word, second_word = words[0], words[min(1, len(words) - 1)]
+    return {form.format(w="w", v="v"): form.format(w=word, v=second_word) for form in _FORMS}

@@ -83,8 +83,8 @@ class Feedback:
         """Return a document's words that another one has too, and pairs of them that follow one another."""
         text = words_of(self._documents[number].text.replace("_", " "))[:_READ_WORDS]
         words = [w for w in content_words(" ".join(text)) if not w.isdigit() and self._index.document_frequency(w) > 1]
-        kept = set(words)
-        return words, {(a, b) for a, b in itertools.pairwise(text) if a != b and a in kept and b in kept}
+        word_set = set(words)
+        return words, {(a, b) for a, b in itertools.pairwise(text) if a != b and a in word_set and b in word_set}
 
     def _logarithm(self, word: str) -> float:
         return math.log(self._index.document_count / self._index.document_frequency(word))
@@ -94,29 +94,33 @@ class Feedback:
         has: dict[_Leaf, np.ndarray] = {Term(word): self._index.marks(Term(word)).astype(np.float32) for word in words}
         rows = np.stack(list(has.values()))  # [words, documents]
         has |= {Phrase(pair): self._index.marks(Phrase(pair)).astype(np.float32) for pair in phrases}
-        both = rows @ rows.T  # documents that two words find, [words, words]
+        joint_counts = rows @ rows.T  # documents that two words find, [words, words]
         chances = _CHANCE[: len(first)]
-        expected = 2 * (rows[:, first] * chances) @ rows[:, first].T / (both + _RELEVANT)  # F1
-        one = np.diag(expected)
-        better = np.triu(expected > np.maximum(one, one[:, None]), 1)
+        expected = 2 * (rows[:, first] * chances) @ rows[:, first].T / (joint_counts + _RELEVANT)  # F1
+        word_f1 = np.diag(expected)
+        better = np.triu(expected > np.maximum(word_f1, word_f1[:, None]), 1)
         queries: list[tuple[float, tuple[_Leaf, ...]]] = [
             (expected[i, j], (Term(words[i]), Term(words[j]))) for i, j in np.argwhere(better)
         ]
-        alone = dict(zip(words, one, strict=True))
+        alone = dict(zip(words, word_f1, strict=True))
         for phrase in map(Phrase, phrases):
             f1 = 2 * has[phrase][first] @ chances / (has[phrase].sum() + _RELEVANT)
             if f1 > max(alone[word] for word in phrase.words):
                 queries.append((f1 + _PHRASE_BONUS, (phrase,)))
         queries.sort(key=lambda query: -query[0])
-        kept: dict[str, np.ndarray] = {}
-        taken: set[str] = set()
+        selected: dict[str, np.ndarray] = {}
+        used_words: set[str] = set()
         for leaf in dict.fromkeys([*(leaf for _, query in queries for leaf in query), *map(Term, words)]):
             own = terms(leaf)
-            if taken.isdisjoint(own) and len(taken) + len(own) <= _WORDS and not _nested(has[leaf], kept.values()):
-                kept[leaf.text if isinstance(leaf, Term) else f'"{" ".join(own)}"'] = has[leaf]
-                taken.update(own)
-        return list(kept)
+            if (
+                used_words.isdisjoint(own)
+                and len(used_words) + len(own) <= _WORDS
+                and not _nested(has[leaf], selected.values())
+            ):
+                selected[leaf.text if isinstance(leaf, Term) else f'"{" ".join(own)}"'] = has[leaf]
+                used_words.update(own)
+        return list(selected)
 
 
-def _nested(documents: np.ndarray, others: Iterable[np.ndarray]) -> bool:
-    return any(documents @ other == min(documents.sum(), other.sum()) for other in others)
+def _nested(documents: np.ndarray, result_sets: Iterable[np.ndarray]) -> bool:
+    return any(documents @ result_set == min(documents.sum(), result_set.sum()) for result_set in result_sets)

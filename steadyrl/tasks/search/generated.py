@@ -94,8 +94,8 @@ def _vocabulary(concepts: int, rng: random.Random) -> tuple[list[tuple[str, ...]
     if not CONCEPTS_PER_DOCUMENT[1] <= concepts <= most:
         raise ConfigError(f"concepts is {concepts}; expected {CONCEPTS_PER_DOCUMENT[1]} to {most}")
     rng.shuffle(words)
-    noise, rest = words[:NOISE_VOCABULARY], words[NOISE_VOCABULARY:]
-    return [tuple(rest[SYNONYMS * i : SYNONYMS * (i + 1)]) for i in range(concepts)], noise
+    noise, concept_words = words[:NOISE_VOCABULARY], words[NOISE_VOCABULARY:]
+    return [tuple(concept_words[SYNONYMS * i : SYNONYMS * (i + 1)]) for i in range(concepts)], noise
 
 
 def _written(

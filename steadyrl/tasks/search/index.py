@@ -240,17 +240,17 @@ def _filled_database(place: Path | Literal[":memory:"], documents: Iterable[Docu
 
 
 def _insert(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
     for number, document in enumerate(documents):
-        if document.id in seen:
+        if document.id in seen_ids:
             raise DataError(f"two documents have the id {document.id!r}; give every document its own")
-        seen.add(document.id)
+        seen_ids.add(document.id)
         try:
             connection.execute("INSERT INTO document_ids VALUES (?, ?)", (number, document.id))
             connection.execute(f"INSERT INTO documents (rowid, {TEXT_COLUMN}) VALUES (?, ?)", (number, document.text))
         except UnicodeEncodeError as error:
             raise DataError(f"document {document.id!r} is not valid Unicode ({error}); repair its text") from error
-    if not seen:
+    if not seen_ids:
         raise DataError("there is no document to index; is the corpus empty?")
 
 

@@ -123,15 +123,15 @@ def _or_expr(tokens: deque[Token]) -> Node:
 
 def _and_expr(tokens: deque[Token]) -> Node:
     # NOT and AND need no precedence among themselves: a AND (b NOT c) and (a AND b) NOT c are the same set.
-    kept = [_operand(tokens)]
+    positive = [_operand(tokens)]
     dropped: list[Node] = []
     while tokens[0].kind in ("AND", "NOT"):
         takes_away = tokens.popleft().kind == "NOT"
         if tokens[0].kind == "NOT":
             takes_away = True
             tokens.popleft()
-        (dropped if takes_away else kept).append(_operand(tokens))
-    keep = _joined(And, kept)
+        (dropped if takes_away else positive).append(_operand(tokens))
+    keep = _joined(And, positive)
     return Not(keep, _joined(Or, dropped)) if dropped else keep
 
 
@@ -160,8 +160,8 @@ def _normal(node: Node) -> Node:
             dropped = tuple(child.drop for child in children if isinstance(child, Not))
             if not dropped:
                 return _flat(And, children)
-            kept = (child.keep if isinstance(child, Not) else child for child in children)
-            return Not(_normal(And(tuple(kept))), _normal(Or(dropped)))
+            positive = (child.keep if isinstance(child, Not) else child for child in children)
+            return Not(_normal(And(tuple(positive))), _normal(Or(dropped)))
         case Or(children):
             return _flat(Or, tuple(_normal(child) for child in children))
     return node

@@ -49,11 +49,12 @@ def stdlib_corpus(entries: Sequence[Entry] | None = None) -> Corpus:
         by_module[entry.module].append(entry)
     train: list[Request] = []
     heldout: list[Request] = []
-    seen: set[str] = set()
+    seen_texts: set[str] = set()
     for module in sorted(by_module):
         for request in _module_requests(by_module[module]):
-            if request.text.lower() not in seen:  # a sentence that stands for two sets of documents has no right answer
-                seen.add(request.text.lower())
+            # A sentence that stands for two sets of documents has no right answer.
+            if request.text.lower() not in seen_texts:
+                seen_texts.add(request.text.lower())
                 (heldout if is_held_out(module) else train).append(request)
     documents = [Document(entry.name, indexed_text(entry)) for entry in entries]
     return Corpus("stdlib", documents, train, heldout)
@@ -80,8 +81,8 @@ def _module_requests(entries: Sequence[Entry]) -> list[Request]:
         if len(content_words(entry.summary)) < MIN_CONTENT_WORDS or len(entry.summary.split()) > MAX_WORDS:
             continue
         relevant = tuple(
-            other.name
-            for j, other in enumerate(entries)
+            candidate.name
+            for j, candidate in enumerate(entries)
             if i == j
             or particular[i] & particular[j]
             or (len(last_names[j]) > 3 and last_names[j] in mentioned[i])

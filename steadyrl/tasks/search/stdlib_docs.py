@@ -66,10 +66,10 @@ def read_entries() -> list[Entry]:
 
     Modules that cannot be read or imported are skipped: they are not part of this interpreter.
     """
-    found: dict[str, Entry] = {}
+    by_name: dict[str, Entry] = {}
     for entry in [*_source_entries(), *_extension_entries()]:
-        found.setdefault(entry.name, entry)
-    return [found[name] for name in sorted(found)]
+        by_name.setdefault(entry.name, entry)
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _source_entries() -> Iterator[Entry]:
@@ -151,14 +151,14 @@ def _entry(name: str, module: str, kind: str, doc: str | None) -> Iterator[Entry
     if not doc:
         return
     doc = re.sub(r"^\s*[\w.]+\([^\n]*\)\s*(?:->[^\n]*?)?(?:--|:|\n)\s*", "", doc.strip(), count=1).strip()
-    first, _, rest = doc.partition("\n\n")
+    first, _, body = doc.partition("\n\n")
     first = " ".join(first.split())
     cut = re.search(r"(?<=[a-z)\]'\"`])\.\s+(?=[A-Z'\"`])", first)
     if cut:
-        first, rest = first[: cut.start() + 1], first[cut.end() :] + "\n\n" + rest
+        first, body = first[: cut.start() + 1], first[cut.end() :] + "\n\n" + body
     if len(re.findall(r"[A-Za-z]{2,}", first)) < 3 or len(first) > 240:
         return
-    yield Entry(name, module, kind, first, rest.strip())
+    yield Entry(name, module, kind, first, body.strip())
 
 
 def interpreter_tag() -> str:

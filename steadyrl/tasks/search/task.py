@@ -112,8 +112,8 @@ class SearchTask:
         if problem.id in self._gold:
             return self._gold[problem.id]
         rarest = rarest_words(problem.columns["request"], self.index)[:_TAUGHT_WORDS]
-        found = problem.columns.get("found", ())  # in an order that means something
-        words, per_skip = list(dict.fromkeys([*found, *rarest])), _PER_SKIP if found else 0.0
+        found_words = problem.columns.get("found", ())  # in an order that means something
+        words, per_skip = list(dict.fromkeys([*found_words, *rarest])), _PER_SKIP if found_words else 0.0
         return taught_query(problem.id, words, self._relevant[problem.id], self.index, per_skip)
 
     def honest_core(self, problem: Problem) -> str:
@@ -133,8 +133,8 @@ class SearchTask:
         parsed = parse(answer)
         if parsed.tree is None:
             return [f"malformed: {parsed.problem}"]
-        found = self.index.search(parsed.tree)
-        return [f"{len(found)} found", *(self.index.ids[n] for n in found[:_HITS_SHOWN])]
+        retrieved = self.index.search(parsed.tree)
+        return [f"{len(retrieved)} found", *(self.index.ids[n] for n in retrieved[:_HITS_SHOWN])]
 
     def _problem(self, request: Request) -> Problem:
         words = " ".join(request.text.split()).lower()  # the index folds case too
@@ -160,14 +160,14 @@ class SearchTask:
         if parsed.tree is None:
             return Score(0.0, dict.fromkeys(_PARTS, 0.0) | MALFORMED, note=f"malformed: {parsed.problem}")
         try:
-            found = self.index.search(parsed.tree)
+            retrieved = self.index.search(parsed.tree)
             worth = weigh(parsed.tree, self._relevant[problem.id], self.index)
         except EngineFailure as error:
             return Score(None, unscored=str(error))
-        parts = measure(found, self._relevant[problem.id], self.index.document_count)
-        shown = ", ".join(self.index.ids[n] for n in found[:_HITS_SHOWN])
+        parts = measure(retrieved, self._relevant[problem.id], self.index.document_count)
+        shown = ", ".join(self.index.ids[n] for n in retrieved[:_HITS_SHOWN])
         parts |= worth.parts() | {"structure": structure(parsed.tree), "parseable": 1.0}
-        return Score(parts.pop("f1"), parts, note=f"{len(found)} found: {shown}")
+        return Score(parts.pop("f1"), parts, note=f"{len(retrieved)} found: {shown}")
 
     def _part(self, name: str) -> RewardFn:
         def reward(problem: Problem, rollout: Rollout) -> Score:
@@ -180,8 +180,8 @@ class SearchTask:
         return lambda problem: rule(problem.columns["request"], self.index)
 
 
-def _first(found: Sequence[str]) -> str:
-    return found[0] if found and found[0].startswith('"') else " AND ".join(found[:2])
+def _first(words: Sequence[str]) -> str:
+    return words[0] if words and words[0].startswith('"') else " AND ".join(words[:2])
 
 
 def structure(tree: Node) -> float:
@@ -198,11 +198,11 @@ def structure(tree: Node) -> float:
     return 0.5 * narrows + 0.5 * widens
 
 
-def measure(found: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str, float]:
+def measure(retrieved: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str, float]:
     """Compare a result set with the relevant documents.
 
     Args:
-        found: Document numbers that a query matched, distinct.
+        retrieved: Document numbers that a query matched, distinct.
         relevant: Document numbers that answer the request, distinct, at least one.
         documents: Size of the corpus.
 
@@ -210,8 +210,8 @@ def measure(found: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str
         f1, recall, precision, result_size, and bits: the share, weighted by recall, of the search's information that
         the query supplies, log(precision / share of relevant documents) / log(documents / relevant), floored at 0.
     """
-    hits = len(np.intersect1d(found, relevant, assume_unique=True))
-    size, wanted = len(found), len(relevant)
+    hits = len(np.intersect1d(retrieved, relevant, assume_unique=True))
+    size, wanted = len(retrieved), len(relevant)
     parts = {"f1": 0.0, "recall": 0.0, "precision": 0.0, "bits": 0.0, "result_size": float(size)}
     if hits:
         recall, precision = hits / wanted, hits / size

@@ -20,7 +20,7 @@ from steadyrl.tasks.search.tokens import words_of
 _TEMPERATURE = 0.05
 _WORTH_TEACHING = 0.1  # F1; in the best words of a request that has no better query there is nothing to learn
 
-_Found = Mapping[str, np.ndarray]  # which documents a word is in: [documents] bool
+_Marks = Mapping[str, np.ndarray]  # which documents a word is in: [documents] bool
 _Query = tuple[str, float]  # and its F1
 
 
@@ -45,7 +45,7 @@ def taught_query(
     wanted = np.zeros(index.document_count, bool)
     wanted[relevant] = True
     phrases = {word: words_of(word) for word in words if word.startswith('"')}
-    found = {word: index.marks(Term(word)) for word in words if word not in phrases}
+    marks = {word: index.marks(Term(word)) for word in words if word not in phrases}
     quoted = [
         (phrase, f1)
         for phrase, parts in phrases.items()
@@ -53,31 +53,32 @@ def taught_query(
     ]
     generator = np.random.default_rng(zlib.crc32(id.encode()))
     places = {word: place for place, word in enumerate(words)}
-    forms = [quoted, *_forms(found, wanted)]
+    forms = [quoted, *_forms(marks, wanted)]
     best = [_drawn(queries, places, per_skip, generator) for queries in forms if queries]
     query, f1 = _drawn(best, places, per_skip, generator) if best else ("", 0.0)
     return query if f1 >= _WORTH_TEACHING else None
 
 
-def _forms(found: _Found, wanted: np.ndarray) -> Iterator[list[_Query]]:
+def _forms(marks: _Marks, wanted: np.ndarray) -> Iterator[list[_Query]]:
     """Yield the queries of each form of which no word could be left out."""
-    one = {word: _f1(documents, wanted) for word, documents in found.items()}
-    yield [(word, f1) for word, f1 in one.items() if f1]
-    both, either = {}, {}
-    for a, b in itertools.combinations(found, 2):
-        both[a, b] = both[b, a] = _f1(found[a] & found[b], wanted)
-        either[a, b] = either[b, a] = _f1(found[a] | found[b], wanted)
-    yield [(f"{a} AND {b}", f1) for (a, b), f1 in both.items() if f1 > max(one[a], one[b])]
-    yield [(f"{a} OR {b}", f1) for (a, b), f1 in either.items() if f1 > max(one[a], one[b])]
+    word_f1 = {word: _f1(documents, wanted) for word, documents in marks.items()}
+    yield [(word, f1) for word, f1 in word_f1.items() if f1]
+    and_f1, or_f1 = {}, {}
+    for a, b in itertools.combinations(marks, 2):
+        and_f1[a, b] = and_f1[b, a] = _f1(marks[a] & marks[b], wanted)
+        or_f1[a, b] = or_f1[b, a] = _f1(marks[a] | marks[b], wanted)
+    yield [(f"{a} AND {b}", f1) for (a, b), f1 in and_f1.items() if f1 > max(word_f1[a], word_f1[b])]
+    yield [(f"{a} OR {b}", f1) for (a, b), f1 in or_f1.items() if f1 > max(word_f1[a], word_f1[b])]
     yield [
         (f"{a} AND ( {b} OR {c} )", f1)
-        for a, b, c in itertools.permutations(found, 3)
-        if (f1 := _f1(found[a] & (found[b] | found[c]), wanted)) > max(one[a], both[a, b], both[a, c], either[b, c])
+        for a, b, c in itertools.permutations(marks, 3)
+        if (f1 := _f1(marks[a] & (marks[b] | marks[c]), wanted))
+        > max(word_f1[a], and_f1[a, b], and_f1[a, c], or_f1[b, c])
     ]
 
 
-def _f1(found: np.ndarray, wanted: np.ndarray) -> float:
-    return 2 * float(np.count_nonzero(found & wanted)) / float(np.count_nonzero(found) + np.count_nonzero(wanted))
+def _f1(matched: np.ndarray, wanted: np.ndarray) -> float:
+    return 2 * float(np.count_nonzero(matched & wanted)) / float(np.count_nonzero(matched) + np.count_nonzero(wanted))
 
 
 def _drawn(queries: Sequence[_Query], places: Mapping[str, int], per_skip: float, draws: np.random.Generator) -> _Query:

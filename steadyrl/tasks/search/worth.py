@@ -79,60 +79,60 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
             leaves[leaf] = index.marks(leaf)
         return leaves[leaf]
 
-    found = _Found(of_leaf)
-    whole = found.learn(tree)
-    f1 = _f1(whole, wanted)
+    evaluate = _Evaluator(of_leaf)
+    matched = evaluate.learn(tree)
+    f1 = _f1(matched, wanted)
     words = terms(tree)
     return Worth(
         f1=f1,
         best_word=max(_f1(of_leaf(Term(word)), wanted) for word in words),
         words=len(words),
-        helping=len(terms(_core(tree, f1, wanted, found))) if f1 else 0,
-        dead_part=any(np.array_equal(found(rest), whole) for rest, _ in _shortened(tree)),
+        helping=len(terms(_core(tree, f1, wanted, evaluate))) if f1 else 0,
+        dead_part=any(np.array_equal(evaluate(shorter), matched) for shorter, _ in _shortened(tree)),
         repeated_word=len(set(words)) < len(words),
         no_operator=not isinstance(tree, And | Or | Not),
     )
 
 
-class _Found:
+class _Evaluator:
     """Which documents a query finds: [documents] bool. What was found for the parts of learned trees is used again."""
 
     def __init__(self, of_leaf: Callable[[Term | Phrase], np.ndarray]) -> None:
         self._of_leaf = of_leaf
-        self._known: dict[int, tuple[Node, np.ndarray]] = {}  # by identity; holding the part keeps its number taken
+        self._cache: dict[int, tuple[Node, np.ndarray]] = {}  # by identity; holding the part keeps its number taken
 
     def __call__(self, node: Node) -> np.ndarray:
-        known = self._known.get(id(node))
-        return self._made(node, self) if known is None else known[1]
+        cached = self._cache.get(id(node))
+        return self._combined(node, self) if cached is None else cached[1]
 
     def learn(self, node: Node) -> np.ndarray:
         """Keep what every part of a tree finds, and return what the whole finds."""
-        if id(node) not in self._known:
-            self._known[id(node)] = (node, self._made(node, self.learn))
-        return self._known[id(node)][1]
+        if id(node) not in self._cache:
+            self._cache[id(node)] = (node, self._combined(node, self.learn))
+        return self._cache[id(node)][1]
 
-    def _made(self, node: Node, of_part: Callable[[Node], np.ndarray]) -> np.ndarray:
+    def _combined(self, node: Node, of_part: Callable[[Node], np.ndarray]) -> np.ndarray:
         match node:
             case And(children):
                 return reduce(np.logical_and, map(of_part, children))
             case Or(children):
                 return reduce(np.logical_or, map(of_part, children))
             case Not(keep, drop):
-                kept: np.ndarray = of_part(keep) & ~of_part(drop)
-                return kept
+                difference: np.ndarray = of_part(keep) & ~of_part(drop)
+                return difference
             case Term() | Phrase():
                 return self._of_leaf(node)
 
 
-def _core(tree: Node, f1: float, wanted: np.ndarray, found: _Found) -> Node:
+def _core(tree: Node, f1: float, wanted: np.ndarray, evaluate: _Evaluator) -> Node:
     """Leave out parts, the largest first, as long as what is found does not become worse."""
     core, still_shorter = tree, True
     while still_shorter:
         still_shorter = False
-        for rest, _ in sorted(_shortened(core), key=lambda part: -part[1]):
-            if (without := _f1(found(rest), wanted)) >= f1:
-                core, f1, still_shorter = rest, without, True
-                found.learn(core)
+        for shorter, _ in sorted(_shortened(core), key=lambda part: -part[1]):
+            if (without := _f1(evaluate(shorter), wanted)) >= f1:
+                core, f1, still_shorter = shorter, without, True
+                evaluate.learn(core)
                 break
     return core
 
@@ -142,8 +142,8 @@ def _shortened(node: Node) -> Iterator[tuple[Node, int]]:
     match node:
         case And(children) | Or(children):
             for i, child in enumerate(children):
-                others = children[:i] + children[i + 1 :]
-                yield others[0] if len(others) == 1 else type(node)(others), len(terms(child))
+                siblings = children[:i] + children[i + 1 :]
+                yield siblings[0] if len(siblings) == 1 else type(node)(siblings), len(terms(child))
                 for shorter, words in _shortened(child):
                     yield type(node)((*children[:i], shorter, *children[i + 1 :])), words
         case Not(keep, drop):
@@ -158,5 +158,5 @@ def _shortened(node: Node) -> Iterator[tuple[Node, int]]:
                 yield Term(left[0]) if len(left) == 1 else Phrase(left), 1
 
 
-def _f1(found: np.ndarray, wanted: np.ndarray) -> float:
-    return 2 * float(np.count_nonzero(found & wanted)) / float(np.count_nonzero(found) + np.count_nonzero(wanted))
+def _f1(matched: np.ndarray, wanted: np.ndarray) -> float:
+    return 2 * float(np.count_nonzero(matched & wanted)) / float(np.count_nonzero(matched) + np.count_nonzero(wanted))

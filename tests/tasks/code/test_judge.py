@@ -81,7 +81,7 @@ def test_nothing_of_hidden_test_scripts_and_solutions_lies_in_an_answers_memory(
     expected, solution, comment, given = secret(), secret(), secret(), secret()
     code = f"def f(n):\n    KEPT = {solution!r}\n    return {expected[:9]!r} + {expected[9:]!r} * (n < 9)\n"
     script = f"assert f(1) == EXPECTED  # {comment}\nfor i in range(5):\n    assert f(i)[2:] == {expected!r}[2:]\n"
-    asked = problem(script=script, canonical_solution=code, given=f"EXPECTED = {expected!r}\nOTHER = {given!r}\n")
+    asked = problem(script=script, canonical_solution=code, preamble=f"EXPECTED = {expected!r}\nOTHER = {given!r}\n")
     assert secrets_seen(patient, asked, "") == set()
 
 
