@@ -84,7 +84,7 @@ def measured(work: Callable[[], Any]) -> tuple[float, int, int, Any]:
         return prefill(self, ids, visible, known)
 
     def weighing(self: Prefixes, prompts: Any) -> Any:
-        kept[0] = max(kept[0], sum(one.keys.nbytes + one.values.nbytes for one in self._kept.values()))
+        kept[0] = max(kept[0], sum(one.keys.nbytes + one.values.nbytes for one in self._cached.values()))
         return hand_over(self, prompts)
 
     began = time.process_time()

@@ -38,14 +38,14 @@ class Tensor:
 
     def _order(self) -> list[Tensor]:
         order: list[Tensor] = []
-        seen: set[int] = set()
+        visited: set[int] = set()
         stack: list[tuple[Tensor, bool]] = [(self, False)]
         while stack:
             node, done = stack.pop()
             if done:
                 order.append(node)
-            elif id(node) not in seen:
-                seen.add(id(node))
+            elif id(node) not in visited:
+                visited.add(id(node))
                 stack.append((node, True))
                 stack.extend((parent, False) for parent, _ in node._parents)
         return order
@@ -55,19 +55,19 @@ class Tensor:
         data = self.data.sum(axis=axis, keepdims=keepdims)
         return Tensor(data, ((self, lambda g: np.broadcast_to(g, self.data.shape)),))
 
-    def __add__(self, other: Any) -> Tensor:
-        b = _tensor(other)
+    def __add__(self, operand: Any) -> Tensor:
+        b = _tensor(operand)
         return Tensor(self.data + b.data, ((self, _fit(self)), (b, _fit(b))))
 
-    def __mul__(self, other: Any) -> Tensor:
-        b = _tensor(other)
+    def __mul__(self, operand: Any) -> Tensor:
+        b = _tensor(operand)
         return Tensor(
             self.data * b.data,
             ((self, lambda g: _fit(self)(g * b.data)), (b, lambda g: _fit(b)(g * self.data))),
         )
 
-    def __truediv__(self, other: Any) -> Tensor:
-        b = _tensor(other)
+    def __truediv__(self, operand: Any) -> Tensor:
+        b = _tensor(operand)
         return Tensor(
             self.data / b.data,
             ((self, lambda g: _fit(self)(g / b.data)), (b, lambda g: _fit(b)(-g * self.data / b.data**2))),
@@ -79,30 +79,30 @@ class Tensor:
     def __neg__(self) -> Tensor:
         return self * -1.0
 
-    def __sub__(self, other: Any) -> Tensor:
-        return self + -_tensor(other)
+    def __sub__(self, operand: Any) -> Tensor:
+        return self + -_tensor(operand)
 
-    def __rsub__(self, other: Any) -> Tensor:
-        return _tensor(other) + -self
+    def __rsub__(self, operand: Any) -> Tensor:
+        return _tensor(operand) + -self
 
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return _tensor(other) / self
+    def __rtruediv__(self, operand: Any) -> Tensor:
+        return _tensor(operand) / self
 
     __radd__ = __add__
     __rmul__ = __mul__
 
     # Comparisons give plain boolean arrays: they carry no gradient.
-    def __gt__(self, other: Any) -> np.ndarray:
-        return self.data > _tensor(other).data
+    def __gt__(self, operand: Any) -> np.ndarray:
+        return self.data > _tensor(operand).data
 
-    def __lt__(self, other: Any) -> np.ndarray:
-        return self.data < _tensor(other).data
+    def __lt__(self, operand: Any) -> np.ndarray:
+        return self.data < _tensor(operand).data
 
-    def __ge__(self, other: Any) -> np.ndarray:
-        return self.data >= _tensor(other).data
+    def __ge__(self, operand: Any) -> np.ndarray:
+        return self.data >= _tensor(operand).data
 
-    def __le__(self, other: Any) -> np.ndarray:
-        return self.data <= _tensor(other).data
+    def __le__(self, operand: Any) -> np.ndarray:
+        return self.data <= _tensor(operand).data
 
 
 def exp(x: Any) -> Tensor:
@@ -158,7 +158,7 @@ def _fit(x: Tensor) -> Callable[[np.ndarray], np.ndarray]:
     def fit(g: np.ndarray) -> np.ndarray:
         if x.data.shape == g.shape:
             return g
-        found: np.ndarray = g.sum(axis=1, keepdims=True) if x.data.ndim else np.asarray(g.sum())
-        return found
+        summed: np.ndarray = g.sum(axis=1, keepdims=True) if x.data.ndim else np.asarray(g.sum())
+        return summed
 
     return fit

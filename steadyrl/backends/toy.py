@@ -65,13 +65,13 @@ class _Next(NamedTuple):
         reached: [V] sum of the probabilities up to and with each token.
         total: Of all probabilities, 1 up to rounding.
         logprobs: [V] as the setting ``sampling.logprobs`` wants them.
-        kept: Ids that truncation kept, ascending.
+        kept_ids: Ids that truncation kept, ascending.
     """
 
     reached: np.ndarray
     total: float
     logprobs: np.ndarray
-    kept: np.ndarray
+    kept_ids: np.ndarray
 
 
 class ToyBackend:
@@ -105,21 +105,24 @@ class ToyBackend:
         before, table = np.array([previous]), self.parameters["logits"]
         keep = truncation(table[previous] / sampling.temperature, sampling)
         drawn = self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0]
-        told = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep[None])[0]
+        logprobs = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep[None])[0]
         p = np.exp(drawn)
-        return _Next(np.cumsum(p), p.sum(), told, np.flatnonzero(keep).astype(np.int32))
+        return _Next(np.cumsum(p), p.sum(), logprobs, np.flatnonzero(keep).astype(np.int32))
 
     def _complete(
         self, prompt: np.ndarray, sampling: Sampling, seed: int, next_after: Callable[[int], _Next]
     ) -> Completion:
         uniform = np.random.default_rng(seed).random(sampling.max_new_tokens)
-        previous, ids, logprobs, kept = int(prompt[-1]), [], [], []
+        previous, ids, logprobs, kept_ids = int(prompt[-1]), [], [], []
         for u in uniform:
-            found = next_after(previous)
-            previous = min(int(found.reached.searchsorted(u * found.total, side="right")), int(found.kept[-1]))
+            distribution = next_after(previous)
+            previous = min(
+                int(distribution.reached.searchsorted(u * distribution.total, side="right")),
+                int(distribution.kept_ids[-1]),
+            )
             ids.append(previous)
-            logprobs.append(found.logprobs[previous])
-            kept.append(found.kept)
+            logprobs.append(distribution.logprobs[previous])
+            kept_ids.append(distribution.kept_ids)
             text = self.tokenizer.decode(np.array(ids)) if sampling.stop else ""
             ended = previous == self.tokenizer.end_id or any(stop in text for stop in sampling.stop)
             if ended:
@@ -128,7 +131,7 @@ class ToyBackend:
             np.array(ids, np.int32),
             np.array(logprobs, np.float32),
             "stop" if ended else "length",
-            tuple(kept) if sampling.truncates else None,
+            tuple(kept_ids) if sampling.truncates else None,
         )
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
@@ -140,7 +143,7 @@ class ToyBackend:
         ref = self._logp(self._reference, previous, sampling, keep)
         p = np.exp(logp)
         with np.errstate(invalid="ignore"):  # cut tokens: 0 * (-inf) is 0 here
-            found = {
+            scores = {
                 "logprobs": logp[at, chosen],
                 "entropy": -np.where(p > 0, p * logp, 0.0).sum(axis=1),
                 "values": self.parameters["values"][previous] if "values" in needs else None,
@@ -148,9 +151,9 @@ class ToyBackend:
                 "kl_ref_exact": np.where(p > 0, p * (logp - ref), 0.0).sum(axis=1) if "ref_logprobs" in needs else None,
             }
             if "ref_logprobs" in needs and sampling.truncates and sampling.logprobs == "sampled":
-                whole = self._logp(self._reference, previous, sampling, np.ones_like(keep))
-                found["kl_ref_full"] = np.where(p > 0, p * (logp - whole), 0.0).sum(axis=1)
-        return TokenScores(**{name: None if x is None else _spread(x, mask) for name, x in found.items()})
+                full_ref = self._logp(self._reference, previous, sampling, np.ones_like(keep))
+                scores["kl_ref_full"] = np.where(p > 0, p * (logp - full_ref), 0.0).sum(axis=1)
+        return TokenScores(**{name: None if x is None else _spread(x, mask) for name, x in scores.items()})
 
     def step(
         self,

@@ -34,7 +34,7 @@ class FsdpBackend:
 
     def __init__(self, worker: Worker, ranks: Ranks):
         self._worker, self._ranks = worker, ranks
-        self.tokenizer = worker.whole.tokenizer
+        self.tokenizer = worker.backend.tokenizer
         self._described = worker.describe()
         self._cut = ""
 
@@ -46,13 +46,13 @@ class FsdpBackend:
         """See Backend."""
         context: Any = self._described["context"]
         require_room(context, max(map(len, prompts), default=0), sampling.max_new_tokens)  # before others are asked
-        found: list[Completion] = self._together("generate", prompts, sampling, seeds)
-        return found
+        completions: list[Completion] = self._together("generate", prompts, sampling, seeds)
+        return completions
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
-        found: TokenScores = self._together("score", batch, sampling, needs)
-        return found
+        scores: TokenScores = self._together("score", batch, sampling, needs)
+        return scores
 
     def step(
         self,
@@ -64,8 +64,8 @@ class FsdpBackend:
         max_grad_norm: float,
     ) -> Stats:
         """See Backend."""
-        found: Stats = self._together("step", batch, loss, sampling, needs, learning_rate, max_grad_norm)
-        return found
+        stats: Stats = self._together("step", batch, loss, sampling, needs, learning_rate, max_grad_norm)
+        return stats
 
     def save(self, folder: Path) -> None:
         """See Backend."""
@@ -85,9 +85,9 @@ class FsdpBackend:
         with self._ranks.phase(work):
             self._ranks.say((work, args))
             self._cut = work  # until it is done: after an interrupt the others may wait for what never comes
-            found = _WORK[work](self._worker, *args)
+            result = _WORK[work](self._worker, *args)
         self._cut = ""
-        return found
+        return result
 
 
 def lead(config: Config, algorithm: Algorithm) -> FsdpBackend:

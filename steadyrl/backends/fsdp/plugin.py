@@ -19,29 +19,31 @@ Settings = FsdpSettings
 
 def check(config: Config, settings: FsdpSettings) -> list[str]:
     """Return what is wrong with a config that trains on several ranks."""
-    found = []
+    problems = []
     if config.backend.device.partition(":")[0] not in {"auto", "cpu", "cuda"}:
-        found.append(f"backend.device: got '{config.backend.device}'; expected 'auto', 'cuda' or 'cpu' with fsdp")
+        problems.append(f"backend.device: got '{config.backend.device}'; expected 'auto', 'cuda' or 'cpu' with fsdp")
     if ":" in config.backend.device:
-        found.append(f"backend.device = '{config.backend.device}' is one GPU, and every rank has its own; set 'cuda'")
+        problems.append(
+            f"backend.device = '{config.backend.device}' is one GPU, and every rank has its own; set 'cuda'"
+        )
     if settings.optimizer_bits != 32 or settings.quantize != "none" or settings.reference != "device":
-        found.append(
+        problems.append(
             "backend.args.optimizer_bits = 8, quantize = 'nf4' and reference = 'cpu' work with backend.name = 'torch' "
             "only; more ranks, or backend.args.cpu_offload = true, save memory with fsdp"
         )
     if settings.deterministic:
-        found.append(
+        problems.append(
             "backend.args.deterministic = true holds on one device; set it to false, or backend.name = 'torch' without "
             "torchrun"
         )
     rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     rows, ranks = rollouts // config.update.minibatches, place().ranks
     if rows < ranks:
-        found.append(
+        problems.append(
             f"an update has {rows} rollouts for {ranks} ranks (rollout.prompts_per_step x rollout.samples_per_prompt / "
             "update.minibatches); start fewer ranks, or collect more"
         )
-    return found
+    return problems
 
 
 def create(config: Config, algorithm: Algorithm) -> FsdpBackend:

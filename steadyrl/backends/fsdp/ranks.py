@@ -50,7 +50,7 @@ class Ranks:
 
     def __init__(self, where: Place):
         self.place, self.lost = where, list[int]()
-        self._others = [rank for rank in range(where.ranks) if rank != where.rank]
+        self._other_ranks = [rank for rank in range(where.ranks) if rank != where.rank]
         self._connected, self._asking, self._left, self._doing = False, False, threading.Event(), _ALONE
         self._gone: RankError | None = None
         self._answering = threading.Thread(target=self._answer, daemon=True)
@@ -81,7 +81,7 @@ class Ranks:
         """Wait until all are there; once torchrun ends this process, only as long as one that lives takes to come."""
         self._store.set(self._key("here"), "")
         until = time.monotonic() + _COMES_S
-        while missing := [rank for rank in self._others if not self._store.check([self._key("here", rank)])]:
+        while missing := [rank for rank in self._other_ranks if not self._store.check([self._key("here", rank)])]:
             if signals.came:
                 until = min(until, time.monotonic() + _ANSWER_S)
             if time.monotonic() > until:
@@ -155,9 +155,9 @@ class Ranks:
         """Return what each rank has, in the order of ranks."""
         if self.place.ranks == 1:
             return [mine]
-        found: list[Any] = [None] * self.place.ranks
-        dist.all_gather_object(found, mine, self._objects)
-        return found
+        objects: list[Any] = [None] * self.place.ranks
+        dist.all_gather_object(objects, mine, self._objects)
+        return objects
 
     @contextmanager
     def one_after_another(self) -> Iterator[None]:
@@ -194,12 +194,12 @@ class Ranks:
     def _require_all(self, broken: bool, because: BaseException | None = None) -> None:
         self._asking = True
         try:
-            found = self._lost(broken)
+            failure = self._lost(broken)
         finally:
             self._asking = False
-        if found is not None:
+        if failure is not None:
             self._connected = False
-            self._gone = RankError(f"{found}; go on from the last checkpoint with --resume")
+            self._gone = RankError(f"{failure}; go on from the last checkpoint with --resume")
             raise self._gone from because
 
     def failed(self, what: str) -> None:
@@ -246,7 +246,7 @@ class Ranks:
                 self.failed("")
             call = self._store.add(_CALL, 1)
             self.lost = self._without("alive", lambda heard: int(heard) >= call)
-            reasons = {rank: self._said("failed", rank) for rank in self._others}
+            reasons = {rank: self._entry("failed", rank) for rank in self._other_ranks}
             own = [f"rank {rank} failed {doing}: {reason}" for rank, reason in reasons.items() if reason]
             if own:
                 return own[0]
@@ -259,13 +259,13 @@ class Ranks:
 
     def _without(self, what: str, fits: Callable[[str], bool]) -> list[int]:
         """Return the other ranks that do not say something that fits in time."""
-        until, left = time.monotonic() + _ANSWER_S, list(self._others)
+        until, left = time.monotonic() + _ANSWER_S, list(self._other_ranks)
         while left and time.monotonic() < until:
-            left = [rank for rank in left if (said := self._said(what, rank)) is None or not fits(said)]
+            left = [rank for rank in left if (entry := self._entry(what, rank)) is None or not fits(entry)]
             time.sleep(_LOOK_S / 4)
         return left
 
-    def _said(self, what: str, rank: int) -> str | None:
+    def _entry(self, what: str, rank: int) -> str | None:
         key = self._key(what, rank)
         return str(self._store.get(key).decode()) if self._store.check([key]) else None
 

@@ -39,12 +39,12 @@ def passes(batch: Batch, ranks: int, tokens: int) -> list[list[np.ndarray | None
         tokens: Padded tokens of a pass, at most.
     """
     live = np.flatnonzero(batch.completion_mask.any(axis=1))
-    made: list[list[np.ndarray | None]] = []
+    rank_parts: list[list[np.ndarray | None]] = []
     for share in dealt(batch.lengths[live], ranks):
         rows = live[share]
-        made.append([rows[part] for part in micro_batches(take_rows(batch, rows), tokens)] if rows.size else [])
-    most = max(map(len, made))
-    return [parts + [None] * (most - len(parts)) for parts in made]
+        rank_parts.append([rows[part] for part in micro_batches(take_rows(batch, rows), tokens)] if rows.size else [])
+    most = max(map(len, rank_parts))
+    return [parts + [None] * (most - len(parts)) for parts in rank_parts]
 
 
 def shortest(batch: Batch) -> np.ndarray:

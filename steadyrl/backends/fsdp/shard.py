@@ -80,10 +80,10 @@ class Sharding:
             self._shard(module, self._policy)
 
     def _shard(self, module: nn.Module, policy: MixedPrecisionPolicy) -> None:
-        made = fully_shard(module, mesh=self._mesh, mp_policy=policy, offload_policy=self._offload)
+        sharded = fully_shard(module, mesh=self._mesh, mp_policy=policy, offload_policy=self._offload)
         # Losses are divided by the count of the whole minibatch already, so that gradients are summed.
-        made.set_gradient_divide_factor(1.0)
-        made.set_force_sum_reduction_for_comms(True)
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)
 
 
 @contextmanager

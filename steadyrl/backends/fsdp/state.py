@@ -32,7 +32,7 @@ def fill(optimizer: torch.optim.Optimizer) -> None:
             }
 
 
-def save(folder: Path, whole: TorchBackend, group: dist.ProcessGroup) -> None:
+def save(folder: Path, backend: TorchBackend, group: dist.ProcessGroup) -> None:
     """Write this rank's share of weights and optimizer.
 
     Raises:
@@ -42,23 +42,23 @@ def save(folder: Path, whole: TorchBackend, group: dist.ProcessGroup) -> None:
     shares.mkdir(parents=True, exist_ok=True)  # another machine may not see what rank 0 has just made
     writer = HuggingFaceStorageWriter(str(shares), save_distributed=True)
     try:
-        state_dict_saver.save(_tensors(whole), storage_writer=writer, process_group=group)
+        state_dict_saver.save(_tensors(backend), storage_writer=writer, process_group=group)
     except CheckpointException as error:
         raise OSError(_first(error)) from error
 
 
-def save_policy(folder: Path, whole: TorchBackend, adapter: bool) -> None:
+def save_policy(folder: Path, backend: TorchBackend, adapter: bool) -> None:
     """Write the policy as a model folder, or an adapter; all weights must be gathered."""
-    path, model = folder / POLICY, whole.model
+    path, model = folder / POLICY, backend.model
     # Asked for their state, FSDP's modules would share out their weights again.
     tensors = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
     with writing():
         model.save_pretrained(path, state_dict=tensors)
         finish_policy(path, model, adapter)
-        whole.tokenizer.save(path)
+        backend.tokenizer.save(path)
 
 
-def load(folder: Path, whole: TorchBackend, group: dist.ProcessGroup) -> None:
+def load(folder: Path, backend: TorchBackend, group: dist.ProcessGroup) -> None:
     """Read this rank's share, however many ranks wrote it.
 
     Raises:
@@ -72,7 +72,7 @@ def load(folder: Path, whole: TorchBackend, group: dist.ProcessGroup) -> None:
         )
     try:
         reader = HuggingFaceStorageReader(str(shares))
-        state_dict_loader.load(_tensors(whole), storage_reader=reader, process_group=group)
+        state_dict_loader.load(_tensors(backend), storage_reader=reader, process_group=group)
     except (CheckpointException, SafetensorError, OSError) as error:
         raise CheckpointError(
             f"'{shares}' is damaged or does not fit the model ({_first(error)}); delete that checkpoint's folder to "
@@ -80,13 +80,13 @@ def load(folder: Path, whole: TorchBackend, group: dist.ProcessGroup) -> None:
         ) from error
 
 
-def _tensors(whole: TorchBackend) -> dict[str, torch.Tensor]:
+def _tensors(backend: TorchBackend) -> dict[str, torch.Tensor]:
     """Return weights and optimizer state by name, which are read in place."""
-    found: dict[str, torch.Tensor] = {}
-    for name, parameter in whole.trainable().items():
-        found[f"weight|{name}"] = parameter.detach()
-        found |= {f"{kind}|{name}": value for kind, value in whole.optimizer.state[parameter].items()}
-    return found
+    tensors: dict[str, torch.Tensor] = {}
+    for name, parameter in backend.trainable().items():
+        tensors[f"weight|{name}"] = parameter.detach()
+        tensors |= {f"{kind}|{name}": value for kind, value in backend.optimizer.state[parameter].items()}
+    return tensors
 
 
 def _first(error: BaseException) -> str:

@@ -39,25 +39,25 @@ class Worker:
         device = _device(config.backend.device, ranks.place.here)
         weights, self._objects = ranks.groups(device.type, own.timeout_s)
         with ranks.one_after_another():  # a machine then holds one whole model at a time
-            self.whole = TorchBackend(_alone(config, device), algorithm)
-            self._described: dict[str, Any] = self.whole.describe()
-            with self.whole.frozen() as model:  # once shared out, it could only be read by all ranks together
+            self.backend = TorchBackend(_alone(config, device), algorithm)
+            self._described: dict[str, Any] = self.backend.describe()
+            with self.backend.frozen() as model:  # once shared out, it could only be read by all ranks together
                 first = ranks.place.rank == 0 and model is not None
                 self._origin = probe.make(model) if first else None
             self._share_out(DeviceMesh.from_group(weights, device.type))
-            self.whole.device = device
-            self.whole.begin_training(config.update.weight_decay)
+            self.backend.device = device
+            self.backend.begin_training(config.update.weight_decay)
         self._root(lambda: None)  # FSDP takes the first module that is called for the root, and leaves it gathered
         with gathered(self._roots):
             pass
-        state.fill(self.whole.optimizer)
+        state.fill(self.backend.optimizer)
 
     def _share_out(self, mesh: DeviceMesh) -> None:
         """Share out the weights of policy and reference."""
-        own, model, reference = self._config.backend.args, self.whole.model, self.whole.reference
-        self._root = Root(model, self.whole.value_head)
+        own, model, reference = self._config.backend.args, self.backend.model, self.backend.reference
+        self._root = Root(model, self.backend.value_head)
         lower = torch.bfloat16 if self._described["precision"] == "bf16" else None
-        self._read = Reader(model, self.whole.parts, lower, own.gradient_checkpointing)
+        self._read = Reader(model, self.backend.parts, lower, own.gradient_checkpointing)
         sharding = Sharding(mesh, torch.bfloat16 if own.weights == "bf16" else None, own.cpu_offload)
         sharding.of_policy(self._root, model.get_base_model() if self._config.model.lora_rank else model)
         self._roots: list[nn.Module] = [self._root]
@@ -67,25 +67,25 @@ class Worker:
 
     def describe(self) -> dict[str, object]:
         """See Backend."""
-        ranks, whole = self._ranks.place.ranks, self._described["memory"]
-        memory = {name: size / ranks for name, size in whole.items()}
-        device, exact = self.whole.device, self.whole.device.type == "cpu"
+        ranks, total_memory = self._ranks.place.ranks, self._described["memory"]
+        memory = {name: size / ranks for name, size in total_memory.items()}
+        device, exact = self.backend.device, self.backend.device.type == "cpu"
         return {**self._described, "device": str(device), "deterministic": exact, "ranks": ranks, "memory": memory}
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend; a row's seed is its own, whichever rank samples it."""
         mine = self._mine(neighbours(len(prompts), self._ranks.place.ranks))
         with gathered(self._roots[:1]):
-            drawn = self.whole.generate([prompts[i] for i in mine], sampling, [seeds[i] for i in mine])
+            drawn = self.backend.generate([prompts[i] for i in mine], sampling, [seeds[i] for i in mine])
         return [completion for part in self._ranks.everywhere(drawn) for completion in part]
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
         shares = neighbours(len(batch.lengths), self._ranks.place.ranks)
         mine, own = self._mine(shares), Measured()
-        with self.whole.working(), gathered(self._roots):
+        with self.backend.working(), gathered(self._roots):
             if batch.completion_mask[mine].any():
-                own = self.whole.measure(take_rows(batch, mine), sampling, needs)
+                own = self.backend.measure(take_rows(batch, mine), sampling, needs)
         measured: Measured = {}
         for rows, part in zip(shares, self._ranks.everywhere(own), strict=True):
             for name, values in part.items():
@@ -102,9 +102,9 @@ class Worker:
         max_grad_norm: float,
     ) -> Stats:
         """See Backend."""
-        self.whole.optimizer.zero_grad()
+        self.backend.optimizer.zero_grad()
         try:
-            with self.whole.working():
+            with self.backend.working():
                 own = self._accumulate(batch, loss, sampling, needs)
         except (torch.OutOfMemoryError, MemoryError) as error:  # the others are in the middle of it: no second try
             tokens = self._config.backend.args.micro_batch_tokens
@@ -116,11 +116,11 @@ class Worker:
         stats = loss_stats(batch, {name: sum(totals[name] for totals in everyone) for name in own})
         norm = self._clip(max_grad_norm)
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
-            for group in self.whole.optimizer.param_groups:
+            for group in self.backend.optimizer.param_groups:
                 group["lr"] = learning_rate
-            products = products_with_momentum(self.whole.trainable().values(), self.whole.optimizer)
+            products = products_with_momentum(self.backend.trainable().values(), self.backend.optimizer)
             stats |= cosine_of([sum(parts) for parts in zip(*self._ranks.everywhere(products), strict=True)])
-            self.whole.optimizer.step()
+            self.backend.optimizer.step()
         return stats | {"grad_norm": (norm, 1.0)}
 
     def _accumulate(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> dict[str, float]:
@@ -132,32 +132,33 @@ class Worker:
             share = 0.0 if rows is None else 1.0
             logprobs, entropy, values = self._root(lambda part=part: self._scores(part, sampling, needs))
             new = TokenScores(logprobs, entropy, values)
-            value, sums = loss(torch, new, self.whole.arrays(part), loss_count(batch))
+            value, sums = loss(torch, new, self.backend.arrays(part), loss_count(batch))
             (share * value).backward()
             measured.append({name: share * total for name, total in {"loss/total": value, **sums}.items()})
         return totals_of(measured)
 
     def _scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> tuple[torch.Tensor | None, ...]:
-        new = self.whole.new_scores(self._read(part), part, sampling, needs)
+        new = self.backend.new_scores(self._read(part), part, sampling, needs)
         scores = new.logprobs, new.entropy, new.values
-        return tuple(None if each is None else each.clone() for each in scores)  # FSDP warns of every view of a tensor
+        # FSDP warns of every view of a tensor.
+        return tuple(None if score is None else score.clone() for score in scores)
 
     def _clip(self, limit: float) -> float:
         """Scale gradients down to a norm over all ranks, and return what it was."""
-        norm: Any = nn.utils.clip_grad_norm_(list(self.whole.trainable().values()), limit)
+        norm: Any = nn.utils.clip_grad_norm_(list(self.backend.trainable().values()), limit)
         return float(norm.full_tensor())
 
     def save(self, folder: Path) -> None:
         """See Backend."""
-        state.save(folder, self.whole, self._objects)
+        state.save(folder, self.backend, self._objects)
         with gathered(self._roots[:1]):
             if self._ranks.place.rank == 0:
-                state.save_policy(folder, self.whole, adapter=self._config.model.lora_rank > 0)
+                state.save_policy(folder, self.backend, adapter=self._config.model.lora_rank > 0)
         portable.write_probe(folder / portable.REFERENCE, self._origin)
 
     def load(self, folder: Path) -> None:
         """See Backend."""
-        state.load(folder, self.whole, self._objects)
+        state.load(folder, self.backend, self._objects)
 
     def check_reference(self, folder: Path) -> None:
         """See Referring; on rank 0 alone."""

@@ -82,9 +82,9 @@ def _weights(policy: Path) -> list[str]:
     Raises:
         CheckpointError: The index is damaged.
     """
-    whole, index = "model.safetensors", policy / INDEX
-    if (policy / whole).is_file() or not index.is_file():
-        return [whole]
+    single_file, index = "model.safetensors", policy / INDEX
+    if (policy / single_file).is_file() or not index.is_file():
+        return [single_file]
     names = files_of(_read_object(index))
     if not names:
         raise damaged(index, ValueError("it has no 'weight_map' from the weights to their files"))
@@ -98,12 +98,12 @@ def _read_object(file: Path) -> dict[str, Any]:
         CheckpointError: The file is missing, cut short or damaged.
     """
     try:
-        found = parse_json(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds a {type(found).__name__}; expected a JSON object")
+        parsed = parse_json(file.read_text(encoding="utf-8"))
+        if not isinstance(parsed, dict):
+            raise ValueError(f"it holds a {type(parsed).__name__}; expected a JSON object")
     except (OSError, ValueError) as error:
         raise damaged(file, error) from error
-    return found
+    return parsed
 
 
 def _refuse_quantised(section: ModelSection) -> None:

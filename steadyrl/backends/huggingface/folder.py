@@ -81,9 +81,9 @@ def open_folder(section: ModelSection) -> tuple[str, Any]:
             f"'{section.path}/config.json' has architectures = {names!r:.40}; expected names of classes, as "
             '["LlamaForCausalLM"]'
         )
-    others = [name for name in names if name.endswith(_OTHERS)]
-    if others:  # their body would load as a policy's where input and output embeddings are one
-        raise ModelError(f"model.path = '{section.path}' is a {others[0]}; expected a causal language model")
+    unsuited = [name for name in names if name.endswith(_OTHERS)]
+    if unsuited:  # their body would load as a policy's where input and output embeddings are one
+        raise ModelError(f"model.path = '{section.path}' is a {unsuited[0]}; expected a causal language model")
     if Path(path).is_dir():
         _check_weights(Path(path), getattr(config, "quantization_config", None) is not None)
     if getattr(config, "auto_map", None):
@@ -114,7 +114,7 @@ def reading(path: str) -> Iterator[None]:
         first = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
         if isinstance(error, KeyError):
             first = f"transformers looked for {first} and found nothing of that name" if " " not in first else first
-        first = next((said for part, said in _SAID.items() if part in str(error)), first)
+        first = next((explanation for part, explanation in _SAID.items() if part in str(error)), first)
         raise ModelError(f"model.path = '{path}' cannot be loaded: {first}") from error
     finally:
         logging_of.set_verbosity(before)
@@ -255,10 +255,10 @@ def check_files(path: str) -> None:
     if (folder / "adapter_config.json").is_file():
         raise _adapter(path)
     if not (folder / "config.json").is_file():
-        found = "it has no config.json"
+        reason = "it has no config.json"
         if folder.suffix == ".gguf" or any(folder.glob("*.gguf")):
-            found = "GGUF is not read; expected the folder in Hugging Face layout that the file was made from"
-        raise ModelError(f"'{path}' is not a model folder: {found}")
+            reason = "GGUF is not read; expected the folder in Hugging Face layout that the file was made from"
+        raise ModelError(f"'{path}' is not a model folder: {reason}")
     if not any((folder / name).is_file() for name in ("model.safetensors", INDEX)):
         raise ModelError(f"'{path}' holds no weights: expected model.safetensors{_other_weights(folder)}")
     words = [file for file in folder.iterdir() if file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES]
@@ -339,10 +339,10 @@ def _check_weights(folder: Path, quantised: bool) -> None:
 
 def _check_object(file: Path) -> None:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        parsed = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"'{file}' is not valid JSON: {error}") from error
     except OSError as error:
         raise ModelError(f"'{file}' cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"'{file}' holds a {type(found).__name__}; expected a JSON object")
+    if not isinstance(parsed, dict):
+        raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")

@@ -217,7 +217,7 @@ class HFTokenizer:
             )
             raise ModelError(
                 f"the model's chat template leaves out what message {place} of the roles "
-                f"{', '.join(other['role'] for other in messages)} says{part}; leave such "
+                f"{', '.join(turn['role'] for turn in messages)} says{part}; leave such "
                 f"{'parts' if part else 'messages'} out yourself, so that the data hold what the policy reads, correct "
                 "the template, or set model.chat_template = 'never'"
             )
@@ -260,22 +260,22 @@ class HFTokenizer:
         """Return what the chat template writes between an assistant's words and its next ones."""
         talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
         talk.append({"role": "user", "content": observation})
-        _, mark, rest = self._templated(talk, add_generation_prompt=True).rpartition(_MARK)
+        _, mark, after = self._templated(talk, add_generation_prompt=True).rpartition(_MARK)
         if not mark:
             raise ModelError(
                 "the model's chat template leaves out what the assistant said in earlier turns; set "
                 "model.chat_template = 'never', or choose a task of one turn"
             )
-        return rest
+        return after
 
     def _end_of_turn(self) -> int | None:
         """Return the special token that the chat template writes behind an assistant's words, if there is one."""
         talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
         try:
-            _, mark, rest = self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
+            _, mark, after = self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
         except ModelError:  # a template for questions only serves tasks of one turn
             return None
-        ids = self._ids(rest.lstrip())
+        ids = self._ids(after.lstrip())
         return int(ids[0]) if mark and ids and ids[0] in self._special_ids() else None
 
     def _special_ids(self) -> set[int]:

@@ -113,23 +113,23 @@ class MlxBackend:
         self, parts: list[np.ndarray], batch: Batch, sampling: Sampling, needs: frozenset[str]
     ) -> dict[str, np.ndarray]:
         """Return all measurements [B, T], taken a part of the rows at a time."""
-        found: dict[str, np.ndarray] = {}
+        measured: dict[str, np.ndarray] = {}
         for rows in parts:
             part = take_rows(batch, rows)
             for name, flat in self._measure(part, sampling, needs).items():
                 full = np.zeros(part.tokens.shape)
                 full[part.completion_mask] = flat
-                found.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
-        return found
+                measured.setdefault(name, np.zeros(batch.tokens.shape))[rows, : part.tokens.shape[1]] = full
+        return measured
 
     def _measure(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> dict[str, np.ndarray]:
         """Return the measurements of a micro-batch, [N] each, completion tokens in row-major order."""
         hidden, reference = self._net.hidden(part), None
-        chosen, kept, scale = part.tokens[part.completion_mask], self._kept_mask(part, sampling), _scale(sampling)
-        found: dict[str, list[np.ndarray]] = {}
+        chosen, kept_mask, scale = part.tokens[part.completion_mask], self._kept_mask(part, sampling), _scale(sampling)
+        measured: dict[str, list[np.ndarray]] = {}
 
         def keep(name: str, array: mx.array) -> None:
-            found.setdefault(name, []).append(np.array(array).astype(np.float64))
+            measured.setdefault(name, []).append(np.array(array).astype(np.float64))
 
         if "values" in needs:
             keep("values", values(self._net.params, hidden))
@@ -138,7 +138,7 @@ class MlxBackend:
                 reference = self._net.hidden(part)
                 mx.eval(reference)
         for rows in chunks(len(chosen), self._vocabulary):
-            cut, tokens = None if kept is None else mx.array(kept[rows]), mx.array(chosen[rows])
+            cut, tokens = None if kept_mask is None else mx.array(kept_mask[rows]), mx.array(chosen[rows])
             logp = log_softmax(self._loaded.logits(hidden[rows].astype(mx.float32)), scale, cut)
             keep("logprobs", at_chosen(logp, tokens))
             keep("entropy", entropy_of(logp))
@@ -146,12 +146,12 @@ class MlxBackend:
                 with self._net.as_reference():
                     theirs = self._loaded.logits(reference[rows].astype(mx.float32))
                 ref, p = log_softmax(theirs, scale, cut), mx.exp(logp)
-                there, exact = at_chosen(ref, tokens), total(mx.where(p > 0, p * (logp - ref), 0.0))
-                keep("ref_logprobs", there)
+                ref_logprobs, exact = at_chosen(ref, tokens), total(mx.where(p > 0, p * (logp - ref), 0.0))
+                keep("ref_logprobs", ref_logprobs)
                 keep("kl_ref_exact", exact)
                 if cut is not None:  # the same for every kept token: see the torch backend's
-                    keep("kl_ref_full", exact + there - at_chosen(log_softmax(theirs, scale, None), tokens))
-        return {name: np.concatenate(pieces) for name, pieces in found.items()}
+                    keep("kl_ref_full", exact + ref_logprobs - at_chosen(log_softmax(theirs, scale, None), tokens))
+        return {name: np.concatenate(pieces) for name, pieces in measured.items()}
 
     def step(
         self,
@@ -189,9 +189,9 @@ class MlxBackend:
     def _along_momentum(self, gradients: Mapping[str, mx.array]) -> dict[str, tuple[float, float]]:
         """Return the cosine of gradients with Adam's mean of those before them, as a statistic; empty without one."""
         before = {name: self.optimizer.state.get(name, {}).get("m", mx.zeros(1)) for name in gradients}
-        new, mean = (sum(_square(one) for one in several.values()) for several in (gradients, before))
-        both = sum(float((gradient * before[name]).sum()) for name, gradient in gradients.items())
-        return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
+        new, mean = (sum(_square(array) for array in several.values()) for several in (gradients, before))
+        dot = sum(float((gradient * before[name]).sum()) for name, gradient in gradients.items())
+        return {"grad_cosine": (dot / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
     def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
         """See Differentiable."""
@@ -235,12 +235,12 @@ class MlxBackend:
                 self._net.use(params)
                 return loss(mx, self._new_scores(params, part, sampling, needs), arrays, loss_count(batch))
 
-            (value, sums), found = mx.value_and_grad(objective)(self._net.params)
-            gradients = {name: gradient + gradients.get(name, 0.0) for name, gradient in found.items()}
+            (value, sums), part_gradients = mx.value_and_grad(objective)(self._net.params)
+            gradients = {name: gradient + gradients.get(name, 0.0) for name, gradient in part_gradients.items()}
             mx.eval(value, sums, gradients)
             totals["loss/total"] += value.item()
-            for name, found_sum in sums.items():
-                totals[name] = totals.get(name, 0.0) + found_sum.item()
+            for name, part_sum in sums.items():
+                totals[name] = totals.get(name, 0.0) + part_sum.item()
         return gradients, totals
 
     def _new_scores(

@@ -48,11 +48,11 @@ def _to_vocabulary_vjp(
 ) -> tuple[mx.array, mx.array]:
     hidden, weight = inputs
     count, width = weight.shape
-    whole = count - count % _PRODUCT_BLOCK
-    d_hidden = cotangent[:, whole:] @ weight[whole:]
-    if whole:
-        blocks = cotangent[:, :whole].reshape(len(hidden), -1, _PRODUCT_BLOCK).swapaxes(0, 1)
-        d_hidden += (blocks @ weight[:whole].reshape(-1, _PRODUCT_BLOCK, width)).sum(axis=0)
+    blocked = count - count % _PRODUCT_BLOCK
+    d_hidden = cotangent[:, blocked:] @ weight[blocked:]
+    if blocked:
+        blocks = cotangent[:, :blocked].reshape(len(hidden), -1, _PRODUCT_BLOCK).swapaxes(0, 1)
+        d_hidden += (blocks @ weight[:blocked].reshape(-1, _PRODUCT_BLOCK, width)).sum(axis=0)
     return d_hidden.astype(hidden.dtype), (cotangent.T @ hidden).astype(weight.dtype)
 
 
@@ -67,17 +67,17 @@ def log_total(logits: mx.array) -> mx.array:
     return mx.log(total(mx.exp(logits - greatest))) + greatest[:, 0]
 
 
-def log_softmax(logits: mx.array, scale: float, kept: mx.array | None) -> mx.array:
+def log_softmax(logits: mx.array, scale: float, kept_mask: mx.array | None) -> mx.array:
     """Return log-probs [N, V] in float32, normalised over the kept ids, -inf for the others.
 
     Args:
         logits: [N, V].
         scale: Logits are multiplied by it: one over the temperature.
-        kept: [N, V] bool, the ids that truncation left; None for all.
+        kept_mask: [N, V] bool, the ids that truncation left; None for all.
     """
     logits = logits.astype(mx.float32) * scale
-    if kept is not None:
-        logits = mx.where(kept, logits, -mx.inf)
+    if kept_mask is not None:
+        logits = mx.where(kept_mask, logits, -mx.inf)
     return logits - log_total(logits)[:, None]
 
 
@@ -98,7 +98,7 @@ def chosen_logprobs(
     logits: Logits,
     chosen: np.ndarray,
     scale: float,
-    kept: np.ndarray | None,
+    kept_mask: np.ndarray | None,
     entropy: bool,
 ) -> tuple[mx.array, mx.array | None]:
     """Return log-probs [N] of chosen tokens and, if asked for, entropies [N]; both carry gradients.
@@ -109,14 +109,16 @@ def chosen_logprobs(
         logits: Hidden states to logits.
         chosen: [N] int, each below V.
         scale: Logits are multiplied by it.
-        kept: [N, V] bool, the ids that truncation left; None for all.
+        kept_mask: [N, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies.
     """
 
     def measured(part: mx.array, rows: slice) -> list[mx.array]:
-        logp = log_softmax(logits(part.astype(mx.float32)), scale, None if kept is None else mx.array(kept[rows]))
-        found = at_chosen(logp, mx.array(chosen[rows]))
-        return [found, entropy_of(logp)] if entropy else [found]
+        logp = log_softmax(
+            logits(part.astype(mx.float32)), scale, None if kept_mask is None else mx.array(kept_mask[rows])
+        )
+        logprobs = at_chosen(logp, mx.array(chosen[rows]))
+        return [logprobs, entropy_of(logp)] if entropy else [logprobs]
 
     parts = []
     for rows in chunks(len(chosen), head.weight.shape[0]):

@@ -94,10 +94,10 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
 
 
 def _logits(head: nn.Module, tied: bool, hidden: mx.array) -> mx.array:
-    whole = isinstance(head, nn.Linear | nn.Embedding)  # not quantised; heads of the families have no bias
-    product: Any = to_vocabulary if whole else head.as_linear if tied else head
-    found: mx.array = product(hidden, head.weight) if whole else product(hidden)
-    return found
+    unquantized = isinstance(head, nn.Linear | nn.Embedding)  # not quantised; heads of the families have no bias
+    product: Any = to_vocabulary if unquantized else head.as_linear if tied else head
+    logits: mx.array = product(hidden, head.weight) if unquantized else product(hidden)
+    return logits
 
 
 def _as(array: mx.array, dtype: mx.Dtype) -> mx.array:

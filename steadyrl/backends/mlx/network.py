@@ -91,8 +91,8 @@ class Network:
 
 def values(params: Mapping[str, mx.array], hidden: mx.array) -> mx.array:
     """Return the value head's prediction [N] from hidden states [N, H]."""
-    found = hidden.astype(mx.float32) @ params[f"{_HEAD}weight"].T + params[f"{_HEAD}bias"]
-    return found[:, 0]
+    predictions = hidden.astype(mx.float32) @ params[f"{_HEAD}weight"].T + params[f"{_HEAD}bias"]
+    return predictions[:, 0]
 
 
 def has_values(params: Mapping[str, mx.array]) -> bool:
@@ -109,8 +109,8 @@ def _leave_padding(loaded: Loaded) -> None:
 
     class Padded(kind):  # type: ignore[misc]  # a class of MLX, which is not installed everywhere
         def __call__(self, x: mx.array) -> mx.array:
-            found = super().__call__(x)
-            return mx.where((x == padding)[..., None], mx.stop_gradient(found), found)
+            embedded = super().__call__(x)
+            return mx.where((x == padding)[..., None], mx.stop_gradient(embedded), embedded)
 
     embedding.__class__ = Padded
 
@@ -123,8 +123,8 @@ def _recompute(layers: Any) -> None:
         def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> Any:
             if cache is not None:
                 return super().__call__(x, mask, cache=cache)
-            whole = super().__call__
-            return nn.utils.checkpoint(self, lambda inputs: whole(inputs, mask))(x)
+            forward = super().__call__
+            return nn.utils.checkpoint(self, lambda inputs: forward(inputs, mask))(x)
 
     for layer in layers:
         layer.__class__ = Recomputed

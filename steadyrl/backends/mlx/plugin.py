@@ -22,17 +22,17 @@ Settings = MlxSettings
 
 def check(config: Config, settings: MlxSettings) -> list[str]:
     """Return what is wrong with a config that trains in MLX."""
-    found = []
+    problems = []
     if config.backend.device not in {"auto", "cpu", "gpu"}:
-        found.append(
+        problems.append(
             f"backend.device: got '{config.backend.device}'; expected 'auto', 'cpu' or 'gpu' with backend.name = 'mlx'"
         )
     if config.model.trust_remote_code:
-        found.append(
+        problems.append(
             "model.trust_remote_code = true has no effect with backend.name = 'mlx', which runs no code of a model "
             "folder; set it to false"
         )
-    return found
+    return problems
 
 
 def create(config: Config, algorithm: Algorithm) -> MlxBackend:

@@ -56,12 +56,12 @@ def sample(
     def read(tokens: mx.array) -> mx.array:
         return logits(net.model(tokens, cache)[:, -1].astype(mx.float32)).astype(mx.float32)
 
-    found = read(mx.array(ids))
+    first_logits = read(mx.array(ids))
     if len(distinct) < len(prompts):
         _take(cache, which)
-        found = found[mx.array(which)]
+        first_logits = first_logits[mx.array(which)]
     uniforms = np.stack([np.random.default_rng(seed).random(sampling.max_new_tokens) for seed in seeds])
-    return _decode(read, cache, found, sampling, uniforms, end_ids, stops)
+    return _decode(read, cache, first_logits, sampling, uniforms, end_ids, stops)
 
 
 def _take(cache: list[BatchKVCache], rows: Sequence[int]) -> None:
@@ -84,22 +84,22 @@ def _decode(
     uniforms = np.minimum(uniforms, 1 - 2.0**-24).astype(np.float32)  # float32 would round the largest to 1
     ids: list[list[int]] = [[] for _ in range(count)]
     logprobs: list[list[float]] = [[] for _ in range(count)]
-    kept: list[list[np.ndarray]] = [[] for _ in range(count)]
+    kept_ids: list[list[np.ndarray]] = [[] for _ in range(count)]
     rows = np.arange(count)  # of the batch as it was, one per row that is left
     going, ended = np.ones(count, bool), np.zeros(count, bool)
     for t in range(most):
         warped = warp(logits, sampling)
-        tokens, found = draw(warped, mx.array(uniforms[rows, t]))
+        tokens, drawn_logprobs = draw(warped, mx.array(uniforms[rows, t]))
         if sampling.logprobs == "raw":
-            found = at_chosen(logits, tokens) - log_total(logits)
-        mx.eval(tokens, found, warped)
-        drawn, logps = np.array(tokens), np.array(found)
+            drawn_logprobs = at_chosen(logits, tokens) - log_total(logits)
+        mx.eval(tokens, drawn_logprobs, warped)
+        drawn, logps = np.array(tokens), np.array(drawn_logprobs)
         left = np.array(warped > -mx.inf) if sampling.truncates else None
         for place in np.flatnonzero(going).tolist():
             ids[rows[place]].append(int(drawn[place]))
             logprobs[rows[place]].append(float(logps[place]))
             if left is not None:
-                kept[rows[place]].append(np.flatnonzero(left[place]).astype(np.int32))
+                kept_ids[rows[place]].append(np.flatnonzero(left[place]).astype(np.int32))
         going &= ~np.isin(drawn, end_ids)
         if stops is not None:
             live = np.flatnonzero(going)
@@ -119,7 +119,7 @@ def _decode(
             np.array(ids[row], np.int32),
             np.array(logprobs[row], np.float32),
             "stop" if ended[row] else "length",
-            tuple(kept[row]) if sampling.truncates else None,
+            tuple(kept_ids[row]) if sampling.truncates else None,
         )
         for row in range(count)
     ]

@@ -51,12 +51,12 @@ def read_arrays(path: Path) -> dict[str, mx.array]:
     """
     portable.check_readable(path)  # MLX trusts the table of arrays
     try:
-        found = mx.load(str(path))
-        assert isinstance(found, dict), "a file of safetensors is a table"
-        mx.eval(found)
+        arrays = mx.load(str(path))
+        assert isinstance(arrays, dict), "a file of safetensors is a table"
+        mx.eval(arrays)
     except (OSError, RuntimeError, ValueError) as error:
         raise portable.damaged(path, error) from error
-    return found
+    return arrays
 
 
 def torch_form(name: str, array: mx.array) -> mx.array:
@@ -76,15 +76,15 @@ def fitting(path: Path, saved: Arrays, expected: Arrays, named: Mapping[str, str
     Raises:
         CheckpointError: A name or a shape is another.
     """
-    other = set(saved) ^ {named[name] for name in expected}
-    found = {name: torch_form(name, saved[named[name]]) for name in expected} if not other else {}
-    other |= {name for name, array in found.items() if array.shape != expected[name].shape}
-    if other:
+    misfits = set(saved) ^ {named[name] for name in expected}
+    arrays = {name: torch_form(name, saved[named[name]]) for name in expected} if not misfits else {}
+    misfits |= {name for name, array in arrays.items() if array.shape != expected[name].shape}
+    if misfits:
         raise CheckpointError(
-            f"'{path}' does not fit the model: {len(other)} weights are missing, unknown or of another shape, such as "
-            f"{min(other)}; resume with the model that the run was started with"
+            f"'{path}' does not fit the model: {len(misfits)} weights are missing, unknown or of another shape, such "
+            f"as {min(misfits)}; resume with the model that the run was started with"
         )
-    return {name: array.astype(mx.float32) for name, array in found.items()}
+    return {name: array.astype(mx.float32) for name, array in arrays.items()}
 
 
 def save_weights(folder: Path, arrays: Arrays, config: Any, source: Path) -> None:

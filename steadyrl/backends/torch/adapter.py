@@ -29,14 +29,14 @@ class Added:
 def added_to(module: nn.Module) -> Added | None:
     """Return what the adapter around a module adds, or None where there is none, or not a single plain one."""
     name = f"{type(module).__module__}.{type(module).__name__}"
-    whole: Any = module
-    if name != "peft.tuners.lora.layer.Linear" or whole.disable_adapters or whole.merged:
+    layer: Any = module
+    if name != "peft.tuners.lora.layer.Linear" or layer.disable_adapters or layer.merged:
         return None
-    if len(whole.active_adapters) != 1:
+    if len(layer.active_adapters) != 1:
         return None
-    adapter = whole.active_adapters[0]
-    down, up = whole.lora_A[adapter], whole.lora_B[adapter]
-    plain = adapter not in whole.lora_variant and type(whole.lora_dropout[adapter]) is nn.Identity
+    adapter = layer.active_adapters[0]
+    down, up = layer.lora_A[adapter], layer.lora_B[adapter]
+    plain = adapter not in layer.lora_variant and type(layer.lora_dropout[adapter]) is nn.Identity
     if not plain or up.bias is not None:
         return None
-    return Added(whole.base_layer, down.weight, up.weight, whole.scaling[adapter])
+    return Added(layer.base_layer, down.weight, up.weight, layer.scaling[adapter])

@@ -12,11 +12,11 @@ NATS = 2e-3  # the greatest difference of any log-prob that float32 leaves
 KL = 0.3
 
 
-def agree(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> tuple[bool, str]:
+def agree(logits: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> tuple[bool, str]:
     """Return whether logits [..., V] are of one distribution, and how far they are apart, in words.
 
     Args:
-        found: Of the way that is looked at.
+        logits: Of the way that is looked at.
         expected: Of transformers' own forward.
         dtype: In which the layers were computed.
 
@@ -24,11 +24,11 @@ def agree(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> tu
         ModelError: The expected logits are not finite: the model itself is broken.
     """
     require_finite(expected)
-    one, other = found.float().log_softmax(-1), expected.float().log_softmax(-1)
+    logp, expected_logp = logits.float().log_softmax(-1), expected.float().log_softmax(-1)
     if dtype == torch.float32:
-        far = (one - other).abs().max().item()
+        far = (logp - expected_logp).abs().max().item()
         return far <= NATS, f"{far:.2g} nats apart, expected at most {NATS:g}"
-    divergence = (other.exp() * (other - one)).sum(-1).max().item()
+    divergence = (expected_logp.exp() * (expected_logp - logp)).sum(-1).max().item()
     return divergence <= KL, f"a KL divergence of {divergence:.2g} nats, expected at most {KL:g}"
 
 

@@ -68,7 +68,7 @@ def _widens(device: torch.device) -> bool:
 @contextmanager
 def _switched(tf32: bool) -> Iterator[None]:
     switches = _switches(tf32)
-    older, before = _read(torch.get_float32_matmul_precision, "highest"), [_setting(*each[:2]) for each in switches]
+    older, before = _read(torch.get_float32_matmul_precision, "highest"), [_setting(*switch[:2]) for switch in switches]
     cast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     try:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -91,11 +91,11 @@ def _switches(tf32: bool) -> list[tuple[Any, str, Any]]:
     blas: Any = torch.backends.cuda.matmul
     gpu: Any = torch.backends.cudnn
     cpu: Any = torch.backends.mkldnn
-    found: list[tuple[Any, str, Any]] = [(gpu, "allow_tf32", tf32), *((blas, name, tf32) for name in _REDUCTIONS)]
+    switches: list[tuple[Any, str, Any]] = [(gpu, "allow_tf32", tf32), *((blas, name, tf32) for name in _REDUCTIONS)]
     if hasattr(torch.backends, _PRECISION):
-        found += [(owner, _PRECISION, "tf32" if tf32 else "ieee") for owner in (blas, gpu.conv, gpu.rnn)]
-        found += [(owner, _PRECISION, "ieee") for owner in (cpu.matmul, cpu.conv, cpu.rnn)]
-    return found
+        switches += [(owner, _PRECISION, "tf32" if tf32 else "ieee") for owner in (blas, gpu.conv, gpu.rnn)]
+        switches += [(owner, _PRECISION, "ieee") for owner in (cpu.matmul, cpu.conv, cpu.rnn)]
+    return switches
 
 
 def _setting(owner: Any, name: str) -> Any:

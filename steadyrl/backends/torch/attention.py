@@ -105,18 +105,18 @@ def causal_within(visibility: Visibility, length: int, device: torch.device) -> 
 def visible(visibility: Visibility, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Return bool of the shape that positions of queries and keys broadcast to."""
     nothing = query.new_zeros(())  # of one batch and one head: no family tells them apart where nothing is padded
-    seen: torch.Tensor = visibility(nothing, nothing, query, key)
-    return seen
+    mask: torch.Tensor = visibility(nothing, nothing, query, key)
+    return mask
 
 
-def closed(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def closed(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return 0 where something is seen and -inf elsewhere: what attention would make of a mask in every layer anew."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
 
 
-def _mask(**asked: Any) -> Any:
+def _mask(**arguments: Any) -> Any:
     view = _view.get()
-    return sdpa_mask(**asked) if view is None else view.mask(asked["mask_function"])
+    return sdpa_mask(**arguments) if view is None else view.mask(arguments["mask_function"])
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # of torch; see ``compiled``
@@ -131,12 +131,12 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     view = _view.get()
     if view is None:
-        found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+        attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **more
         )
-        return found
-    if others := [name for name in OTHER_INPUTS if more.get(name) is not None]:
-        raise ModelError(f"attention with {', '.join(others)} is transformers' own alone")
+        return attended
+    if unsupported := [name for name in OTHER_INPUTS if more.get(name) is not None]:
+        raise ModelError(f"attention with {', '.join(unsupported)} is transformers' own alone")
     number: Any = module.layer_idx
     return view.attend(number, query, key, value, attention_mask, scaling), None
 

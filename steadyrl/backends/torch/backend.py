@@ -346,9 +346,9 @@ class TorchBackend:
         needs: frozenset[str],
     ) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
-        kept, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
+        kept_mask, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
         products = products_on(hidden.device, self._lower)
-        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept, "entropy" in needs, products)
+        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept_mask, "entropy" in needs, products)
         places = sent(np.flatnonzero(part.completion_mask), self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:

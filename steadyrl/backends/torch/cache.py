@@ -69,21 +69,21 @@ class Cache:
             self.take(owner)
             return
         visible = None if self.visible is None else self.visible[:, :width]
-        keys, values = (_each(x, lambda of: of[:, :, :width]) for x in (self.keys, self.values))
+        keys, values = (_map_layers(x, lambda of: of[:, :, :width]) for x in (self.keys, self.values))
         self.prompts = Prompts.of(keys, values, visible, owner)
         self.length -= width
 
         def room(of: torch.Tensor) -> torch.Tensor:
             return of.new_zeros(len(owner), of.shape[1], self.length, of.shape[3])
 
-        self.keys, self.values = _each(self.keys, room), _each(self.values, room)
+        self.keys, self.values = _map_layers(self.keys, room), _map_layers(self.values, room)
         self.visible, self.used, self.places = None, 0, self.places[owner]
 
     def take(self, rows: torch.Tensor) -> None:
         """Keep these rows only; a row may be taken several times."""
         if self.prompts is not None:
             self.prompts = self.prompts.take(rows)
-        self.keys, self.values = (_each(x, lambda of: of.index_select(0, rows)) for x in (self.keys, self.values))
+        self.keys, self.values = (_map_layers(x, lambda of: of.index_select(0, rows)) for x in (self.keys, self.values))
         self.places = self.places[rows]
         if self.visible is not None:
             self.visible = self.visible[rows]
@@ -96,7 +96,9 @@ class Cache:
         own = filled.nonzero()[:, 0]
         shared = self.prompts
         if shared is None:
-            return Known(*(_each(x, lambda of: of[row].index_select(1, own)[:, :length]) for x in self._both))
+            return Known(
+                *(_map_layers(x, lambda of: of[row].index_select(1, own)[:, :length]) for x in self._keys_values)
+            )
         prompt = int(shared.owner[row])
         before = torch.arange(shared.length, device=own.device)
         if shared.closed is not None:
@@ -108,14 +110,15 @@ class Cache:
 
         theirs = (shared.keys, shared.values)
         keys, values = (
-            {layer: joined(layer, old, new) for layer in new} for old, new in zip(theirs, self._both, strict=True)
+            {layer: joined(layer, old, new) for layer in new}
+            for old, new in zip(theirs, self._keys_values, strict=True)
         )
         return Known(keys, values)
 
     @property
-    def _both(self) -> tuple[Layers, Layers]:
+    def _keys_values(self) -> tuple[Layers, Layers]:
         return self.keys, self.values
 
 
-def _each(layers: Layers, change: Callable[[torch.Tensor], torch.Tensor]) -> dict[int, torch.Tensor]:
+def _map_layers(layers: Layers, change: Callable[[torch.Tensor], torch.Tensor]) -> dict[int, torch.Tensor]:
     return {number: change(of) for number, of in layers.items()}

@@ -40,13 +40,13 @@ def eager() -> Iterator[None]:
 
 def once(graph: torch.fx.Graph) -> None:
     """Let a graph compute once what it computes several times of the same inputs."""
-    seen: dict[Any, torch.fx.Node] = {}
+    first_nodes: dict[Any, torch.fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node.is_impure():
             continue
         leaves, structure = tree_flatten((node.args, node.kwargs))
         key = (node.target, str(structure), *((type(leaf), leaf) for leaf in leaves))
-        first = seen.setdefault(key, node)
+        first = first_nodes.setdefault(key, node)
         if first is not node:
             node.replace_all_uses_with(first)
             graph.erase_node(node)

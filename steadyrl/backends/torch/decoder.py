@@ -36,32 +36,32 @@ class Decoder:
         self._logits = decoding_head(parts.head, parts.scale, rows, products_on(self.device, lower))
 
     def prefill(
-        self, ids: torch.Tensor, visible: torch.Tensor, known: Sequence[Known | None] = ()
+        self, ids: torch.Tensor, visible: torch.Tensor, prefixes: Sequence[Known | None] = ()
     ) -> tuple[torch.Tensor, Cache]:
         """Read prompts that are padded on the left, or what follows what is known of them.
 
         Args:
             ids: [B, P] int64.
             visible: [B, P] bool, False on padding; the last column is never padding.
-            known: What was read of each row before these ids; () for nothing.
+            prefixes: What was read of each row before these ids; () for nothing.
 
         Returns:
             Logits of the next token [B, V] float32, and the cache.
         """
         rows, width = ids.shape
-        before = max((len(one) for one in known if one is not None), default=0)
-        whole = torch.ones(rows, self._length, dtype=torch.bool, device=self.device)
-        whole[:, :before], whole[:, before : before + width] = False, visible
+        before = max((len(prefix) for prefix in prefixes if prefix is not None), default=0)
+        cache_mask = torch.ones(rows, self._length, dtype=torch.bool, device=self.device)
+        cache_mask[:, :before], cache_mask[:, before : before + width] = False, visible
         lengths = torch.zeros(rows, dtype=torch.long)
-        for row, one in enumerate(known):
-            if one is not None:
-                lengths[row] = len(one)
-                whole[row, before - len(one) : before] = True
+        for row, prefix in enumerate(prefixes):
+            if prefix is not None:
+                lengths[row] = len(prefix)
+                cache_mask[row, before - len(prefix) : before] = True
         lengths = lengths.to(self.device)
-        all_visible = bool(whole.all())
-        cache = Cache(None if all_visible else whole, before, lengths + visible.sum(1), self._length)
+        all_visible = bool(cache_mask.all())
+        cache = Cache(None if all_visible else cache_mask, before, lengths + visible.sum(1), self._length)
         places = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)
-        hidden = self._through(ids, places, cache, _Prefill(cache, places, self.dtype, known))
+        hidden = self._through(ids, places, cache, _Prefill(cache, places, self.dtype, prefixes))
         cache.used += width
         return self._logits(hidden[:, -1]), cache
 
@@ -101,10 +101,10 @@ class Decoder:
     def _through(self, ids: torch.Tensor, places: torch.Tensor, cache: Cache, view: View) -> torch.Tensor:
         """Return hidden states [B, T, H]; the mask of ones says that padding is the view's to know."""
         with viewing(view):
-            found: torch.Tensor = self._body(
+            hidden: torch.Tensor = self._body(
                 input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids), use_cache=False
             ).last_hidden_state
-        return found
+        return hidden
 
 
 class _Decoding:
@@ -117,9 +117,9 @@ class _Decoding:
 class _Prefill(_Decoding):
     """The first pass: the cache takes the shapes of what the layers give."""
 
-    def __init__(self, cache: Cache, places: torch.Tensor, dtype: torch.dtype, known: Sequence[Known | None]):
+    def __init__(self, cache: Cache, places: torch.Tensor, dtype: torch.dtype, prefixes: Sequence[Known | None]):
         super().__init__(cache, dtype)
-        self._places, self._known = places, known
+        self._places, self._prefixes = places, prefixes
         self._end = cache.used + places.shape[1]
 
     def mask(self, visibility: Visibility) -> torch.Tensor | None:
@@ -130,12 +130,12 @@ class _Prefill(_Decoding):
         if causal and cache.visible is None and cache.used == 0:
             return None
         columns = cache.columns()[:, : self._end]
-        seen = visible(visibility, self._places[:, :, None], columns[:, None])
+        mask = visible(visibility, self._places[:, :, None], columns[:, None])
         if cache.visible is not None:
-            seen = seen & cache.visible[:, None, : self._end]
+            mask = mask & cache.visible[:, None, : self._end]
         itself = torch.arange(self._end, device=columns.device)
         itself = itself[cache.used :, None] == itself  # padding sees itself, lest it become NaN
-        return (seen | itself)[:, None]
+        return (mask | itself)[:, None]
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
@@ -144,20 +144,20 @@ class _Prefill(_Decoding):
         """See View."""
         begin, cache = self._cache.used, self._cache
         keys, values = (_room(x, cache.length, self._dtype) for x in (k, v))
-        for row, one in enumerate(self._known):
-            if one is not None:
-                there = slice(begin - len(one), begin)
-                keys[row, :, there], values[row, :, there] = one.keys[layer], one.values[layer]
+        for row, prefix in enumerate(self._prefixes):
+            if prefix is not None:
+                columns = slice(begin - len(prefix), begin)
+                keys[row, :, columns], values[row, :, columns] = prefix.keys[layer], prefix.values[layer]
         keys[:, :, begin : self._end], values[:, :, begin : self._end] = k, v
         cache.keys, cache.values = {**cache.keys, layer: keys}, {**cache.values, layer: values}
         q, k, v = q.to(self._dtype), keys[:, :, : self._end], values[:, :, : self._end]
         shared, on_cpu = q.shape[1] // k.shape[1], k.device.type == "cpu"
         if shared > 1 and not on_cpu:
             k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
-        found = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=on_cpu and shared > 1
         )
-        return found.transpose(1, 2)
+        return attended.transpose(1, 2)
 
 
 class _Step(_Decoding):
@@ -166,11 +166,11 @@ class _Step(_Decoding):
     def mask(self, visibility: Visibility) -> torch.Tensor | None:
         """Return [B, 1, 1, end]: 0 where something is seen, -inf elsewhere; None where all of it is."""
         cache, end = self._cache, self._cache.used + 1
-        seen = None if cache.visible is None else cache.visible[:, :end]
+        mask = None if cache.visible is None else cache.visible[:, :end]
         if not causal_within(visibility, cache.length, cache.places.device):
             near = visible(visibility, cache.places[:, None], cache.columns()[:, :end])
-            seen = near if seen is None else seen & near
-        return None if seen is None else closed(seen, self._dtype)[:, None, None]
+            mask = near if mask is None else mask & near
+        return None if mask is None else closed(mask, self._dtype)[:, None, None]
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
@@ -189,29 +189,29 @@ class _Step(_Decoding):
         # The heads that share keys stand beside each other, as if they were positions.
         q = q[:, :, 0].reshape(rows, kv_heads, -1, q.shape[-1]).to(keys.dtype)
         if self._cache.prompts is not None:
-            found = self._cache.prompts.attend(layer, q, keys, values, scale)
+            attended = self._cache.prompts.attend(layer, q, keys, values, scale)
         else:
-            found = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
-        return found.reshape(rows, 1, -1, values.shape[-1])
+            attended = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
+        return attended.reshape(rows, 1, -1, values.shape[-1])
 
 
 class _CapturedStep(_Step):
     """A step whose numbers are tensors: it sees all columns of the cache, by a mask."""
 
     def __init__(
-        self, cache: Cache, dtype: torch.dtype, places: torch.Tensor, column: torch.Tensor, seen: torch.Tensor,
+        self, cache: Cache, dtype: torch.dtype, places: torch.Tensor, column: torch.Tensor, visible: torch.Tensor,
         of: ModuleType | None,
     ):  # fmt: skip
         super().__init__(cache, dtype)
-        self._places, self._column, self._seen = places, column, seen
+        self._places, self._column, self._visible = places, column, visible
         self._kernels = of if cache.prompts is None else None
 
     def mask(self, visibility: Visibility) -> torch.Tensor:
         """See ``_Step``, and nothing is asked of the device; where kernels attend, bool [B, S]."""
-        seen = self._seen
+        mask = self._visible
         if visibility is not CAUSAL:
-            seen = seen & visible(visibility, self._places[:, None], (seen.cumsum(1) - 1).clamp(min=0))
-        return seen if self._kernels else closed(seen, self._dtype)[:, None, None]
+            mask = mask & visible(visibility, self._places[:, None], (mask.cumsum(1) - 1).clamp(min=0))
+        return mask if self._kernels else closed(mask, self._dtype)[:, None, None]
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
@@ -222,8 +222,8 @@ class _CapturedStep(_Step):
         if self._kernels:
             self._kernels.write(keys, values, self._column, k, v)
             scale = q.shape[-1] ** -0.5 if scale is None else scale
-            found: torch.Tensor = self._kernels.attend(q[:, :, 0], keys, values, mask, self._column, scale)
-            return found[:, None]
+            attended: torch.Tensor = self._kernels.attend(q[:, :, 0], keys, values, mask, self._column, scale)
+            return attended[:, None]
         keys.index_copy_(2, self._column, k.to(keys.dtype))
         values.index_copy_(2, self._column, v.to(values.dtype))
         return self._attend_one(layer, q, keys, values, mask, scale)

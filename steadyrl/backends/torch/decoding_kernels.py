@@ -45,7 +45,7 @@ def attend(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    seen: torch.Tensor,
+    seen_mask: torch.Tensor,
     column: torch.Tensor,
     scale: float,
     splits: int | None = None,
@@ -56,7 +56,7 @@ def attend(
         q: [B, heads, D], of any floating type and strides; heads that share keys stand beside each other.
         keys: [B, kv_heads, S, D], contiguous; queries are cast to its type.
         values: [B, kv_heads, S, D_v], contiguous, of the same type.
-        seen: [B, S] bool, contiguous in S; a row that sees nothing gets zeros.
+        seen_mask: [B, S] bool, contiguous in S; a row that sees nothing gets zeros.
         column: [1] int64, the last that may be seen.
         scale: What products of queries and keys are multiplied by.
         splits: Parts of the columns that are attended to side by side, a power of two; None for ``splits_for``.
@@ -73,18 +73,18 @@ def attend(
     weights = keys.new_empty(rows, heads, splits, dtype=torch.float32)
     fitting = BLOCK_BYTES // (padded * keys.element_size())
     _attend[(rows, kv_heads * tiles, splits)](
-        q, keys, values, seen, column, parts, weights, *_strides(q), seen.stride(0), length, scale, SHARED=shared,
-        D=width, D_V=of_values, ROWS=LEAST, TILES=tiles, WIDTH=padded,
+        q, keys, values, seen_mask, column, parts, weights, *_strides(q), seen_mask.stride(0), length, scale,
+        SHARED=shared, D=width, D_V=of_values, ROWS=LEAST, TILES=tiles, WIDTH=padded,
         WIDTH_V=max(LEAST, triton.next_power_of_2(of_values)), BLOCK=min(max(fitting, BLOCKS[0]), BLOCKS[1]),
         SPLITS=splits, num_warps=WARPS, num_stages=3 if fitting >= BLOCKS[0] else 1,
     )  # fmt: skip
     if splits == 1:
         return parts[:, :, 0]
-    found = keys.new_empty(rows, heads, of_values)
+    output = keys.new_empty(rows, heads, of_values)
     _combine[(rows * heads,)](
-        parts, weights, found, D_V=of_values, WIDTH_V=triton.next_power_of_2(of_values), SPLITS=splits, num_warps=WARPS
+        parts, weights, output, D_V=of_values, WIDTH_V=triton.next_power_of_2(of_values), SPLITS=splits, num_warps=WARPS
     )
-    return found
+    return output
 
 
 def splits_for(programs: int, length: int) -> int:
@@ -124,7 +124,7 @@ def _write(
 
 @triton.jit(do_not_specialize=["seen_row", "length"])
 def _attend(
-    q, keys, values, seen, column, parts, weights,
+    q, keys, values, seen_mask, column, parts, weights,
     q_row, q_head, q_place, seen_row, length, scale,
     SHARED: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
@@ -139,12 +139,12 @@ def _attend(
     query = tl.load(at, mask=(r < SHARED)[:, None] & (d < D)[None], other=0.0).to(keys.dtype.element_ty)  # [ROWS, D]
     largest = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    found = tl.zeros([ROWS, WIDTH_V], tl.float32)
+    acc = tl.zeros([ROWS, WIDTH_V], tl.float32)
     end = tl.minimum(tl.load(column) + 1, length).to(tl.int32)
     share = tl.cdiv(tl.cdiv(end, BLOCK), SPLITS) * BLOCK
     for start in range(part * share, tl.minimum((part + 1) * share, end), BLOCK):
         c = start + n
-        sees = tl.load(seen + row * seen_row + c, mask=c < end, other=0) != 0
+        sees = tl.load(seen_mask + row * seen_row + c, mask=c < end, other=0) != 0
         at_k = keys + of_head * D + c[None] * D + d[:, None]
         key = tl.load(at_k, mask=(c < end)[None] & (d < D)[:, None], other=0.0)  # [D, BLOCK]
         # Full float32 where the cache is float32; other types are multiplied as they are.
@@ -156,11 +156,11 @@ def _attend(
         # What is masked is multiplied by 0, so that what was never written must not be read: it may be no number.
         at_v = values + of_head * D_V + c[:, None] * D_V + d_v[None]
         value = tl.load(at_v, mask=(c < end)[:, None] & (d_v < D_V)[None], other=0.0)  # [BLOCK, D_V]
-        found = found * fade[:, None] + tl.dot(p.to(value.dtype), value, input_precision="ieee")
+        acc = acc * fade[:, None] + tl.dot(p.to(value.dtype), value, input_precision="ieee")
         total, largest = total * fade + tl.sum(p, 1), new
     total = tl.where(total == 0.0, 1.0, total)
     to = ((row * kv_heads + head) * SHARED + r) * SPLITS + part
-    real = (found / total[:, None]).to(parts.dtype.element_ty)
+    real = (acc / total[:, None]).to(parts.dtype.element_ty)
     tl.store(parts + to[:, None] * D_V + d_v[None], real, mask=(r < SHARED)[:, None] & (d_v < D_V)[None])
     if SPLITS > 1:
         tl.store(weights + to, largest + tl.log(total), mask=r < SHARED)
@@ -176,6 +176,6 @@ def _combine(parts, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, S
     weight = tl.exp(log_weight - tl.where(largest == -float("inf"), 0.0, largest))
     total = tl.sum(weight, 0)
     at = parts + (head * SPLITS + s)[:, None] * D_V + d_v[None]
-    found = tl.sum(weight[:, None] * tl.load(at, mask=(d_v < D_V)[None], other=0.0), 0)
-    found = found / tl.where(total == 0.0, 1.0, total)
-    tl.store(joined + head * D_V + d_v, found.to(joined.dtype.element_ty), mask=d_v < D_V)
+    combined = tl.sum(weight[:, None] * tl.load(at, mask=(d_v < D_V)[None], other=0.0), 0)
+    combined = combined / tl.where(total == 0.0, 1.0, total)
+    tl.store(joined + head * D_V + d_v, combined.to(joined.dtype.element_ty), mask=d_v < D_V)

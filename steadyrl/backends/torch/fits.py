@@ -70,10 +70,10 @@ def _batch(parts: Parts) -> Batch:
 
 def _reads(parts: Parts, batch: Batch, expected: torch.Tensor) -> bool:
     """Return whether packed rows have the hidden states [B, T, H] of whole ones."""
-    found = read_packed(parts.body, pack(batch, expected.device)).float()
+    hidden = read_packed(parts.body, pack(batch, expected.device)).float()
     mask = torch.from_numpy(batch.completion_mask[:, 1:]).to(expected.device)
     theirs = expected[:, :-1][mask]
-    far = (found - theirs).abs().max() / theirs.abs().max()
+    far = (hidden - theirs).abs().max() / theirs.abs().max()
     return bool(far <= PARITY.get(next(parts.body.parameters()).dtype, 0.0))
 
 

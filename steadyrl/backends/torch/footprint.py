@@ -137,17 +137,17 @@ def stays(parameters: int, quantized: int, trained: int, way: Way) -> dict[str, 
         trained: Weights of the adapter, or of what is trained of the model.
         way: How.
     """
-    whole = way.ranks > 1
-    each = FP32 if whole else way.kept_in  # ranks keep float32, and gather in the precision of the weights
-    weights = each * (parameters - quantized) + NF4 * quantized
-    held = {
+    sharded = way.ranks > 1
+    per_weight = FP32 if sharded else way.kept_in  # ranks keep float32, and gather in the precision of the weights
+    weights = per_weight * (parameters - quantized) + NF4 * quantized
+    sizes = {
         "weights": weights,
         "adapter": FP32 * trained if way.lora else 0,
         "reference": weights if way.reference and not way.lora else 0,
-        "masters": FP32 * trained if way.bf16 and not way.lora and not whole else 0,
+        "masters": FP32 * trained if way.bf16 and not way.lora and not sharded else 0,
         "optimizer": (ADAM if way.optimizer_bits == 32 else ADAM_8BIT) * trained,
     }
-    return {name: size / way.ranks for name, size in held.items() if size}
+    return {name: size / way.ranks for name, size in sizes.items() if size}
 
 
 def gradients(trained: int, way: Way) -> float:
@@ -178,9 +178,9 @@ def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
         copies += (2 * way.kept_in + FP32) * shape.linear / shape.layers + way.kept_in * shape.table
     # Float32 gradients are there from the micro-batch before. Those of weights in bfloat16 are whole when activations
     # are gone; gradients of what one layer computed come with it.
-    whole, rounded = FP32 * trained / way.ranks, gradients(trained, way) - FP32 * trained / way.ranks
+    fp32_gradients, rounded = FP32 * trained / way.ranks, gradients(trained, way) - FP32 * trained / way.ranks
     going = max(layers + layer / 2, layers + _head(shape, way, work), rounded + layer)
-    return sum(of_shape(shape, way, rank).values()) + whole + going + copies
+    return sum(of_shape(shape, way, rank).values()) + fp32_gradients + going + copies
 
 
 def _stream(way: Way) -> int:
@@ -208,13 +208,13 @@ def _head(shape: Shape, way: Way, work: Work) -> float:
     logits = work.chosen * shape.vocabulary
     chunk = min(logits, max(CHUNKS[way.device], LEAST_ROWS * shape.vocabulary))
     # Probabilities and their gradients; where the former are not kept, the logits that they are computed of once more.
-    found = FP32 * (logits + chunk if logits <= KEEP else 3 * chunk)
+    logits_bytes = FP32 * (logits + chunk if logits <= KEEP else 3 * chunk)
     wide = FP32 * shape.table if way.kept_in < FP32 else 0
     if way.device == "cuda":  # the kernels' gradient takes the place of the logits, or is in the lower type
-        found = chunk * (FP32 if way.products == FP32 else FP32 + way.products)
+        logits_bytes = chunk * (FP32 if way.products == FP32 else FP32 + way.products)
         wide = way.products * shape.table if way.kept_in > way.products else 0
     steep = 0 if way.lora else shape.table  # of the head; the embedding's comes after it
-    return found + wide + FP32 * (steep + 4 * work.chosen * shape.hidden)
+    return logits_bytes + wide + FP32 * (steep + 4 * work.chosen * shape.hidden)
 
 
 def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:

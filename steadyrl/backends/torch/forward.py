@@ -43,9 +43,9 @@ class ForwardDecoder:
     def __init__(self, parts: Parts, rows: int = 1, lower: torch.dtype | None = None):
         products = products_on(next(parts.body.parameters()).device, lower)
         self._body, self.logits = parts.body, decoding_head(parts.head, parts.scale, rows, products)
-        known = inspect.signature(parts.body.forward).parameters
-        self._cache = next((name for name in _CACHES if name in known), None)
-        self._placed = "position_ids" in known
+        parameters = inspect.signature(parts.body.forward).parameters
+        self._cache = next((name for name in _CACHES if name in parameters), None)
+        self._placed = "position_ids" in parameters
 
     def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, OwnCache]:
         """See Engine."""
@@ -116,11 +116,11 @@ def _compare(parts: Parts, padding: int) -> tuple[bool, str]:
     decoder, order = ForwardDecoder(parts), torch.tensor([1, 0, 0], device=device)
     first, cache = decoder.prefill(ids, visible)
     cache.spread(order)
-    found = [first[order]]
+    logits = [first[order]]
     rows = [ids[i][visible[i]] for i in order.tolist()]
     for number in range(2):
         tokens = (torch.arange(3, device=device) * 13 + number) % vocabulary
         rows = [torch.cat([row, token[None]]) for row, token in zip(rows, tokens, strict=True)]
-        found.append(decoder.step(tokens, cache))
+        logits.append(decoder.step(tokens, cache))
     plain = [parts.body(input_ids=row[None], use_cache=False).last_hidden_state[0, -3:] for row in rows]
-    return agree(torch.stack(found, dim=1), decoder.logits(torch.stack(plain)), weight.dtype)
+    return agree(torch.stack(logits, dim=1), decoder.logits(torch.stack(plain)), weight.dtype)

@@ -62,17 +62,17 @@ class Generation:
             within: The context that the model reads in.
         """
         prefixes = self._prefixes
-        known = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
-        unread = [len(prompt) - len(one or ()) for prompt, one in zip(prompts, known, strict=True)]
+        known_prefixes = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
+        unread = [len(prompt) - len(prefix or ()) for prompt, prefix in zip(prompts, known_prefixes, strict=True)]
         order = sorted(range(len(prompts)), key=unread.__getitem__)
         done: dict[int, Completion] = {}
         while len(done) < len(order):
             rows = order[len(done) : len(done) + self._rows]
             if not self._pads:
                 rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
-            before = [known[i] for i in rows]
+            before = [known_prefixes[i] for i in rows]
             for i in rows:
-                known[i] = None  # ``before`` alone holds it, and is emptied
+                known_prefixes[i] = None  # ``before`` alone holds it, and is emptied
             try:
                 with within():
                     drawn = sample(

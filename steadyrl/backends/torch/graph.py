@@ -45,8 +45,8 @@ class GraphDecoder:
             return self._decoder.step(tokens, cache)
         cache.places = cache.places + 1
         cache.used += 1
-        found: torch.Tensor = self._captured(tokens)
-        return found
+        logits: torch.Tensor = self._captured(tokens)
+        return logits
 
     def with_logits(self, function: Function) -> Function:
         """Return a function of logits [B, V] and another tensor that is captured for the logits of captured steps."""
@@ -56,7 +56,7 @@ class GraphDecoder:
 
         def of(logits: torch.Tensor, more: torch.Tensor) -> Any:
             nonlocal captured
-            if self._captures and self._captured is not None and logits is self._captured.found:
+            if self._captures and self._captured is not None and logits is self._captured.outputs:
                 if captured is None or captured.inputs[0] is not logits:
                     captured = self._if_it_can_be(lambda: Captured(function, (logits, more.clone()), lean=True))
                 if captured is not None:
@@ -88,7 +88,7 @@ class Captured:
 
     Attributes:
         inputs: The same.
-        found: What the function returns, in tensors that every replay overwrites.
+        outputs: What the function returns, in tensors that every replay overwrites.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class Captured:
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with capturing(self._graph):
-            self.found = function(*inputs)
+            self.outputs = function(*inputs)
         rewind()
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        """Replay; return ``found``."""
-        for place, given in zip(self.inputs, inputs, strict=True):
-            if place is not given:
-                place.copy_(given)
+        """Replay; return ``outputs``."""
+        for place, tensor in zip(self.inputs, inputs, strict=True):
+            if place is not tensor:
+                place.copy_(tensor)
         self._graph.replay()
-        return self.found
+        return self.outputs
 
 
 @contextmanager

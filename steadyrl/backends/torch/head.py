@@ -49,7 +49,7 @@ def chosen_logprobs(
     head: nn.Module,
     chosen: torch.Tensor,
     scale: float,
-    kept: torch.Tensor | None,
+    kept_mask: torch.Tensor | None,
     entropy: bool,
     products: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -60,18 +60,18 @@ def chosen_logprobs(
         head: Linear, hidden states to logits; perhaps with a cap.
         chosen: [N] int64.
         scale: Logits are multiplied by it: one over the temperature.
-        kept: [N, V] bool, the ids that truncation left; None for all.
+        kept_mask: [N, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies.
         products: See ``logits_of``.
     """
     cap, linear = (head.cap, head.linear) if isinstance(head, Capped) else (0.0, head)
     if type(linear) is not nn.Linear:  # an adapter on the head itself
-        logp = log_softmax(logits_of(head, products)(hidden), scale, kept)
+        logp = log_softmax(logits_of(head, products)(hidden), scale, kept_mask)
         return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
-    found: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
-        hidden, linear.weight, linear.bias, chosen, scale, kept, entropy, cap, products
+    measured: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
+        hidden, linear.weight, linear.bias, chosen, scale, kept_mask, entropy, cap, products
     )
-    return found[0], found[1] if entropy else None
+    return measured[0], measured[1] if entropy else None
 
 
 def distributions(
@@ -88,12 +88,12 @@ def distributions(
         drawn: See ``how_drawn``.
         vocabulary: V.
     """
-    kept, chosen, scale = drawn
+    kept_mask, chosen, scale = drawn
     kernels = row_kernels(chosen.device)
     measure = _compared if kernels is None else kernels.compared
     for rows in chunks(len(chosen), vocabulary, chosen.device):
         theirs = None if reference is None else partial(reference[0], reference[1][rows])
-        cut = None if kept is None else kept[rows]
+        cut = None if kept_mask is None else kept_mask[rows]
         for name, values in measure(partial(policy, rows), theirs, chosen[rows], scale, cut).items():
             yield rows, name, values
 
@@ -103,22 +103,22 @@ def _compared(
     reference: Callable[[], torch.Tensor] | None,
     chosen: torch.Tensor,
     scale: float,
-    kept: torch.Tensor | None,
+    kept_mask: torch.Tensor | None,
 ) -> dict[str, torch.Tensor]:
     """See ``distributions``; the reference's logits are made once the policy's are not needed any more."""
     at = chosen[:, None]
-    logp = log_softmax(policy(), scale, kept)  # [n, V]
+    logp = log_softmax(policy(), scale, kept_mask)  # [n, V]
     p = logp.exp()
-    measured = {"logprobs": logp.gather(1, at)[:, 0], "entropy": -expected(p, logp, kept is not None)}
+    measured = {"logprobs": logp.gather(1, at)[:, 0], "entropy": -expected(p, logp, kept_mask is not None)}
     if reference is not None:
         theirs = reference()
-        ref = log_softmax(theirs, scale, kept)
-        measured["ref_logprobs"] = there = ref.gather(1, at)[:, 0]
-        measured["kl_ref_exact"] = exact = expected(p, logp.sub_(ref), kept is not None)
-        if kept is not None:
+        ref = log_softmax(theirs, scale, kept_mask)
+        measured["ref_logprobs"] = ref_logprobs = ref.gather(1, at)[:, 0]
+        measured["kl_ref_exact"] = exact = expected(p, logp.sub_(ref), kept_mask is not None)
+        if kept_mask is not None:
             # Of every kept token the reference's two log-probs differ by the same: the mass that was cut.
-            whole = log_softmax(theirs, scale, None).gather(1, at)[:, 0]
-            measured["kl_ref_full"] = exact + there - whole
+            full_logprobs = log_softmax(theirs, scale, None).gather(1, at)[:, 0]
+            measured["kl_ref_full"] = exact + ref_logprobs - full_logprobs
     return measured
 
 
@@ -139,7 +139,7 @@ def logits_of(head: nn.Module, products: torch.dtype | None = None) -> Function:
     weight = head.weight.to(products or torch.float32)
     if products is None:
         return lambda hidden: nn.functional.linear(hidden.float(), weight, bias)
-    return lambda hidden: _made(hidden.to(weight.dtype), weight, bias)
+    return lambda hidden: _logits(hidden.to(weight.dtype), weight, bias)
 
 
 def products_on(device: torch.device, lower: torch.dtype | None) -> torch.dtype | None:
@@ -163,19 +163,19 @@ def decoding_head(head: Any, scale: float, rows: int, products: torch.dtype | No
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
         with without_autocast(hidden.device):
-            found = multiply(hidden.float() if scale == 1.0 else hidden.float() * scale)
-            return head.bend(found) if isinstance(head, Capped) else found
+            uncapped = multiply(hidden.float() if scale == 1.0 else hidden.float() * scale)
+            return head.bend(uncapped) if isinstance(head, Capped) else uncapped
 
     return logits
 
 
-def log_softmax(logits: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:
+def log_softmax(logits: torch.Tensor, scale: float, kept_mask: torch.Tensor | None) -> torch.Tensor:
     """Return log-probs [N, V] in float32, normalised over the kept ids, -inf for the others."""
     logits = logits.float()
     if scale != 1.0:
         logits = logits * scale
-    if kept is not None:
-        logits = logits.masked_fill(~kept, -torch.inf)
+    if kept_mask is not None:
+        logits = logits.masked_fill(~kept_mask, -torch.inf)
     return logits.log_softmax(-1)
 
 
@@ -225,7 +225,7 @@ class _Chosen(torch.autograd.Function):
         bias: torch.Tensor | None,
         chosen: torch.Tensor,
         scale: float,
-        kept: torch.Tensor | None,
+        kept_mask: torch.Tensor | None,
         entropy: bool,
         cap: float,
         products: torch.dtype | None,
@@ -240,22 +240,22 @@ class _Chosen(torch.autograd.Function):
         weights, norms = logprobs.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
         for part in chunks(len(hidden), len(weight), hidden.device):
             room = weights[part] if keep else None
-            cut = None if kept is None else kept[part]
-            made = _bend(_made(hidden[part], wide, offset, None if entropy else room), cap)
+            cut = None if kept_mask is None else kept_mask[part]
+            logits = _bend(_logits(hidden[part], wide, offset, None if entropy else room), cap)
             if kernels is None:
-                logprobs[part], norms[part], spread = _stats(made, chosen[part], scale, cut, entropy, room)
+                logprobs[part], norms[part], spread = _stats(logits, chosen[part], scale, cut, entropy, room)
             else:
-                logprobs[part], norms[part], spread = kernels.row_stats(made, chosen[part], scale, cut, entropy)
+                logprobs[part], norms[part], spread = kernels.row_stats(logits, chosen[part], scale, cut, entropy)
             if spread is not None:
                 entropies[part] = spread
         if needed:  # the way back overwrites the weights: it is taken once
-            ctx.save_for_backward(hidden, wide, offset, chosen, kept, weights, norms, entropies)
+            ctx.save_for_backward(hidden, wide, offset, chosen, kept_mask, weights, norms, entropies)
             ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None, cap, kernels
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, chosen, kept, weights, norms, entropies = ctx.saved_tensors
+        hidden, weight, bias, chosen, kept_mask, weights, norms, entropies = ctx.saved_tensors
         scale, entropy, keep, hidden_dtype, weight_dtype, has_bias, cap, kernels = ctx.settings
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden, dtype=torch.float32) if to_hidden else None
@@ -265,17 +265,17 @@ class _Chosen(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
         d_logprobs, d_entropies = gradients
         for part in chunks(len(hidden), len(weight), hidden.device):
-            slope, cut = None, None if kept is None else kept[part]
+            slope, cut = None, None if kept_mask is None else kept_mask[part]
             of_entropy = (entropies[part], d_entropies[part]) if entropy else None
             if not keep:
-                made = _bend(_made(hidden[part], weight, bias), cap)
-                slope = (made / cap).square_().neg_().add_(1.0) if cap else None
+                logits = _bend(_logits(hidden[part], weight, bias), cap)
+                slope = (logits / cap).square_().neg_().add_(1.0) if cap else None
             if kernels is None:
-                p = weights[part] if keep else _shift(made, scale, cut).exp_()
+                p = weights[part] if keep else _shift(logits, scale, cut).exp_()
                 d = _slopes(p, chosen[part], scale, norms[part], d_logprobs[part], of_entropy)
             else:
                 at = chosen[part], scale, cut, norms[part]
-                d = kernels.row_slopes(made, *at, d_logprobs[part], of_entropy, hidden.dtype)
+                d = kernels.row_slopes(logits, *at, d_logprobs[part], of_entropy, hidden.dtype)
             if slope is not None:
                 d *= slope
             d = d.to(hidden.dtype)
@@ -294,22 +294,22 @@ class _Chosen(torch.autograd.Function):
 
 
 def _stats(
-    made: torch.Tensor,
+    logits: torch.Tensor,
     chosen: torch.Tensor,
     scale: float,
-    kept: torch.Tensor | None,
+    kept_mask: torch.Tensor | None,
     entropy: bool,
     room: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return log-probs, sums of the exponentials of shifted logits, and entropies; the exponentials go to ``room``."""
-    z = _shift(made, scale, kept)
-    found = z.gather(1, chosen[:, None])[:, 0]
+    z = _shift(logits, scale, kept_mask)
+    chosen_z = z.gather(1, chosen[:, None])[:, 0]
     p = torch.exp(z, out=room if entropy else z)
     total = p.sum(-1)
     if not entropy:
-        return found - total.log(), total, None
+        return chosen_z - total.log(), total, None
     # The smallest float stands in for -inf, which times 0 is no number.
-    return found - total.log(), total, total.log() - (p * z.clamp_(min=-3e38)).sum(-1) / total
+    return chosen_z - total.log(), total, total.log() - (p * z.clamp_(min=-3e38)).sum(-1) / total
 
 
 def _slopes(
@@ -334,7 +334,7 @@ def _slopes(
     return d
 
 
-def _made(
+def _logits(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return logits [n, V], in ``out`` if given."""
@@ -349,11 +349,11 @@ def _bend(z: torch.Tensor, cap: float) -> torch.Tensor:
     return z.div_(cap).tanh_().mul_(cap) if cap else z
 
 
-def _shift(z: torch.Tensor, scale: float, kept: torch.Tensor | None) -> torch.Tensor:
+def _shift(z: torch.Tensor, scale: float, kept_mask: torch.Tensor | None) -> torch.Tensor:
     """Turn logits [n, V] into scaled ones less the greatest of each row; -inf where truncation cut."""
     if scale != 1.0:
         z *= scale
-    if kept is not None:
-        z.masked_fill_(~kept, -torch.inf)
+    if kept_mask is not None:
+        z.masked_fill_(~kept_mask, -torch.inf)
     z -= z.amax(-1, keepdim=True)
     return z

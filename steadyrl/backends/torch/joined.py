@@ -44,18 +44,19 @@ def join_adapters(checkpoints: Sequence[Path], to: Path) -> int:
     policies = [checkpoint / POLICY for checkpoint in checkpoints]
     read = [load_tensors(policy / ADAPTER) for policy in policies]
     settings = [read_json(policy / SETTINGS) for policy in policies]
-    sides = [{name: _outer(name, each) for name, each in found.items()} for found in read]
-    for policy, found, own, side in zip(policies, read, settings, sides, strict=True):
-        _require_plain(policy, found, own)
+    sides = [{name: _outer(name, matrix) for name, matrix in tensors.items()} for tensors in read]
+    for policy, tensors, own, side in zip(policies, read, settings, sides, strict=True):
+        _require_plain(policy, tensors, own)
         _require_alike(policy, side, policies[0], sides[0])
     scales, joined = [own["lora_alpha"] / own["r"] for own in settings], {}
     for name in (name for name in read[0] if _is_first(name)):
-        other = _second(name)
-        first = [found[name].float() for found in read]  # [rank, in] each
-        second = [scale * found[other].float() for scale, found in zip(scales, read, strict=True)]  # [out, rank]
+        second_name = _second(name)
+        first = [tensors[name].float() for tensors in read]  # [rank, in] each
+        # [out, rank] each
+        second = [scale * tensors[second_name].float() for scale, tensors in zip(scales, read, strict=True)]
         shares = spherical(_products(first, second))
         joined[name] = torch.cat(first, 0)
-        joined[other] = torch.cat([share * each for share, each in zip(shares, second, strict=True)], 1)
+        joined[second_name] = torch.cat([share * matrix for share, matrix in zip(shares, second, strict=True)], 1)
     rank = sum(int(own["r"]) for own in settings)
     _copy_rest(policies[0], to / POLICY)
     with writing():
@@ -78,15 +79,18 @@ def join_weights(checkpoints: Sequence[Path], to: Path) -> None:
     """
     policies = [checkpoint / POLICY for checkpoint in checkpoints]
     files = [weight_files(policy) for policy in policies]
-    shapes = [{name: tuple(each.shape) for name, each in tensors_in(held)} for held in files]
+    shapes = [{name: tuple(tensor.shape) for name, tensor in tensors_in(paths)} for paths in files]
     for policy, own in zip(policies, shapes, strict=True):
         _require_alike(policy, own, policies[0], shapes[0])
     _copy_rest(policies[0], to / POLICY)
-    others = [dict(tensors_in(held)) for held in files[1:]]  # mapped from the files, and read where they are used
+    # Mapped from the files, and read where they are used.
+    other_weights = [dict(tensors_in(paths)) for paths in files[1:]]
     for file in files[0]:
         mean = {
-            name: (sum((held[name].float() for held in others), each.float()) / len(files)).to(each.dtype)
-            for name, each in tensors_in([file])
+            name: (sum((weights[name].float() for weights in other_weights), tensor.float()) / len(files)).to(
+                tensor.dtype
+            )
+            for name, tensor in tensors_in([file])
         }
         with writing():
             save_file(mean, to / POLICY / file.name, {"format": "pt"})
@@ -108,17 +112,17 @@ def spherical(products: np.ndarray) -> np.ndarray:
     for k in range(1, len(products)):
         share, lengths = 1 / (k + 1), math.sqrt(max(shares @ products @ shares, 0) * max(products[k, k], 0))
         angle = math.acos(np.clip(shares @ products[k] / lengths, -1, 1)) if lengths > 0 else 0.0
-        kept, added = 1 - share, share
+        remaining, added = 1 - share, share
         if _PARALLEL < angle < math.pi - _PARALLEL:
-            kept, added = (math.sin(part * angle) / math.sin(angle) for part in (kept, added))
-        shares *= kept
+            remaining, added = (math.sin(part * angle) / math.sin(angle) for part in (remaining, added))
+        shares *= remaining
         shares[k] = added
     return shares
 
 
 def _products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> np.ndarray:
     """Return the inner products of the differences ``second @ first``, which are never built."""
-    a, b = [each.double() for each in first], [each.double() for each in second]
+    a, b = [matrix.double() for matrix in first], [matrix.double() for matrix in second]
     pairs = [[float(((b[i].T @ b[j]) * (a[i] @ a[j].T)).sum()) for j in range(len(a))] for i in range(len(a))]
     return np.array(pairs)
 
@@ -136,9 +140,9 @@ def _outer(name: str, matrix: torch.Tensor) -> int:
     return matrix.shape[1 if _is_first(name) else 0] if matrix.ndim == 2 else -1
 
 
-def _require_plain(policy: Path, found: Mapping[str, torch.Tensor], own: Mapping[str, object]) -> None:
-    firsts = [name for name in found if _is_first(name)]
-    plain = {*firsts, *map(_second, firsts)} == set(found) and all(each.ndim == 2 for each in found.values())
+def _require_plain(policy: Path, tensors: Mapping[str, torch.Tensor], own: Mapping[str, object]) -> None:
+    firsts = [name for name in tensors if _is_first(name)]
+    plain = {*firsts, *map(_second, firsts)} == set(tensors) and all(matrix.ndim == 2 for matrix in tensors.values())
     if not plain or any(own.get(key) for key in ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora")):
         raise ModelError(
             f"the adapter in '{policy}' has more than one rank, or matrices that are no pair, as of fused experts; "

@@ -39,10 +39,10 @@ class LikelihoodRatio:
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Return the ratio of each (request, text) in nats per token; None for texts too long, or of no tokens."""
-        given = self._model.mean_logprobs(pairs)
-        other = self._baseline or self._model
-        compared = other.mean_logprobs(pairs if self._baseline else [("", text) for _, text in pairs])
-        return [None if a is None or b is None else a - b for a, b in zip(given, compared, strict=True)]
+        conditional = self._model.mean_logprobs(pairs)
+        baseline = self._baseline or self._model
+        compared = baseline.mean_logprobs(pairs if self._baseline else [("", text) for _, text in pairs])
+        return [None if a is None or b is None else a - b for a, b in zip(conditional, compared, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class _Reader:
         readable = sorted(
             (row for row in rows if row.prompt < len(row.ids) <= self._longest), key=lambda row: len(row.ids)
         )
-        found: list[float | None] = [None] * len(pairs)
+        means: list[float | None] = [None] * len(pairs)
         while readable:
             width = len(readable[-1].ids)
             count = max(1, _BATCH_TOKENS // width)
             readable, batch = readable[:-count], readable[-count:]
             for row, value in zip(batch, self._read(batch, width), strict=True):
-                found[row.place] = value
+                means[row.place] = value
             tell("texts of the judge", len(rows) - len(readable), len(rows))
-        return found
+        return means
 
     def _row(self, place: int, request: str, text: str) -> _Row:
         prompt = self._tokenizer.encode_prompt(request)
@@ -102,5 +102,5 @@ class _Reader:
 
 
 def _plain_ids(tokenizer: HFTokenizer, text: str) -> np.ndarray:
-    found: Any = tokenizer.hf(text, add_special_tokens=False)["input_ids"]
-    return np.array(found, np.int32)
+    ids: Any = tokenizer.hf(text, add_special_tokens=False)["input_ids"]
+    return np.array(ids, np.int32)

@@ -36,22 +36,22 @@ def products_with_momentum(weights: Iterable[nn.Parameter], optimizer: torch.opt
         if isinstance(new, DTensor):
             new, mean = new.to_local(), mean.to_local()
         products += [torch.stack([a.dot(b), a.dot(a), b.dot(b)]) for a, b in _pieces(new.flatten(), mean.flatten())]
-    found: list[float] = torch.stack(products).sum(0).tolist() if products else [0.0, 0.0, 0.0]
-    return found
+    sums: list[float] = torch.stack(products).sum(0).tolist() if products else [0.0, 0.0, 0.0]
+    return sums
 
 
 def cosine_of(products: Sequence[float]) -> dict[str, tuple[float, float]]:
     """Return the cosine of ``products_with_momentum`` as a statistic; empty where there is no mean yet."""
-    both, new, mean = products
-    return {"grad_cosine": (both / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
+    dot, new, mean = products
+    return {"grad_cosine": (dot / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
 
 def totals_of(measured: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
     """Return the sums of what micro-batches measured, by name: one wait for the device, when all of them are done."""
-    numbers = iter(torch.stack([number.detach().float() for each in measured for number in each.values()]).tolist())
+    numbers = iter(torch.stack([number.detach().float() for part in measured for number in part.values()]).tolist())
     totals: dict[str, float] = {}
-    for each in measured:
-        for name in each:
+    for part in measured:
+        for name in part:
             totals[name] = totals.get(name, 0.0) + next(numbers)
     return totals
 
@@ -106,8 +106,8 @@ class Masters:
     @torch.no_grad()
     def set_flat(self, weights: np.ndarray) -> None:
         """Put weights [P] in the place of all."""
-        found = torch.from_numpy(np.asarray(weights, np.float32))
-        parts = torch.split(found, [master.numel() for master in self.named.values()])
+        flat = torch.from_numpy(np.asarray(weights, np.float32))
+        parts = torch.split(flat, [master.numel() for master in self.named.values()])
         for master, part in zip(self.named.values(), parts, strict=True):
             master.copy_(part.view_as(master))
         self.write()
@@ -137,8 +137,8 @@ class Masters:
         return {name: master for name, master in self.named.items() if master is not self._trained[name]}
 
 
-def _pieces(one: torch.Tensor, other: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+def _pieces(left: torch.Tensor, right: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
     """Return pairs of pieces; on a CPU they stay in a cache for three products. Cutting what fits takes as long."""
-    if one.device.type != "cpu" or one.numel() <= BLOCK:
-        return [(one, other)]
-    return zip(torch.split(one, BLOCK), torch.split(other, BLOCK), strict=True)
+    if left.device.type != "cpu" or left.numel() <= BLOCK:
+        return [(left, right)]
+    return zip(torch.split(left, BLOCK), torch.split(right, BLOCK), strict=True)

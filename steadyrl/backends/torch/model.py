@@ -63,20 +63,20 @@ def load_model(
     with reading(section.path):
         tokenizer = read_tokenizer(path, trusted)
         # Attention is torch's own where the model has it, else plain products; transformers chooses.
-        model, found = class_of(config).from_pretrained(
+        model, loading_info = class_of(config).from_pretrained(
             path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted,
             **more,
         )  # fmt: skip
         ends, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
         _freeze_others(model)
         _say_untied(model, section.path)
-        others = {} if text_part(model) is None else beside(path)
-    if found["missing_keys"]:  # transformers would fill them with random numbers
+        extra_files = {} if text_part(model) is None else beside(path)
+    if loading_info["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
-            f"model.path = '{section.path}' lacks weights: {', '.join(sorted(found['missing_keys'])[:3])}; expected a "
-            "whole causal language model"
+            f"model.path = '{section.path}' lacks weights: {', '.join(sorted(loading_info['missing_keys'])[:3])}; "
+            "expected a whole causal language model"
         )
-    if unused := sorted(found["unexpected_keys"]):
+    if unused := sorted(loading_info["unexpected_keys"]):
         log.warning(
             "model.path = '%s': %d weights are left out, for config.json has no place for them (%s); see that it is "
             "the config.json of these weights", section.path, len(unused), ", ".join(unused[:3]),
@@ -88,7 +88,7 @@ def load_model(
         keep_layout(model.eval())
     if section.lora_rank:
         model = add_lora(model, section)
-    return model, HFTokenizer(tokenizer, section, ends, rows, others)
+    return model, HFTokenizer(tokenizer, section, ends, rows, extra_files)
 
 
 def class_of(config: Any) -> Any:
@@ -131,9 +131,9 @@ def _say_untied(model: Any, path: str) -> None:
     if getattr(head, "weight", table.weight) is table.weight:
         return
     stated = getattr(config.get_text_config(), "tie_word_embeddings", False)
-    for each in (config, config.get_text_config()):
-        if getattr(each, "tie_word_embeddings", False):
-            each.tie_word_embeddings = False
+    for part in (config, config.get_text_config()):
+        if getattr(part, "tie_word_embeddings", False):
+            part.tie_word_embeddings = False
     if stated:  # of models of images too, classes of transformers say so by default
         log.warning(
             "model.path = '%s': config.json says tie_word_embeddings, and the weights hold an output layer of other "
@@ -166,8 +166,8 @@ def add_lora(model: Any, section: ModelSection) -> Any:
             warnings.filterwarnings("ignore", "Model has .tie_word_embeddings=True.", UserWarning)  # refused below
             adapted = peft.get_peft_model(model, config).eval()
     except ValueError as error:
-        said = " ".join(str(error).split())[:300]
-        raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {said}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {reason}") from error
     names = adapted.base_model.targeted_module_names
     named = [] if section.lora_targets == "all-linear" else targets
     if unknown := _passed_over(adapted.peft_config["default"], named, names):
@@ -190,14 +190,14 @@ def _no_targets(model: Any, modules: dict[str, nn.Module]) -> str | None:
     These are modules that no text passes through, those that peft refuses to adapt, and linear layers that give
     something else than a product, as routers of experts do (Llama 4).
     """
-    found, text = [], text_part(model)
+    patterns, text = [], text_part(model)
     if text is not None:
-        found.append(rf"(?!{re.escape(next(name for name, module in modules.items() if module is text))}\.).*")
+        patterns.append(rf"(?!{re.escape(next(name for name, module in modules.items() if module is text))}\.).*")
     if model.config.model_type in _PAST_MODULES:
-        found.append(r".*\.(?:out_proj|conv1d)")
+        patterns.append(r".*\.(?:out_proj|conv1d)")
     odd = {name.rpartition(".")[2] for name, module in modules.items() if not _multiplies(module)}
-    found += [rf".*\.{re.escape(name)}" for name in sorted(odd)]
-    return "|".join(found) or None
+    patterns += [rf".*\.{re.escape(name)}" for name in sorted(odd)]
+    return "|".join(patterns) or None
 
 
 @full_float32()
@@ -253,16 +253,16 @@ def split_head(model: Any) -> Parts:
     ids = torch.arange(4, device=inner.device)[None] % config.vocab_size
     try:
         with torch.no_grad():
-            whole = inner(input_ids=ids, use_cache=False).logits.float()
+            model_logits = inner(input_ids=ids, use_cache=False).logits.float()
             begun = inner(input_ids=ids[:, :-1], use_cache=False).logits.float()
-            found = head(body(input_ids=ids, use_cache=False).last_hidden_state).float()
+            head_logits = head(body(input_ids=ids, use_cache=False).last_hidden_state).float()
     except READING_ERRORS as error:
         raise ModelError(
             f"the model type '{kind}' cannot be read as hidden states and one linear layer: {str(error)[:200]}"
         ) from error
-    causal, apart = False, f"logits of other shapes, {list(begun.shape)} and {list(whole.shape)}"
-    if begun.shape == whole[:, :-1].shape:
-        causal, apart = agree(begun, whole[:, :-1], inner.dtype)
+    causal, apart = False, f"logits of other shapes, {list(begun.shape)} and {list(model_logits.shape)}"
+    if begun.shape == model_logits[:, :-1].shape:
+        causal, apart = agree(begun, model_logits[:, :-1], inner.dtype)
     if not causal:
         raise ModelError(
             f"the model type '{kind}' lets tokens see later ones, as encoders do: log-probs with and without a later "
@@ -271,12 +271,19 @@ def split_head(model: Any) -> Parts:
     scale = 1.0
     if cap := getattr(config, "final_logit_softcapping", None):
         head = Capped(head, cap)
-        found = head.bend(found)
-    elif whole.shape == found.shape and not _alike(found, whole)[0] and getattr(head, "bias", None) is None:
-        scale = float((whole * found).sum() / (found * found).sum())
-    near, apart = False, f"of other shapes, {list(found.shape)} and {list(whole.shape)}"
-    if whole.shape == found.shape:  # where the model's own tanh is rounded it is as near as another way through it
-        near, apart = agree(found, whole, inner.dtype) if cap else _alike(scale * found, whole)
+        head_logits = head.bend(head_logits)
+    elif (
+        model_logits.shape == head_logits.shape
+        and not _alike(head_logits, model_logits)[0]
+        and getattr(head, "bias", None) is None
+    ):
+        scale = float((model_logits * head_logits).sum() / (head_logits * head_logits).sum())
+    near, apart = False, f"of other shapes, {list(head_logits.shape)} and {list(model_logits.shape)}"
+    # Where the model's own tanh is rounded it is as near as another way through it.
+    if model_logits.shape == head_logits.shape:
+        near, apart = (
+            agree(head_logits, model_logits, inner.dtype) if cap else _alike(scale * head_logits, model_logits)
+        )
     if not near:
         raise ModelError(
             f"the model type '{kind}' changes its logits after the output layer, and not by a constant or a cap that "
@@ -286,10 +293,10 @@ def split_head(model: Any) -> Parts:
     return Parts(body, head, scale)
 
 
-def _alike(logits: torch.Tensor, whole: torch.Tensor) -> tuple[bool, str]:
+def _alike(logits: torch.Tensor, expected: torch.Tensor) -> tuple[bool, str]:
     """Return whether logits are alike, and how far they are apart, in words."""
     share, least = 1e-3, 1e-4
-    far = (logits - whole).abs()
-    worst = (far - share * whole.abs()).argmax()
-    apart, allowed = (x.flatten()[worst].item() for x in (far, share * whole.abs() + least))
+    far = (logits - expected).abs()
+    worst = (far - share * expected.abs()).argmax()
+    apart, allowed = (x.flatten()[worst].item() for x in (far, share * expected.abs() + least))
     return apart <= allowed, f"{apart:.2g} apart, expected at most {allowed:.2g}"

@@ -39,7 +39,7 @@ class Segments:
     lay: torch.Tensor | None = None
 
     @property
-    def whole(self) -> bool:
+    def unpadded(self) -> bool:
         """Return whether the pieces are as long as one another, and so lie in the rows as they are packed."""
         return self.lay is None and len(self.back) == self.rows * self.width
 
@@ -173,13 +173,13 @@ class PackedView:
         if answers is None:
             return PackedMask(of_prompts, None)
         row = torch.arange(answers.width, device=starts.device)
-        there = (column < starts[:, None])[:, None].expand(-1, answers.width, -1)  # [R, Wa, Wp]
+        on_prompts = (column < starts[:, None])[:, None].expand(-1, answers.width, -1)  # [R, Wa, Wp]
         own = (row[:, None] >= row).expand(len(starts), -1, -1)  # [R, Wa, Wa]
         if not causal:
             place = starts[:, None] + row  # [R, Wa]
-            there = there & visible(visibility, place[:, :, None], column)
+            on_prompts = on_prompts & visible(visibility, place[:, :, None], column)
             own = own & visible(visibility, place[:, :, None], place[:, None])
-        return PackedMask(of_prompts, torch.cat([there, own], dim=2)[:, None])
+        return PackedMask(of_prompts, torch.cat([on_prompts, own], dim=2)[:, None])
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: PackedMask, scale: float | None
@@ -189,13 +189,13 @@ class PackedView:
         prompts, answers = self._packed.prompts, self._packed.answers
         count = len(prompts.back)
         pq, pk, pv = (_lay(x[:count], prompts) for x in (q, k, v))
-        found = _flat(_attention(pq, pk, pv, mask.of_prompts(v), scale), prompts)
+        attended = _flat(_attention(pq, pk, pv, mask.of_prompts(v), scale), prompts)
         if answers is not None:
             aq, ak, av = (_lay(x[count:], answers) for x in (q, k, v))
             ak = torch.cat([pk.index_select(0, self._packed.prompt_of), ak], dim=2)
             av = torch.cat([pv.index_select(0, self._packed.prompt_of), av], dim=2)
-            found = torch.cat([found, _flat(_attention(aq, ak, av, mask.of_answers(v), scale), answers)])
-        return found[None]
+            attended = torch.cat([attended, _flat(_attention(aq, ak, av, mask.of_answers(v), scale), answers)])
+        return attended[None]
 
 
 class PackedMask:
@@ -219,10 +219,10 @@ class PackedMask:
         assert self._answers is not None, "asked only where there are answers"
         return self._of("answers", self._answers, values)
 
-    def _of(self, name: str, seen: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def _of(self, name: str, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         dtype = torch.float32 if values.device.type == "cpu" else values.dtype  # see ``_attention``
         if (name, dtype) not in self._closed:
-            self._closed[name, dtype] = closed(seen, dtype)
+            self._closed[name, dtype] = closed(mask, dtype)
         return self._closed[name, dtype]
 
 
@@ -236,15 +236,15 @@ def _attention(
     elif shared > 1:  # the kernels of GPUs that take a mask want as many keys as queries
         k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
     with without_autocast(v.device):
-        found = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=on_cpu and shared > 1
         )
-        return found.to(dtype)
+        return attended.to(dtype)
 
 
 def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     """Lay packed [n, heads, D] into padded rows [S, heads, W, D]."""
-    if segments.whole:
+    if segments.unpadded:
         laid = x
     elif segments.lay is not None:
         laid = x.index_select(0, segments.lay)
@@ -256,4 +256,4 @@ def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
 def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     """Take the tokens of padded rows [S, heads, W, D] back into a run [n, heads, D]."""
     flat = x.transpose(1, 2).flatten(0, 1)
-    return flat if segments.whole else flat.index_select(0, segments.back)
+    return flat if segments.unpadded else flat.index_select(0, segments.back)

@@ -17,19 +17,19 @@ __all__ = ["Settings", "check", "create"]
 
 def check(config: Config, settings: Settings) -> list[str]:
     """Return what is wrong with a config that trains in PyTorch."""
-    found = []
+    problems = []
     if settings.quantize != "none" and not config.model.lora_rank:
-        found.append(
+        problems.append(
             f"backend.args.quantize = '{settings.quantize}' keeps weights that cannot be trained, and an adapter "
             "that can; set model.lora_rank, such as 16, or backend.args.quantize = 'none'"
         )
     if settings.deterministic and config.sampler.engine != "own":
-        found.append(
+        problems.append(
             f"backend.args.deterministic = true cannot hold for completions of sampler.engine = "
             f"'{config.sampler.engine}', which samples in another process; set sampler.engine = 'own', or "
             "backend.args.deterministic = false"
         )
-    return found
+    return problems
 
 
 def create(config: Config, algorithm: Algorithm) -> TorchBackend:

@@ -30,24 +30,24 @@ class Prefixes:
 
     def __init__(self, most: int):
         self._most = most
-        self._kept: dict[bytes, Known] = {}
+        self._cached: dict[bytes, Known] = {}
 
     def hand_over(self, prompts: Sequence[np.ndarray]) -> list[Known | None]:
         """Return what is known of the beginning of each prompt, and forget all of it.
 
         At least one token of a prompt is left to read, for its logits are not kept.
         """
-        kept, self._kept = self._kept, {}
-        order = sorted(kept)  # a sequence stands before those that go on from it
-        return [_beginning(kept, order, prompt[:-1].astype(np.int32).tobytes()) for prompt in prompts]
+        cached, self._cached = self._cached, {}
+        order = sorted(cached)  # a sequence stands before those that go on from it
+        return [_beginning(cached, order, prompt[:-1].astype(np.int32).tobytes()) for prompt in prompts]
 
     def keep(self, ids: np.ndarray, cache: Cache, row: int) -> None:
         """Keep a row of a cache, whose first tokens are these ids [N]; where there is no room, it is left out."""
-        if len(self._kept) < self._most:
-            self._kept[ids.astype(np.int32).tobytes()] = cache.row(row, len(ids))
+        if len(self._cached) < self._most:
+            self._cached[ids.astype(np.int32).tobytes()] = cache.row(row, len(ids))
 
 
-def _beginning(kept: Mapping[bytes, Known], order: Sequence[bytes], prompt: bytes) -> Known | None:
+def _beginning(cached: Mapping[bytes, Known], order: Sequence[bytes], prompt: bytes) -> Known | None:
     place = bisect_right(order, prompt)
     near = reversed(order[max(0, place - LOOK_BACK) : place])
-    return next((kept[ids] for ids in near if prompt.startswith(ids)), None)
+    return next((cached[ids] for ids in near if prompt.startswith(ids)), None)

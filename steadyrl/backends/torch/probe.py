@@ -41,8 +41,8 @@ def check_reference(folder: Path, path: str, model: Any) -> None:
 def _measure(model: Any, ids: np.ndarray) -> np.ndarray:
     tokens = torch.from_numpy(ids.astype(np.int64)).to(model.device)[None]
     logp = model(input_ids=tokens, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-    found: np.ndarray = logp.gather(1, tokens[0, 1:, None])[:, 0].cpu().double().numpy()
-    return found
+    logprobs: np.ndarray = logp.gather(1, tokens[0, 1:, None])[:, 0].cpu().double().numpy()
+    return logprobs
 
 
 def _precision(model: Any) -> str:

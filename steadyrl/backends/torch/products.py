@@ -58,8 +58,8 @@ def laid_out(
             if id(module) in passed_over:
                 continue
             if not blocks:
-                for each, forward in joined([module], dtype):
-                    let(each, forward)
+                for linear, forward in joined([module], dtype):
+                    let(linear, forward)
             elif (multiply := product(module, rows, dtype)) is not None:
                 let(module, _of_any_shape(multiply))
         yield
@@ -74,12 +74,12 @@ def laid_out(
 
 def siblings_of(body: nn.Module) -> list[list[nn.Module]]:
     """Return groups of linear modules of a model that read one and the same input, found by reading a token."""
-    found: dict[int, list[nn.Module]] = {}
+    groups: dict[int, list[nn.Module]] = {}
     inputs, inside = [], set()  # inputs stay alive, lest another tensor takes the number of one
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
         inputs.append(args[0])
-        found.setdefault(id(args[0]), []).append(module)
+        groups.setdefault(id(args[0]), []).append(module)
 
     hooks = []
     for module in body.modules():
@@ -93,7 +93,7 @@ def siblings_of(body: nn.Module) -> list[list[nn.Module]]:
     finally:
         for hook in hooks:
             hook.remove()
-    return [group for group in found.values() if 1 < len(group) == len({id(module) for module in group})]
+    return [group for group in groups.values() if 1 < len(group) == len({id(module) for module in group})]
 
 
 def joined(group: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[tuple[nn.Module, Any]]:
@@ -105,10 +105,10 @@ def joined(group: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[tuple[nn.
     pairs = [pair for module in group if (pair := _weights(module)) is not None]
     if len(pairs) < len(group):  # quantised, or no linear module
         return
-    weight = _one([weight.detach().to(dtype) for weight, _ in pairs])
+    weight = _concatenated([weight.detach().to(dtype) for weight, _ in pairs])
     biases = None
     if any(bias is not None for _, bias in pairs):
-        biases = _one([(w.new_zeros(len(w)) if b is None else b.detach()).to(dtype) for w, b in pairs])
+        biases = _concatenated([(w.new_zeros(len(w)) if b is None else b.detach()).to(dtype) for w, b in pairs])
     end = 0
     for module, (own, _) in zip(group, pairs, strict=True):
         start, end = end, end + len(own)
@@ -126,7 +126,7 @@ class Laid:
     end: int
 
 
-def _one(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def _concatenated(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return tensors behind one another; one alone is not copied: it may be the very weights that train."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
@@ -170,8 +170,8 @@ def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | No
         return module.weight, module.bias
     name = f"{type(module).__module__}.{type(module).__name__}"
     if name == CONV1D:
-        whole: Any = module
-        return whole.weight.t(), whole.bias
+        conv: Any = module
+        return conv.weight.t(), conv.bias
     if name == ADAPTED:
         adapted: Any = module
         inner = _weights(adapted.base_layer)
@@ -201,14 +201,14 @@ def quicken(model: nn.Module) -> None:
 
 def _fused_norm(module: nn.Module) -> Callable[..., torch.Tensor] | None:
     """Return the fused form of a norm over the root of the mean square, tried on two tokens; None if it has none."""
-    whole: Any = module
-    weight = getattr(whole, "weight", None)
+    norm: Any = module
+    weight = getattr(norm, "weight", None)
     alone = len(inspect.signature(type(module).forward).parameters) == 2  # others take a gate, too
     if not alone or weight is None or weight.dim() != 1 or type(module).__module__.startswith("torch."):
         return None
     x = torch.sin(torch.arange(2.0 * len(weight), device=weight.device)).view(2, -1)
     x = (x * torch.tensor([[1.0], [1e-3]], device=weight.device)).to(weight.dtype)  # epsilon shows in the second
-    expected = whole(x).float()
+    expected = norm(x).float()
     near = 1e-5 if weight.dtype == torch.float32 else 4 * torch.finfo(weight.dtype).eps
     return next(
         (form for form in (_rms_norm, _rms_norm_from_one)
@@ -235,8 +235,8 @@ def _adapted(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Ten
     flat = x.reshape(-1, x.shape[-1])
     low = None if adapter is None else F.linear(flat, adapter.down.to(x.dtype))  # peft would copy x for every module
     if adapter is None or low is None or args or kwargs:
-        found: torch.Tensor = type(self).forward(self, x, *args, **kwargs)
-        return found
+        output: torch.Tensor = type(self).forward(self, x, *args, **kwargs)
+        return output
     base: torch.Tensor = adapter.base(flat)
     if base.dtype == low.dtype:
         base = base.addmm_(low, adapter.up.t().to(low.dtype), alpha=adapter.scale)

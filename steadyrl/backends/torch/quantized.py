@@ -32,10 +32,10 @@ def adam(
         fused = device.type in {"cpu", "cuda", "mps"}
         return torch.optim.AdamW(weights, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=weight_decay, fused=fused)
     _require_device(device, "backend.args.optimizer_bits = 8", "set 32")
-    made: torch.optim.Optimizer = require("bitsandbytes").optim.AdamW8bit(
+    optimizer: torch.optim.Optimizer = require("bitsandbytes").optim.AdamW8bit(
         weights, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=weight_decay
     )
-    return made
+    return optimizer
 
 
 def in_four_bits(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

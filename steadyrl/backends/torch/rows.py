@@ -21,7 +21,7 @@ LEAST = tl.constexpr(-1e30)
 
 
 def row_stats(
-    logits: torch.Tensor, chosen: torch.Tensor, scale: float, kept: torch.Tensor | None, entropy: bool
+    logits: torch.Tensor, chosen: torch.Tensor, scale: float, kept_mask: torch.Tensor | None, entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return log-probs of chosen tokens, logs of the sums of exponentials and, if asked for, entropies: [n] each.
 
@@ -29,13 +29,13 @@ def row_stats(
         logits: [n, V], contiguous, of any floating type.
         chosen: [n] int64.
         scale: Logits are multiplied by it.
-        kept: [n, V] bool, the ids that truncation left; None for all.
+        kept_mask: [n, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies, in nats.
     """
     logprobs = torch.empty(len(logits), device=logits.device)
     norms = torch.empty_like(logprobs)
     entropies = torch.empty_like(logprobs) if entropy else None
-    _launch(_stats, logits, 1, kept, chosen, logprobs, norms, entropies, scale)
+    _launch(_stats, logits, 1, kept_mask, chosen, logprobs, norms, entropies, scale)
     return logprobs, norms, entropies
 
 
@@ -43,7 +43,7 @@ def row_slopes(
     logits: torch.Tensor,
     chosen: torch.Tensor,
     scale: float,
-    kept: torch.Tensor | None,
+    kept_mask: torch.Tensor | None,
     norms: torch.Tensor,
     d_logprobs: torch.Tensor,
     of_entropy: tuple[torch.Tensor, torch.Tensor] | None,
@@ -55,23 +55,24 @@ def row_slopes(
         logits: See ``row_stats``.
         chosen: See ``row_stats``.
         scale: See ``row_stats``.
-        kept: See ``row_stats``.
+        kept_mask: See ``row_stats``.
         norms: [n] as ``row_stats`` returned them.
         d_logprobs: [n], the gradient by the log-probs.
         of_entropy: The entropies and the gradient by them, [n] each; None where they were not asked for.
         dtype: Of the result.
     """
     slopes = logits if logits.dtype == dtype else torch.empty_like(logits, dtype=dtype)
-    entropies, d_entropies = (None, None) if of_entropy is None else (each.contiguous() for each in of_entropy)
+    entropies, d_entropies = (None, None) if of_entropy is None else (tensor.contiguous() for tensor in of_entropy)
     blocks = triton.cdiv(logits.shape[1], BLOCK)
     _launch(
-        _slopes, logits, blocks, kept, chosen, norms, d_logprobs.contiguous(), entropies, d_entropies, slopes, scale
-    )
+        _slopes, logits, blocks, kept_mask, chosen, norms, d_logprobs.contiguous(), entropies, d_entropies, slopes,
+        scale,
+    )  # fmt: skip
     return slopes
 
 
 def row_comparison(
-    logits: torch.Tensor, reference: torch.Tensor, chosen: torch.Tensor, scale: float, kept: torch.Tensor | None
+    logits: torch.Tensor, reference: torch.Tensor, chosen: torch.Tensor, scale: float, kept_mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return log-probs of chosen tokens, entropies, the reference's log-probs, and KL(policy || reference): [n] each.
 
@@ -80,11 +81,11 @@ def row_comparison(
         reference: The reference's logits [n, V].
         chosen: See ``row_stats``.
         scale: See ``row_stats``.
-        kept: See ``row_stats``.
+        kept_mask: See ``row_stats``.
     """
     logprobs = torch.empty(len(logits), device=logits.device)
     entropies, theirs, kl = (torch.empty_like(logprobs) for _ in range(3))
-    _launch(_comparison, logits, 1, reference, kept, chosen, logprobs, entropies, theirs, kl, scale)
+    _launch(_comparison, logits, 1, reference, kept_mask, chosen, logprobs, entropies, theirs, kl, scale)
     return logprobs, entropies, theirs, kl
 
 
@@ -93,17 +94,17 @@ def compared(
     reference: Callable[[], torch.Tensor] | None,
     chosen: torch.Tensor,
     scale: float,
-    kept: torch.Tensor | None,
+    kept_mask: torch.Tensor | None,
 ) -> dict[str, torch.Tensor]:
     """See ``head.distributions``; what makes logits is called once."""
     if reference is None:
-        logprobs, _, entropies = row_stats(policy(), chosen, scale, kept, True)
+        logprobs, _, entropies = row_stats(policy(), chosen, scale, kept_mask, True)
         assert entropies is not None
         return {"logprobs": logprobs, "entropy": entropies}
     logits = reference()
-    logprobs, entropies, theirs, kl = row_comparison(policy(), logits, chosen, scale, kept)
+    logprobs, entropies, theirs, kl = row_comparison(policy(), logits, chosen, scale, kept_mask)
     measured = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": theirs, "kl_ref_exact": kl}
-    if kept is not None:
+    if kept_mask is not None:
         measured["kl_ref_full"] = kl + theirs - row_stats(logits, chosen, scale, None, False)[0]
     return measured
 
@@ -118,7 +119,7 @@ def _launch(kernel: Any, logits: torch.Tensor, blocks: int, *more: Any) -> None:
 @triton.jit
 def _stats(
     logits: tl.tensor,
-    kept: tl.tensor,
+    kept_mask: tl.tensor,
     chosen: tl.tensor,
     logprobs: tl.tensor,
     norms: tl.tensor,
@@ -133,7 +134,7 @@ def _stats(
     products = tl.zeros((BLOCK,), tl.float32)  # of exponentials and their exponents
     for start in range(0, V, BLOCK):
         ids = start + tl.arange(0, BLOCK)
-        z = _read(logits, kept, row, ids, scale, V)
+        z = _read(logits, kept_mask, row, ids, scale, V)
         before = top
         top = tl.maximum(top, tl.max(z, 0))
         shrink = tl.exp(before - top)
@@ -142,7 +143,7 @@ def _stats(
             products = shrink * (products + sums * (before - top)) + e * (z - top)
         sums = shrink * sums + e
     total = tl.sum(sums, 0)
-    tl.store(logprobs + row, _at_chosen(logits, kept, chosen, row, scale, V) - top - tl.log(total))
+    tl.store(logprobs + row, _at_chosen(logits, kept_mask, chosen, row, scale, V) - top - tl.log(total))
     tl.store(norms + row, top + tl.log(total))
     if entropies is not None:
         tl.store(entropies + row, tl.log(total) - tl.sum(products, 0) / total)
@@ -151,7 +152,7 @@ def _stats(
 @triton.jit
 def _slopes(
     logits: tl.tensor,
-    kept: tl.tensor,
+    kept_mask: tl.tensor,
     chosen: tl.tensor,
     norms: tl.tensor,
     d_logprobs: tl.tensor,
@@ -164,7 +165,7 @@ def _slopes(
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    logp = _read(logits, kept, row, ids, scale, V) - tl.load(norms + row)
+    logp = _read(logits, kept_mask, row, ids, scale, V) - tl.load(norms + row)
     steep = tl.load(d_logprobs + row)
     slope = tl.where(ids == tl.load(chosen + row), steep, 0.0)
     if entropies is not None:
@@ -177,7 +178,7 @@ def _slopes(
 def _comparison(
     logits: tl.tensor,
     reference: tl.tensor,
-    kept: tl.tensor,
+    kept_mask: tl.tensor,
     chosen: tl.tensor,
     logprobs: tl.tensor,
     entropies: tl.tensor,
@@ -196,8 +197,8 @@ def _comparison(
     apart = tl.zeros((BLOCK,), tl.float32)  # exponentials times the differences of logits
     for start in range(0, V, BLOCK):
         ids = start + tl.arange(0, BLOCK)
-        z = _read(logits, kept, row, ids, scale, V)
-        ref = _read(reference, kept, row, ids, scale, V)
+        z = _read(logits, kept_mask, row, ids, scale, V)
+        ref = _read(reference, kept_mask, row, ids, scale, V)
         before, ref_before = top, ref_top
         top, ref_top = tl.maximum(top, tl.max(z, 0)), tl.maximum(ref_top, tl.max(ref, 0))
         shrink, e = tl.exp(before - top), tl.exp(z - top)
@@ -207,8 +208,8 @@ def _comparison(
         sums = shrink * sums + e
         ref_sums = tl.exp(ref_before - ref_top) * ref_sums + tl.exp(ref - ref_top)
     total, ref_total = tl.sum(sums, 0), tl.sum(ref_sums, 0)
-    tl.store(logprobs + row, _at_chosen(logits, kept, chosen, row, scale, V) - top - tl.log(total))
-    tl.store(theirs + row, _at_chosen(reference, kept, chosen, row, scale, V) - ref_top - tl.log(ref_total))
+    tl.store(logprobs + row, _at_chosen(logits, kept_mask, chosen, row, scale, V) - top - tl.log(total))
+    tl.store(theirs + row, _at_chosen(reference, kept_mask, chosen, row, scale, V) - ref_top - tl.log(ref_total))
     tl.store(entropies + row, tl.log(total) - tl.sum(products, 0) / total)
     # The log of a ratio near 1 is more exact than the difference of two logs.
     tl.store(kl + row, tl.sum(apart, 0) / total - (top - ref_top) - tl.log(total / ref_total))
@@ -216,23 +217,23 @@ def _comparison(
 
 @triton.jit
 def _read(
-    logits: tl.tensor, kept: tl.tensor, row: tl.tensor, ids: tl.tensor, scale: tl.tensor, V: tl.constexpr
+    logits: tl.tensor, kept_mask: tl.tensor, row: tl.tensor, ids: tl.tensor, scale: tl.tensor, V: tl.constexpr
 ) -> tl.tensor:
     """Return scaled logits of a row; ``LEAST`` for -inf, for ids that were cut, and beyond the row."""
     z = tl.load(logits + row * V + ids, mask=ids < V, other=LEAST).to(tl.float32) * scale
     low = (ids >= V) | (z < LEAST)  # not a maximum, which would hide a NaN
-    if kept is not None:
-        low = low | (tl.load(kept + row * V + ids, mask=ids < V, other=0) == 0)
+    if kept_mask is not None:
+        low = low | (tl.load(kept_mask + row * V + ids, mask=ids < V, other=0) == 0)
     return tl.where(low, LEAST, z)
 
 
 @triton.jit
 def _at_chosen(
-    logits: tl.tensor, kept: tl.tensor, chosen: tl.tensor, row: tl.tensor, scale: tl.tensor, V: tl.constexpr
+    logits: tl.tensor, kept_mask: tl.tensor, chosen: tl.tensor, row: tl.tensor, scale: tl.tensor, V: tl.constexpr
 ) -> tl.tensor:
     """Return the scaled logit of a row's chosen id; -inf where truncation cut it."""
     place = row * V + tl.load(chosen + row)
     z = tl.load(logits + place).to(tl.float32) * scale
-    if kept is not None:
-        z = tl.where(tl.load(kept + place) == 0, -float("inf"), z)
+    if kept_mask is not None:
+        z = tl.where(tl.load(kept_mask + place) == 0, -float("inf"), z)
     return z

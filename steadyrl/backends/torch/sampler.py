@@ -58,7 +58,7 @@ def sample(
     pad_id: int,
     lower: torch.dtype | None = None,
     stops: StopStrings | None = None,
-    known: list[Known | None] | None = None,
+    known_prefixes: list[Known | None] | None = None,
     leaving: Leaving | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
@@ -72,15 +72,15 @@ def sample(
         pad_id: Fills the left of short prompts.
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         stops: Strings that end a completion too; None for none.
-        known: What of each prompt needs no reading, less than the whole; None for nothing. For our decoder only. It is
-            emptied once it is in the cache, lest both take memory.
+        known_prefixes: What of each prompt needs no reading, less than the whole; None for nothing. For our decoder
+            only. It is emptied once it is in the cache, lest both take memory.
         leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
             perhaps not read; the cache, and the row's place in it.
     """
     distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
-    before = [known[which.index(number)] if known else None for number in range(len(distinct))]
-    starts = [0 if one is None else len(one) for one in before]
+    before = [known_prefixes[which.index(number)] if known_prefixes else None for number in range(len(distinct))]
+    starts = [0 if prefix is None else len(prefix) for prefix in before]
     unread = [prompt[start:] for prompt, start in zip(distinct, starts, strict=True)]
     ids, visible = _left_pad(unread, pad_id, device)
     engine: Engine
@@ -95,8 +95,8 @@ def sample(
     own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, parts.fused or ())
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
-            engine = whole = ForwardDecoder(parts, len(prompts), lower)
-            logits, cache = whole.prefill(ids, visible)
+            engine = forward = ForwardDecoder(parts, len(prompts), lower)
+            logits, cache = forward.prefill(ids, visible)
         else:
             decoder = Decoder(parts, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
             engine = GraphDecoder(decoder, lean=parts.fused is not None) if device.type == "cuda" else decoder
@@ -104,8 +104,8 @@ def sample(
             with nullcontext() if parts.fused is None else eager():
                 logits, cache = decoder.prefill(ids, visible, before)
         before.clear()
-        if known:
-            known.clear()
+        if known_prefixes:
+            known_prefixes.clear()
         if len(distinct) < len(prompts):
             chosen = torch.tensor(which, device=device)
             logits = logits[chosen]
@@ -130,7 +130,7 @@ def _decode(
     """
     drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
     logprobs = torch.zeros_like(uniforms)
-    kept = _Kept(len(uniforms))
+    kept_ids = _Kept(len(uniforms))
     rows = torch.arange(len(uniforms), device=uniforms.device)  # of the batch as it was, one per row that is left
     ended = torch.zeros_like(rows, dtype=torch.bool)
     going = ~ended
@@ -140,15 +140,15 @@ def _decode(
         choose = engine.with_logits(choose)
     look_every, leave_share = LOOK_EVERY.get(rows.device.type, 1), LEAVE_SHARE.get(rows.device.type, 0.1)
     for t in range(sampling.max_new_tokens):
-        tokens, found, warped = choose(logits, uniforms[rows, t])
+        tokens, drawn_logprobs, warped = choose(logits, uniforms[rows, t])
         drawn[rows, t] = torch.where(going, tokens, -1)
-        logprobs[rows, t] = found
+        logprobs[rows, t] = drawn_logprobs
         if sampling.truncates:
-            kept.add(rows, going, warped)
+            kept_ids.add(rows, going, warped)
         ended[rows] |= torch.isin(tokens, ends)
         last, look = t + 1 == sampling.max_new_tokens, (t + 1) % look_every == 0
         if last or look:
-            kept.take()
+            kept_ids.take()
             if stops is not None:
                 _stop(drawn, rows, ended, slice(t - t % look_every, t + 1), stops)
         going = ~ended[rows]
@@ -168,8 +168,8 @@ def _decode(
         logits = engine.step(tokens, cache)
     leave(torch.arange(len(rows)), rows, drawn)
     tell("completions", len(uniforms), len(uniforms))
-    found_kept = kept.ids if sampling.truncates else None
-    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), found_kept)
+    ids_by_row = kept_ids.ids if sampling.truncates else None
+    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), ids_by_row)
 
 
 def _choose(
@@ -177,10 +177,10 @@ def _choose(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return drawn tokens [B], the log-probs [B] of them that are asked for, and what they were drawn from [B, V]."""
     warped = warp(logits, sampling)
-    tokens, found = draw(warped, uniform)
+    tokens, logprobs = draw(warped, uniform)
     if sampling.logprobs == "raw":
-        found = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
-    return tokens, found, warped
+        logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+    return tokens, logprobs, warped
 
 
 class _Kept:
@@ -199,7 +199,9 @@ class _Kept:
         if not self._masks:
             return
         # Of all tokens at once, token by token: the host waits for the device a few times only.
-        rows, masks = (both[0] if len(both) == 1 else torch.cat(both) for both in zip(*self._masks, strict=True))
+        rows, masks = (
+            tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in zip(*self._masks, strict=True)
+        )
         self._masks.clear()
         numbers, places = rows.tolist(), masks.nonzero().cpu().numpy()  # [n, 2]
         starts = np.flatnonzero(np.diff(places[:, 0], prepend=-1))
@@ -219,28 +221,28 @@ def _stop(drawn: torch.Tensor, rows: torch.Tensor, ended: torch.Tensor, new: sli
         stops: The strings.
     """
     start = max(0, new.start + 1 - stops.reach)
-    seen = drawn[rows, start : new.stop].cpu().numpy()
-    last = np.full(len(seen), seen.shape[1])  # columns beyond it are taken back
-    for column in range(new.start - start, seen.shape[1]):
-        live = np.flatnonzero((seen[:, column] >= 0) & (last > column))
-        found = stops.ended(seen[live, max(0, column + 1 - stops.reach) : column + 1])
-        last[live[np.array(found, bool)]] = column
-    stopped = np.flatnonzero(last < seen.shape[1])
+    recent = drawn[rows, start : new.stop].cpu().numpy()
+    last = np.full(len(recent), recent.shape[1])  # columns beyond it are taken back
+    for column in range(new.start - start, recent.shape[1]):
+        live = np.flatnonzero((recent[:, column] >= 0) & (last > column))
+        matches = stops.ended(recent[live, max(0, column + 1 - stops.reach) : column + 1])
+        last[live[np.array(matches, bool)]] = column
+    stopped = np.flatnonzero(last < recent.shape[1])
     if stopped.size:
         at = rows[sent(stopped, rows.device)]
         ends = sent(last[stopped], rows.device)
-        behind = torch.arange(seen.shape[1], device=rows.device) > ends[:, None]
+        behind = torch.arange(recent.shape[1], device=rows.device) > ends[:, None]
         drawn[at, start : new.stop] = drawn[at, start : new.stop].masked_fill(behind, -1)
         ended[at] = True
 
 
 def _completions(
-    drawn: np.ndarray, logprobs: np.ndarray, ended: Sequence[bool], kept: list[list[np.ndarray]] | None
+    drawn: np.ndarray, logprobs: np.ndarray, ended: Sequence[bool], kept_by_row: list[list[np.ndarray]] | None
 ) -> list[Completion]:
     completions = []
     for row, length in enumerate((drawn >= 0).sum(axis=1).tolist()):
         ids = drawn[row, :length].astype(np.int32)
-        kept_ids = None if kept is None else tuple(kept[row][:length])
+        kept_ids = None if kept_by_row is None else tuple(kept_by_row[row][:length])
         completions.append(Completion(ids, logprobs[row, :length].copy(), "stop" if ended[row] else "length", kept_ids))
     return completions
 
@@ -308,10 +310,10 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     vocabulary = logits.shape[1]
     weights = logits.softmax(-1)  # [N, V]; one kernel, faster than exp alone
-    whole = vocabulary - vocabulary % BLOCK
-    sums = weights[:, :whole].view(len(weights), -1, BLOCK).sum(-1) if whole else weights[:, :0]
-    if whole < vocabulary:
-        sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], dim=1)
+    blocked = vocabulary - vocabulary % BLOCK
+    sums = weights[:, :blocked].view(len(weights), -1, BLOCK).sum(-1) if blocked else weights[:, :0]
+    if blocked < vocabulary:
+        sums = torch.cat([sums, weights[:, blocked:].sum(-1, keepdim=True)], dim=1)
     ends = running_sums(sums.to(wide))  # [N, blocks]
     aim = uniform.to(wide)[:, None] * ends[:, -1:]
     block = torch.searchsorted(ends, aim, right=True).clamp(max=sums.shape[1] - 1)  # [N, 1]

@@ -112,8 +112,8 @@ class Prompts:
     def _rows(self, grid: torch.Tensor, kv_heads: int, shared: int) -> torch.Tensor:
         """Return [B, kv_heads, R, X] of a grid [G, kv_heads, S * R, X]."""
         prompts, last = len(grid), grid.shape[3]
-        found = grid.view(prompts, kv_heads, self.most, shared, last).transpose(1, 2).flatten(0, 1)
-        return found if self.slots is None else found[self.slots]
+        rows = grid.view(prompts, kv_heads, self.most, shared, last).transpose(1, 2).flatten(0, 1)
+        return rows if self.slots is None else rows[self.slots]
 
 
 def pays(prompts: int, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> bool:
@@ -144,5 +144,5 @@ def _slots(owner: torch.Tensor) -> tuple[torch.Tensor | None, int]:
     rank = torch.empty_like(owner)
     rank[order] = numbers - first[owner[order]]
     slots = owner * most + rank
-    whole = len(owner) == len(counts) * most and bool((slots == numbers).all())
-    return None if whole else slots, most
+    aligned = len(owner) == len(counts) * most and bool((slots == numbers).all())
+    return None if aligned else slots, most

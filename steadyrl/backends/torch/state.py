@@ -159,12 +159,12 @@ def _read_policy(folder: Path, model: Any) -> Any:
     """
     try:
         with reading(str(folder)):
-            saved, found = type(model).from_pretrained(
+            saved, loading_info = type(model).from_pretrained(
                 folder, config=model.config, dtype=model.dtype, use_safetensors=True, output_loading_info=True
             )
     except ModelError as error:
         raise CheckpointError(f"'{folder}' does not fit the model: {error}") from error
-    wrong = [*found["missing_keys"], *found["unexpected_keys"], *found["mismatched_keys"]]
+    wrong = [*loading_info["missing_keys"], *loading_info["unexpected_keys"], *loading_info["mismatched_keys"]]
     if wrong:
         raise CheckpointError(
             f"'{folder}' does not fit the model: {len(wrong)} weights are missing, unknown or of another shape, such "
@@ -198,14 +198,14 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, named: Mapping[
         if name not in named:
             raise CheckpointError(f"'{path}' holds the state of '{name}', which this model does not train")
         weight = named[name]
-        state, there = optimizer.state[weight], before.get(weight, {}).get(kind)
+        state, target = optimizer.state[weight], before.get(weight, {}).get(kind)
         if kind == "step" and not value.is_floating_point():  # bitsandbytes counts in Python
             state[kind] = int(value)
             continue
         device = "cpu" if kind == "step" and weight not in fused else weight.device
-        if there is None or (there.shape, there.dtype) != (value.shape, value.dtype):
-            there = torch.empty_like(value, device=device)
-        state[kind] = there.copy_(value)
+        if target is None or (target.shape, target.dtype) != (value.shape, value.dtype):
+            target = torch.empty_like(value, device=device)
+        state[kind] = target.copy_(value)
 
 
 def remember(
@@ -232,8 +232,8 @@ def remember(
             parameter.copy_(weight)
         optimizer.state.clear()
         for parameter, state in moments.items():
-            there = {k: v.to(states[parameter][k].device) if torch.is_tensor(v) else v for k, v in state.items()}
-            optimizer.state[parameter] = there
+            restored = {k: v.to(states[parameter][k].device) if torch.is_tensor(v) else v for k, v in state.items()}
+            optimizer.state[parameter] = restored
 
     return put_back
 

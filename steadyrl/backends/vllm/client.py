@@ -50,11 +50,13 @@ class VllmClient:
 
     def served_models(self) -> list[str]:
         """Return the names of the models (not of adapters) that the server knows, at least one."""
-        found = self.http.json("/v1/models", None, CONNECTING)
+        answer = self.http.json("/v1/models", None, CONNECTING)
         try:
-            names = [str(model["id"]) for model in found["data"] if not model.get("parent")]
+            names = [str(model["id"]) for model in answer["data"] if not model.get("parent")]
         except (KeyError, TypeError, AttributeError) as error:
-            raise EngineError(f"{self.url}/v1/models answers {short(found)}; expected vLLM's list of models") from error
+            raise EngineError(
+                f"{self.url}/v1/models answers {short(answer)}; expected vLLM's list of models"
+            ) from error
         if not names:
             raise EngineError(f"the server at {self.url} serves no model; start it with `{self._start_command}`")
         return names
@@ -108,10 +110,10 @@ class VllmClient:
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return the server's own settings by section, as far as it shows them."""
         try:
-            found = self.http.json("/server_info?config_format=json", None, CONNECTING)
+            answer = self.http.json("/server_info?config_format=json", None, CONNECTING)
         except Absent:
             return {}
-        sections = found.get("vllm_config") if isinstance(found, dict) else None
+        sections = answer.get("vllm_config") if isinstance(answer, dict) else None
         if not isinstance(sections, dict):
             return {}
         return {name: section for name, section in sections.items() if isinstance(section, dict)}
@@ -119,10 +121,10 @@ class VllmClient:
     def has_weights(self, name: str) -> bool:
         """Return whether the server's model has weights of a name, other than under a shared one."""
         try:
-            found = self.http.json("/weight_checker", {"action": "checksum"}, CONNECTING)
+            answer = self.http.json("/weight_checker", {"action": "checksum"}, CONNECTING)
         except Absent:
             return False
-        return isinstance(found, dict) and any(key.endswith(name) for key in found.get("checksums", ()))
+        return isinstance(answer, dict) and any(key.endswith(name) for key in answer.get("checksums", ()))
 
     def reload(self, folder: str) -> None:
         """Make the server read a model folder's weights; one that cannot dies of it."""
@@ -148,8 +150,8 @@ class VllmClient:
 
     def weights_name(self) -> str:
         """Return the name of the weights that the server has."""
-        found = self.http.json("/weight_info", None, "the name of its weights is asked for")
-        return str(found.get("weight_version")) if isinstance(found, dict) else ""
+        answer = self.http.json("/weight_info", None, "the name of its weights is asked for")
+        return str(answer.get("weight_version")) if isinstance(answer, dict) else ""
 
     def load_adapter(self, name: str, folder: str) -> None:
         """Make the server read a LoRA adapter under a new name."""
@@ -189,10 +191,10 @@ class VllmClient:
 
 
 def _completion(ids: list[int], logprobs: list[float], reason: Any, sampling: Sampling) -> Completion:
-    found = np.array(ids, np.int32)
+    tokens = np.array(ids, np.int32)
     # Of one token that truncation leaves, the server need not tell which it was.
-    kept = tuple(found[t : t + 1] for t in range(len(found))) if sampling.top_k == 1 else None
-    return Completion(found, np.array(logprobs, np.float32), reason, kept)
+    kept_ids = tuple(tokens[t : t + 1] for t in range(len(tokens))) if sampling.top_k == 1 else None
+    return Completion(tokens, np.array(logprobs, np.float32), reason, kept_ids)
 
 
 def _finite(value: object) -> bool:

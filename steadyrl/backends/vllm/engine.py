@@ -78,7 +78,7 @@ class VllmEngine:
         self._served: Path | None = None
         self._alone = Lock()
         self.stale, self._compared, self._asleep, self._apart = True, False, False, False
-        self._asked: tuple[Sequence[np.ndarray], Sampling, Sequence[int]] | None = None
+        self._parity_request: tuple[Sequence[np.ndarray], Sampling, Sequence[int]] | None = None
         self.rest()  # before this process loads the model beside them
 
     def rest(self) -> None:
@@ -89,7 +89,7 @@ class VllmEngine:
         """
         if self._settings.sleep and not self._asleep:
             try:
-                self._servers.each(lambda server: server.client.sleep())
+                self._servers.for_each(lambda server: server.client.sleep())
             finally:
                 self._servers.close()
             self._asleep = True
@@ -102,9 +102,9 @@ class VllmEngine:
         the servers share the device's memory with this process, and in a process that has not asked for any completions
         yet: there is nothing to compare.
         """
-        if self._asked is not None and not self._settings.sleep:
+        if self._parity_request is not None and not self._settings.sleep:
             if self.stale:
-                self.generate(policy, *self._asked)
+                self.generate(policy, *self._parity_request)
             self._apart = True
         try:
             yield self._apart
@@ -130,12 +130,12 @@ class VllmEngine:
                 self._make_ready(policy)
             tokens = max(map(len, prompts), default=0) + sampling.max_new_tokens
             drawn = self._servers.draw(len(prompts), tokens, draw_row)
-            self._servers.each(_require_our_weights)
+            self._servers.for_each(_require_our_weights)
         finally:
             self._servers.close()
         if not sampling.truncates and not self._apart:  # the one token that greedy sampling keeps tells nothing
             few = replace(sampling, max_new_tokens=min(PARITY_TOKENS, sampling.max_new_tokens))
-            self._asked = self._asked or (prompts[:PARITY_ROWS], few, seeds[:PARITY_ROWS])
+            self._parity_request = self._parity_request or (prompts[:PARITY_ROWS], few, seeds[:PARITY_ROWS])
             self._compare_all(policy, prompts, drawn, sampling)
         return [completion for completion, _ in drawn]
 
@@ -143,11 +143,11 @@ class VllmEngine:
         """Wake the servers, and give them the weights if these have changed: what they would be loaded into first."""
         if self._asleep:
             torch.cuda.empty_cache()  # what this process holds and does not use; nothing without a GPU
-            self._servers.each(lambda server: server.client.wake("weights"))
+            self._servers.for_each(lambda server: server.client.wake("weights"))
         if self.stale:
             self._push(policy)
         if self._asleep:
-            self._servers.each(lambda server: server.client.wake("kv_cache"))
+            self._servers.for_each(lambda server: server.client.wake("kv_cache"))
             self._asleep = False
 
     def _compare_all(
@@ -188,7 +188,7 @@ class VllmEngine:
                 server.client.forget_prompts()
                 server.version = name if server.client.name_weights(name) else ""
 
-        self._servers.each(give)
+        self._servers.for_each(give)
         if self._served is not None:
             shutil.rmtree(self._served)
         self._served, self.stale, self._compared = folder, False, False
@@ -209,20 +209,20 @@ class VllmEngine:
     def _written(self, policy: Policy, name: str) -> Path:
         """Write the policy into a new folder."""
         folder = Path(self._settings.folder).resolve() / name
-        whole = False
+        written = False
         try:
             folder.mkdir(parents=True)
             policy.save_policy(folder)
             if not self._adapter and untied.is_tied(folder):
                 self._add_head(folder)
             readable_as_usual(folder)
-            whole = True
+            written = True
         except EngineError:  # an OSError too
             raise
         except OSError as error:
             raise AccessError(f"cannot write the weights for the server into '{folder}': {error}") from error
         finally:
-            if not whole:
+            if not written:
                 shutil.rmtree(folder, ignore_errors=True)
         return folder
 
@@ -246,20 +246,20 @@ class VllmEngine:
         batch = _batch([rows[i] for i in at], policy.tokenizer)
         gap = _gap(policy, batch, sampling)
         server.gaps.means.append(float(gap.mean()))
-        url, found = server.client.url, f"log-probs of the vLLM server and of the trainer differ by {gap.mean():.2g}"
+        url, drift = server.client.url, f"log-probs of the vLLM server and of the trainer differ by {gap.mean():.2g}"
         if server.gaps.lost():
             server.lost = True
             self._servers.leave_out(server, ServerDown(_does_not_take_over(server)))
-        elif server.gaps.grown() and not server.gaps.said:
-            server.gaps.said = True
+        elif server.gaps.grown() and not server.gaps.warned:
+            server.gaps.warned = True
             log.warning("%s; the trainer's log-probs are used where they differ", _does_not_take_over(server))
         elif len(server.gaps.means) > 1 or gap.max() <= parity.ROUNDING:
-            log.info("%s nats on average (%d tokens, %s)", found, len(gap), url)
+            log.info("%s nats on average (%d tokens, %s)", drift, len(gap), url)
         else:
             raw = _gap(policy, batch, replace(sampling, logprobs="raw"))
             log.warning(
                 "%s nats on average (at most %.2g, %d tokens): %s; where they differ, the trainer's are used (see the "
-                "metric sampler_gap)", found, gap.max(), len(gap), parity.cause(gap, raw),
+                "metric sampler_gap)", drift, gap.max(), len(gap), parity.cause(gap, raw),
             )  # fmt: skip
 
 
@@ -282,10 +282,11 @@ def _give_adapter(server: Server, folder: Path) -> None:
 
 def _require_our_weights(server: Server) -> None:
     """Refuse completions of other weights than the server was given: it was started again, or serves two runs."""
-    if server.version and (found := server.client.weights_name()) != server.version:
+    if server.version and (served_name := server.client.weights_name()) != server.version:
         raise ServerDown(
-            f"the vLLM server at {server.client.url} has the weights '{found}'; expected '{server.version}', which it "
-            "was given: it was started again meanwhile, or another run gives it weights; let one run use it, and resume"
+            f"the vLLM server at {server.client.url} has the weights '{served_name}'; expected '{server.version}', "
+            "which it was given: it was started again meanwhile, or another run gives it weights; let one run use it, "
+            "and resume"
         )
 
 

@@ -37,7 +37,7 @@ class Http:
         self._secure, self._host, self._port, self._prefix = (
             parts.scheme == "https", parts.hostname or "", parts.port, parts.path,
         )  # fmt: skip
-        self._kept: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
 
     def json(self, path: str, body: Mapping[str, Any] | None, phase: str, **hints: str) -> Any:
         """Return the parsed answer; see ``ask``."""
@@ -97,13 +97,13 @@ class Http:
 
     def close(self) -> None:
         """Close the connections that nobody uses now."""
-        while not self._kept.empty():
-            self._kept.get().close()
+        while not self._idle.empty():
+            self._idle.get().close()
 
     def _answer(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         """Ask on a kept connection, or on a new one where there is none or the server has closed it meanwhile."""
         while True:
-            connection, kept = self._connection()
+            connection, reused = self._connection()
             try:
                 connection.request(
                     "GET" if body is None else "POST",
@@ -115,19 +115,19 @@ class Http:
                 raw = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                if not kept or isinstance(error, TimeoutError):
+                if not reused or isinstance(error, TimeoutError):
                     raise
                 continue
             if answer.will_close or self._once:
                 connection.close()
             else:
-                self._kept.put(connection)
+                self._idle.put(connection)
             return answer.status, raw
 
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
         """Return a connection, and whether it was used before."""
         try:
-            return self._kept.get_nowait(), True
+            return self._idle.get_nowait(), True
         except queue.Empty:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             new = kind(self._host, self._port, timeout=CONNECT_S)
@@ -139,20 +139,20 @@ class Http:
             return new, False
 
     def _refusal(self, path: str, code: int, message: str, phase: str, need: str, broken: str) -> EngineError:
-        found = f"{self.url}{path} answers {code}: {message}"
+        refusal = f"{self.url}{path} answers {code}: {message}"
         if code == 401:
-            return EngineError(f"{found}; set the environment variable VLLM_API_KEY to the server's key")
+            return EngineError(f"{refusal}; set the environment variable VLLM_API_KEY to the server's key")
         hint = f"; {need}" if need else ""
         if code == 404:
-            return Absent(f"{found}{hint}")
+            return Absent(f"{refusal}{hint}")
         if code >= 500 or code in _BUSY:
-            return ServerDown(f"{found} while {phase}; {need or broken}")
-        return EngineError(f"{found}{hint}")
+            return ServerDown(f"{refusal} while {phase}; {need or broken}")
+        return EngineError(f"{refusal}{hint}")
 
 
-def short(found: object) -> str:
+def short(answer: object) -> str:
     """Return something that a server said in one line of bounded length."""
-    text = " ".join((found if isinstance(found, str) else repr(found)).split())
+    text = " ".join((answer if isinstance(answer, str) else repr(answer)).split())
     return text[:_LONGEST_MESSAGE] or "nothing"
 
 
@@ -165,10 +165,10 @@ def _message(raw: bytes) -> str:
     """Return what an error's body says: vLLM nests it under "error", FastAPI under "detail"."""
     text = raw.decode(errors="replace").strip()
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return short(text)
     for key in ("error", "message", "detail"):
-        if isinstance(found, dict) and found.get(key):
-            found = found[key]
-    return short(found)
+        if isinstance(parsed, dict) and parsed.get(key):
+            parsed = parsed[key]
+    return short(parsed)

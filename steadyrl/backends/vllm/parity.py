@@ -23,11 +23,11 @@ class Gaps:
 
     Attributes:
         means: Oldest first.
-        said: Whether it was said that they grow.
+        warned: Whether it was said that they grow.
     """
 
     means: list[float] = field(default_factory=list)
-    said: bool = False
+    warned: bool = False
 
     def grown(self) -> bool:
         """Return whether both of the last two are well above the first.

@@ -17,26 +17,26 @@ Settings = VllmSettings
 
 def check(config: Config, settings: VllmSettings) -> list[str]:
     """Return what is wrong with a config that samples from vLLM servers."""
-    sampling, found = config.sampling, []
+    sampling, problems = config.sampling, []
     urls = settings.urls()
     if not urls or len(set(urls)) < len(urls):
-        found.append(f"sampler.args.url: got {urls}; expected at least one address, and each once")
-    found += [
+        problems.append(f"sampler.args.url: got {urls}; expected at least one address, and each once")
+    problems += [
         f"sampler.args.url: got '{url}'; expected an address such as http://localhost:8000"
         for url in urls
         if not _is_address(url)
     ]
     if sampling.top_p < 1 or sampling.top_k > 0:
-        found.append(
+        problems.append(
             f"sampling.top_p = {sampling.top_p:g}, top_k = {sampling.top_k}: vLLM does not report which tokens "
             "truncation left, over which log-probs are normalised; set top_p = 1 and top_k = 0, or "
             "sampler.engine = 'own'"
         )
     if sampling.stop:
-        found.append("sampling.stop ends completions of sampler.engine = 'own' only; set one or the other")
+        problems.append("sampling.stop ends completions of sampler.engine = 'own' only; set one or the other")
     if sampling.logprobs == "raw":
-        found.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
-    return found
+        problems.append("sampling.logprobs = 'raw' is measured by sampler.engine = 'own' only; set one or the other")
+    return problems
 
 
 def _is_address(url: str) -> bool:

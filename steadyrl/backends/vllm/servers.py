@@ -71,7 +71,7 @@ class Servers:
         self._wanted, self._requests = settings.model, settings.requests
         self._all = [Server(VllmClient(url, settings.timeout_s, start_command)) for url in settings.urls()]
         try:
-            self.each(self._connect)
+            self.for_each(self._connect)
         finally:
             self.close()
 
@@ -79,7 +79,7 @@ class Servers:
         """Return those that are not left out, at least one."""
         return [server for server in self._all if not server.out]
 
-    def each(self, do: Callable[[Server], None]) -> None:
+    def for_each(self, do: Callable[[Server], None]) -> None:
         """Do something with every server that is not left out, with all at the same time.
 
         Raises:
@@ -221,8 +221,8 @@ class Servers:
                     count()
                 except ServerDown as error:
                     failure = failure or error
-                    for other in jobs:
-                        other.cancel()
+                    for pending in jobs:
+                        pending.cancel()
         finally:
             pool.shutdown(cancel_futures=True)  # after a refusal nothing else is asked
         return done, failure

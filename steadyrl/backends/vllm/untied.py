@@ -38,14 +38,14 @@ def add_head(folder: Path) -> None:
     """
     files = sorted(folder.glob("*.safetensors"))
     places = {name: file.name for file in files for name in _names(file)}
-    found = [name for name in places if name.endswith(_EMBEDDING)]
-    if len(found) != 1:
+    embeddings = [name for name in places if name.endswith(_EMBEDDING)]
+    if len(embeddings) != 1:
         raise EngineError(
-            f"'{folder}' holds {len(found)} tensors named *{_EMBEDDING}; expected one, to write it as {HEAD}: train an "
-            "adapter (model.lora_rank), or sample with sampler.engine = 'own'"
+            f"'{folder}' holds {len(embeddings)} tensors named *{_EMBEDDING}; expected one, to write it as {HEAD}: "
+            "train an adapter (model.lora_rank), or sample with sampler.engine = 'own'"
         )
-    with safe_open(folder / places[found[0]], "pt") as tensors:
-        save_file({HEAD: tensors.get_tensor(found[0])}, folder / _FILE, metadata={"format": "pt"})
+    with safe_open(folder / places[embeddings[0]], "pt") as tensors:
+        save_file({HEAD: tensors.get_tensor(embeddings[0])}, folder / _FILE, metadata={"format": "pt"})
     if (folder / _WHOLE).is_file():  # programs read it alone where it is there
         (folder / _WHOLE).rename(folder / _REST)
         places = dict.fromkeys(places, _REST)

@@ -153,7 +153,7 @@ def test_an_update_without_memory_says_what_to_set(settings):
 def test_a_checkpoint_of_another_backend_is_refused(tmp_path):
     (tmp_path / "policy").mkdir()
     with pytest.raises(CheckpointError, match=r"another backend than fsdp wrote '.*'; resume with that one, or start"):
-        state.load(tmp_path, whole=None, group=None)
+        state.load(tmp_path, backend=None, group=None)
 
 
 def test_one_process_refuses_a_checkpoint_of_ranks(settings, tmp_path):

@@ -175,7 +175,7 @@ def test_what_a_call_goes_on_from_takes_no_memory_beside_its_cache(tiny_models, 
     prompts, turn, decode = prompts_of(backend)[:3], Sampling(max_new_tokens=3), sampler._decode
     with backend.prefix_cache():
         said = backend.generate(prompts, turn, range(3))
-        kept = [weakref.ref(one) for one in backend._generation._prefixes._kept.values()]
+        kept = [weakref.ref(one) for one in backend._generation._prefixes._cached.values()]
         assert len(kept) == 3 and all(one() is not None for one in kept)
 
         def counting(*args):
