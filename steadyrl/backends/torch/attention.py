@@ -119,8 +119,7 @@ def _mask(**arguments: Any) -> Any:
     return sdpa_mask(**arguments) if view is None else view.mask(arguments["mask_function"])
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # of torch; see ``compiled``
-def _attend(
+def attend(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -129,6 +128,7 @@ def _attend(
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
+    """Attend as the present view does; without one as transformers does. Registered with transformers."""
     view = _view.get()
     if view is None:
         attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
@@ -141,5 +141,5 @@ def _attend(
     return view.attend(number, query, key, value, attention_mask, scaling), None
 
 
-AttentionInterface.register(NAME, _attend)
+AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, _mask)

@@ -14,12 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
+from transformers import AttentionInterface
 
+from steadyrl.backends.torch.attention import NAME, attend
 from steadyrl.plugins import require
 
 
 def compile_layers(model: nn.Module, engine: str = "inductor") -> None:
     """Let the layers of a model run compiled; what cannot be compiled runs as it is."""
+    AttentionInterface.register(NAME, torch.compiler.disable(attend))  # type: ignore[no-untyped-call]
     settings: Any = torch._dynamo.config
     settings.suppress_errors = True
     # Layers are read with and without gradients, by the sampler, without the adapter; some families have two kinds.
