@@ -177,8 +177,8 @@ def leave_one_out(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
         in LLMs" (arXiv 2402.14740), the RLOO estimator.
     """
     offsets, sizes = _offsets_and_sizes(rewards, groups)
-    others = (_group_sum(offsets, groups) - offsets) / np.maximum(sizes - 1, 1)
-    return np.where(sizes > 1, offsets - others, 0.0)
+    baseline = (_group_sum(offsets, groups) - offsets) / np.maximum(sizes - 1, 1)
+    return np.where(sizes > 1, offsets - baseline, 0.0)
 
 
 def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -195,10 +195,10 @@ def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray
     Returns:
         [B] float64. The advantages of the kept sum to 0 in each group, and are 0 where a single rollout is kept.
     """
-    found = np.zeros(len(rewards))
+    advantages = np.zeros(len(rewards))
     if kept.any():
-        found[kept] = group_baseline(rewards[kept], groups[kept])
-    return found
+        advantages[kept] = group_baseline(rewards[kept], groups[kept])
+    return advantages
 
 
 def best_of_group(rewards: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
@@ -216,9 +216,9 @@ def best_of_group(rewards: np.ndarray, groups: np.ndarray, count: int) -> np.nda
     order = np.lexsort((np.arange(len(rewards)), -rewards, groups))  # by group, the best first
     _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
     rank = np.arange(len(rewards)) - np.repeat(starts, sizes)  # in the group
-    kept = np.zeros(len(rewards), bool)
-    kept[order] = rank < count
-    return kept
+    best = np.zeros(len(rewards), bool)
+    best[order] = rank < count
+    return best
 
 
 def exponential_weights(rewards: np.ndarray, groups: np.ndarray, temperature: float) -> np.ndarray:

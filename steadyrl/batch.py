@@ -64,7 +64,7 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
         rewards=np.array(rewards, np.float64),
         groups=np.array([g for g, _ in rows], np.int32),
         trains=None if all(r.trains for _, r in rows) else np.array([r.trains for _, r in rows]),
-        kept=_kept([r for _, r in rows], shape),
+        kept=_kept_ids([r for _, r in rows], shape),
     )
 
 
@@ -106,14 +106,14 @@ def only_trained(batch: Batch) -> Batch:
     def part(array: Array) -> Array:
         return array if array is None or array.ndim == 1 else np.where(rows, array, array.dtype.type(0))
 
-    kept = batch.kept
-    if kept is not None:
-        kept = KeptIds(kept.ids[np.repeat(batch.trains, kept.lengths.sum(axis=1))], part(kept.lengths))
+    kept_ids = batch.kept
+    if kept_ids is not None:
+        kept_ids = KeptIds(kept_ids.ids[np.repeat(batch.trains, kept_ids.lengths.sum(axis=1))], part(kept_ids.lengths))
     return replace(
         batch,
         **{name: part(getattr(batch, name)) for name in _ROW_FIELDS if name != "tokens"},
         old=batch.old and TokenScores(**{name: part(getattr(batch.old, name)) for name in _SCORE_FIELDS}),
-        kept=kept,
+        kept=kept_ids,
         measured={name: part(array) for name, array in batch.measured.items()},
     )
 
@@ -212,23 +212,23 @@ def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
     return [np.array(part) for part in parts]
 
 
-def _kept(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> KeptIds | None:
+def _kept_ids(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> KeptIds | None:
     if all(r.kept_ids is None for r in rollouts):
         return None
     lengths = np.zeros(shape, np.int32)
     ids: list[np.ndarray] = []
     for row, rollout in enumerate(rollouts):
         start = len(rollout.prompt_ids)
-        for t, kept in enumerate(rollout.kept_ids or ()):
-            lengths[row, start + t] = len(kept)
-            ids.append(kept)
+        for t, token_ids in enumerate(rollout.kept_ids or ()):
+            lengths[row, start + t] = len(token_ids)
+            ids.append(token_ids)
     return KeptIds(np.concatenate(ids).astype(np.int32), lengths)
 
 
-def _take_kept(kept: KeptIds, rows: np.ndarray, width: int) -> KeptIds:
-    ends = kept.lengths.sum(axis=1).cumsum()
-    parts = [kept.ids[ends[row] - kept.lengths[row].sum() : ends[row]] for row in rows]
-    return KeptIds(np.concatenate(parts), kept.lengths[rows, :width])
+def _take_kept(kept_ids: KeptIds, rows: np.ndarray, width: int) -> KeptIds:
+    ends = kept_ids.lengths.sum(axis=1).cumsum()
+    parts = [kept_ids.ids[ends[row] - kept_ids.lengths[row].sum() : ends[row]] for row in rows]
+    return KeptIds(np.concatenate(parts), kept_ids.lengths[rows, :width])
 
 
 def limit_rewards(batch: Batch, limit: float) -> Batch:
@@ -270,22 +270,24 @@ def recall_drawn(data: Mapping[str, Any]) -> Drawn:
 
 def _plain_rollout(rollout: Rollout) -> dict[str, Any]:
     arrays = {name: _packed(getattr(rollout, name), kind) for name, kind in _PACKED.items()}
-    kept = rollout.kept_ids
-    lengths = None if kept is None else [len(ids) for ids in kept]
-    ids = None if kept is None else _packed(np.concatenate([np.zeros(0, np.int32), *kept]), "<i4")
+    kept_ids = rollout.kept_ids
+    lengths = None if kept_ids is None else [len(ids) for ids in kept_ids]
+    ids = None if kept_ids is None else _packed(np.concatenate([np.zeros(0, np.int32), *kept_ids]), "<i4")
     return {**asdict(replace(rollout, kept_ids=None)), **arrays, "kept_ids": ids, "kept_lengths": lengths}
 
 
 def _recall_rollout(data: Mapping[str, Any]) -> Rollout:
     arrays = {name: _unpacked(data[name], kind) for name, kind in _PACKED.items()}
-    kept, lengths = None, data["kept_lengths"]
+    kept_ids, lengths = None, data["kept_lengths"]
     if lengths is not None:
-        kept = tuple(np.split(_unpacked(data["kept_ids"], "<i4"), np.cumsum(lengths)[:-1]))
-    rest = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items() if n != "kept_lengths"}
-    fields: dict[str, Any] = {**rest, **arrays, "kept_ids": kept}
+        kept_ids = tuple(np.split(_unpacked(data["kept_ids"], "<i4"), np.cumsum(lengths)[:-1]))
+    plain_fields = {
+        n: tuple(value) if isinstance(value, list) else value for n, value in data.items() if n != "kept_lengths"
+    }
+    fields: dict[str, Any] = {**plain_fields, **arrays, "kept_ids": kept_ids}
     rollout = Rollout(**fields)
     sizes = {len(rollout.completion_ids), len(rollout.completion_mask), len(rollout.sampling_logprobs)}
-    if len(sizes) > 1 or (kept is not None and {len(kept)} != sizes):
+    if len(sizes) > 1 or (kept_ids is not None and {len(kept_ids)} != sizes):
         raise ValueError(f"a rollout in flight holds arrays of {sorted(sizes)} tokens; expected one length")
     return rollout
 

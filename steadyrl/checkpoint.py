@@ -125,7 +125,7 @@ class Best:
 def _recall_all(data: object) -> list[Drawn]:
     if not isinstance(data, list):
         raise ValueError("expected a list of rollouts")
-    return [recall_drawn(one) for one in data]
+    return [recall_drawn(drawn) for drawn in data]
 
 
 @dataclass
@@ -242,7 +242,7 @@ class Safeguard:
     def begin(self, state: State) -> None:
         """Begin a step: the weights are those of ``state``, a copy of which stays as it is."""
         self._state = replace(state, algorithm=dict(state.algorithm))
-        self._whole, self._updating = True, False
+        self._consistent, self._updating = True, False
         self._record: Mapping[str, Any] | None = None
         self._undo: Callable[[], None] | None = None
 
@@ -254,7 +254,7 @@ class Safeguard:
 
     def moved(self) -> None:
         """Note that the weights are no longer those of any state."""
-        self._whole = False
+        self._consistent = False
 
     def after_updates(self, state: State, record: Mapping[str, Any]) -> None:
         """Note that the updates are over; evaluation, doctor and autopilot follow and belong to the step.
@@ -280,7 +280,7 @@ class Safeguard:
         """Take back the updates of a step that failed, where the backend can."""
         if self._undo is not None:
             self._undo()
-            self._undo, self._whole = None, True
+            self._undo, self._consistent = None, True
         self._waiting.close()
 
     def _save(self, error: BaseException) -> None:
@@ -291,7 +291,7 @@ class Safeguard:
             if self._updating and self._undo is None and not isinstance(error, Exception):
                 self.moved()  # an interrupt may come in the middle of an update
             self.take_back()
-            if not self._whole:
+            if not self._consistent:
                 self._note(
                     f"the step after {step} ended between two updates of the policy, which is not saved; a resume "
                     "begins at the newest checkpoint"

@@ -157,11 +157,11 @@ def _looks_secret(text: str, path: tuple[str, ...]) -> bool:
         return True
     if any(name.lower().endswith("headers") for name in path) and _OPAQUE.fullmatch(text):
         return True
-    scheme, sign, rest = text.partition("://")
+    scheme, sign, address = text.partition("://")
     if not sign or not scheme.isalpha():
         return False
-    parts = re.split(r"[/?&#=]", rest)[1:]
-    return without_keys(rest) != rest or any(_OPAQUE.fullmatch(part) for part in parts)
+    parts = re.split(r"[/?&#=]", address)[1:]
+    return without_keys(address) != address or any(_OPAQUE.fullmatch(part) for part in parts)
 
 
 def reward_weights(config: Config) -> dict[str, float]:
@@ -212,9 +212,9 @@ def _free(section: BaseModel, where: str) -> Iterator[str]:
     for name in type(section).model_fields:
         value = getattr(section, name)
         inner = value.items() if isinstance(value, Mapping) else [("", value)]
-        for key, one in inner:
-            if isinstance(one, BaseModel):
-                yield from _free(one, f"{where}{name}.{key}{'.' if key else ''}")
+        for key, subsection in inner:
+            if isinstance(subsection, BaseModel):
+                yield from _free(subsection, f"{where}{name}.{key}{'.' if key else ''}")
 
 
 def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
@@ -229,13 +229,13 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
         ConfigError: With every problem found.
     """
     try:
-        found = section.model_validate(data)
+        instance = section.model_validate(data)
     except ValidationError as error:
         lines = [_line(section, where, problems) for problems in _by_value(error.errors())]
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
-    if lines := list(_out_of_reach(found, where)):
+    if lines := list(_out_of_reach(instance, where)):
         raise ConfigError("; ".join(lines))
-    return found
+    return instance
 
 
 def _out_of_reach(section: BaseModel, where: str) -> Iterator[str]:
@@ -269,8 +269,8 @@ def _own_args(config: Config, kind: str) -> BaseModel:
         )
     if not isinstance(section.args, Mapping):
         raise ConfigError(f"{kind}.args: got {section.args!r:.200}; expected a table of settings")
-    found: BaseModel = section.model_copy(update={"args": validate(settings, section.args, f"{kind}.args")})
-    return found
+    validated: BaseModel = section.model_copy(update={"args": validate(settings, section.args, f"{kind}.args")})
+    return validated
 
 
 def _own_rewards(config: Config, kind: str) -> dict[str, Any]:
@@ -342,21 +342,21 @@ def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
 
 
 def _autopilot_problems(config: Config) -> list[str]:
-    pilot, args, found = config.autopilot, config.algorithm.args.model_dump(), list[str]()
+    pilot, args, problems = config.autopilot, config.algorithm.args.model_dump(), list[str]()
     if pilot.mode == "off":
-        return found
+        return problems
     if not config.update.learning_rate:
-        found.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
+        problems.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
     if not config.run.doctor_every:
-        found.append("run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more")
+        problems.append("run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more")
     if pilot.kl_ref_target and not args.get("kl_coef"):
-        found.append(
+        problems.append(
             f"autopilot.kl_ref_target is {pilot.kl_ref_target:g}, and there is no algorithm.args.kl_coef above 0 to "
             "move; set one, or the target to 0"
         )
     if pilot.kl_ref_target and args.get("kl_control") == "adaptive":
-        found.append("autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one")
-    return found
+        problems.append("autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one")
+    return problems
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,8 +390,8 @@ def _parts(key: str) -> list[str]:
     before, colon, after = key.partition(":")
     if not key.startswith("rewards.") or not colon:
         return key.split(".")
-    function, *rest = after.split(".")
-    return ["rewards", f"{before.removeprefix('rewards.')}:{function}", *rest]
+    function, *keys = after.split(".")
+    return ["rewards", f"{before.removeprefix('rewards.')}:{function}", *keys]
 
 
 def parse_value(text: str) -> Any:
@@ -429,8 +429,8 @@ def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:
         if location[-1:] == ["[key]"]:
             place = ".".join(location[:-2])
         return f"{place}: got {thing!r:.100} itself; expected its import path as a text, such as '{path}'"
-    *others, last = [_expectation(problem) for problem in problems]
-    expected = f"{', '.join(others)} or {last}" if others else last
+    *expectations, last = [_expectation(problem) for problem in problems]
+    expected = f"{', '.join(expectations)} or {last}" if expectations else last
     return f"{place}: got {_shown(section, problem['input'])}; expected {expected}"
 
 
@@ -462,13 +462,13 @@ def _expectation(problem: Any) -> str:
 def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
     """Return the key that an unknown one may be meant to be: one like it, a plug-in's, or its namesake elsewhere."""
     *path, name = location
-    known = _keys(section, path)
-    namesakes = [f"{other}.{name}" for other in _keys(Config, []) if name in _keys(Config, [other])]
+    keys = _keys(section, path)
+    namesakes = [f"{key}.{name}" for key in _keys(Config, []) if name in _keys(Config, [key])]
     if not namesakes and (answer := plugins.of_peers("settings").get(name)):
         return f"it is {answer} here"
-    of_plugin = [".".join([*path, "args", name])] if "args" in known else []
-    close = difflib.get_close_matches(name, known, n=1) or [*of_plugin, *namesakes[:1]]
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {', '.join(known) or 'none'}"
+    of_plugin = [".".join([*path, "args", name])] if "args" in keys else []
+    close = difflib.get_close_matches(name, keys, n=1) or [*of_plugin, *namesakes[:1]]
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {', '.join(keys) or 'none'}"
 
 
 def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:

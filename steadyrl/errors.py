@@ -94,7 +94,7 @@ class EpisodeError(SteadyError, RuntimeError):
 
 def printable(text: str) -> str:
     """Return a text whose control characters are replaced by their codes, so that a terminal obeys none of them."""
-    return _CONTROLS.sub(lambda found: ascii(found.group())[1:-1], text)
+    return _CONTROLS.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def without_keys(text: str, named: bool = True) -> str:

@@ -40,8 +40,8 @@ def evaluate(
     key = (seed, _EVALUATION_KEY)
     decodings = {"sampled": sampling, "greedy": greedy_sampling(sampling)}
     by_decoding = {}
-    for made, (name, drawn) in enumerate(decodings.items()):
-        tell("held-out evaluations, sampled and greedy", made, len(decodings))
+    for number, (name, drawn) in enumerate(decodings.items()):
+        tell("held-out evaluations, sampled and greedy", number, len(decodings))
         groups = score_groups(collect(backend, problems, 1, drawn, key, environment=environment), terms)
         by_decoding[name] = _only_rollouts(groups)
     tell("held-out evaluations, sampled and greedy", len(decodings), len(decodings))
@@ -93,24 +93,24 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     Raises:
         DataError: There are answers with parts, and none has that one.
     """
-    known = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
-    if metric and known and metric not in {*known, *(term.name for term in terms)}:
+    parts = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
+    if metric and parts and metric not in {*parts, *(term.name for term in terms)}:
         raise DataError(
             f"no reward part is called '{metric}', which held-out problems are to be compared by (the task's metric); "
-            f"there are: {', '.join(sorted(known))}"
+            f"there are: {', '.join(sorted(parts))}"
         )
     return records
 
 
 def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
     """Return the means of the reward and of every part, over the answers of one name for which it is known."""
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for record in records:
-        one = record["answers"][answer]
-        for name, value in {**one["parts"], "reward": one["reward"]}.items():
+        scores = record["answers"][answer]
+        for name, value in {**scores["parts"], "reward": scores["reward"]}.items():
             if value is not None:
-                found.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in found.items()}
+                values_by_name.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
 
 
 def held_out_score(records: Sequence[Mapping[str, Any]], step: int) -> Best | None:
@@ -121,8 +121,8 @@ def held_out_score(records: Sequence[Mapping[str, Any]], step: int) -> Best | No
         return None
     if len(values) == 1:
         return Best(step, float(values[0]), None, None, 1)
-    found = paired_difference(np.zeros(len(values)), values)
-    return Best(step, found.difference, found.low, found.high, len(values))
+    change = paired_difference(np.zeros(len(values)), values)
+    return Best(step, change.difference, change.low, change.high, len(values))
 
 
 def follow_best(state: State, records: Sequence[Mapping[str, Any]]) -> Best | None:
@@ -130,14 +130,14 @@ def follow_best(state: State, records: Sequence[Mapping[str, Any]]) -> Best | No
 
     An evaluation without a single scored answer says nothing of the policy, and nothing changes.
     """
-    found = held_out_score(records, state.step)
-    if found is None:
+    latest = held_out_score(records, state.step)
+    if latest is None:
         return None
-    if state.best is None or found.score > state.best.score:
-        state.best, state.evaluations_since_best = found, 0
+    if state.best is None or latest.score > state.best.score:
+        state.best, state.evaluations_since_best = latest, 0
     else:
         state.evaluations_since_best += 1
-    return found
+    return latest
 
 
 def out_of_patience(patience: int, state: State) -> bool:
@@ -145,11 +145,11 @@ def out_of_patience(patience: int, state: State) -> bool:
     return 0 < patience <= state.evaluations_since_best
 
 
-def said_of_best(state: State, found: Best | None, patience: int) -> str:
+def said_of_best(state: State, latest: Best | None, patience: int) -> str:
     """Return what a user is told after an evaluation that ``follow_best`` has taken in; "" where nothing changed."""
-    if found is not None and found == state.best:
-        between = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
-        return f"held-out score {found.score:.3f}{between} after {state.step} steps, the best so far"
+    if latest is not None and latest == state.best:
+        between = "" if latest.low is None else f" [{latest.low:.3f}, {latest.high:.3f}]"
+        return f"held-out score {latest.score:.3f}{between} after {state.step} steps, the best so far"
     if state.best is None or not out_of_patience(patience, state):
         return ""
     return (

@@ -220,11 +220,11 @@ def _check_before(session: Session, watch: Watch) -> str:
     if wanted == "off":
         return "preflight: off"
     findings = preflight(session, watch.phase)
-    failed = [found for found in findings if found.state == "found"]
+    failed = [finding for finding in findings if finding.state == "found"]
     for line in finding_lines(failed):
         watch.note(line)
     if failed and wanted == "stop":
-        names = ", ".join(found.check for found in failed)
+        names = ", ".join(finding.check for finding in failed)
         raise ConfigError(
             f"the preflight failed: {names} ({failed[0].message}); {failed[0].remedy}, or set run.preflight=warn to "
             "train all the same"
@@ -235,7 +235,9 @@ def _check_before(session: Session, watch: Watch) -> str:
 def _for_another_backend(resolved: dict[str, Any], before: Config, overrides: Sequence[str]) -> dict[str, Any]:
     """Leave out what a former backend's own settings say by default: the next backend need not know them."""
     args = before.backend.args
-    if isinstance(args, BaseModel) and any(one.partition("=")[0].strip() == "backend.name" for one in overrides):
+    if isinstance(args, BaseModel) and any(
+        override.partition("=")[0].strip() == "backend.name" for override in overrides
+    ):
         resolved["backend"]["args"] = args.model_dump(exclude_defaults=True)
     return resolved
 
@@ -296,11 +298,12 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
             f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
             "`steadyrl report` to write its report again"
         )
-    made = 1 + max((record["step"] for record in directory.metrics()), default=-1)
-    if settings.run.steps < made:
+    steps_made = 1 + max((record["step"] for record in directory.metrics()), default=-1)
+    if settings.run.steps < steps_made:
         raise RunError(
-            f"'{directory.path}' has made {made} steps, and with these settings it would have {settings.run.steps}: "
-            f"its curves would show steps that its policy has not seen; give {more} for at least {made} steps"
+            f"'{directory.path}' has made {steps_made} steps, and with these settings it would have "
+            f"{settings.run.steps}: its curves would show steps that its policy has not seen; give {more} for at least "
+            f"{steps_made} steps"
         )
     if done and directory.info().get("stopped_early") and directory.status == "finished":
         patience = settings.evaluate.patience
@@ -387,11 +390,11 @@ def _content(split: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(problems: Iterable[Problem]) -> str:
     """Return a digest of all that is in problems: ids, prompts, columns and messages, in their order."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for problem in problems:
         columns = json.dumps(dict(problem.columns), sort_keys=True, default=_spelled)
-        found.update(json.dumps([problem.id, problem.prompt, columns, *problem.messages]).encode())
-    return found.hexdigest()
+        hasher.update(json.dumps([problem.id, problem.prompt, columns, *problem.messages]).encode())
+    return hasher.hexdigest()
 
 
 def _spelled(value: object) -> str:

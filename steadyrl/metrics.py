@@ -329,7 +329,7 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = np.array([r.reward for r in rollouts if r.reward is not None])
     lengths = [r.length for r in rollouts]
-    found: dict[str, float | None] = {
+    metrics: dict[str, float | None] = {
         "reward/mean": float(rewards.mean()) if rewards.size else None,
         "reward/std": float(rewards.std()) if rewards.size else None,
         "reward/unscored": 1 - rewards.size / len(rollouts),
@@ -340,27 +340,27 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         "tokens/sampled": float(sum(lengths)),
     }
     for part in sorted({name for r in rollouts for name in r.parts}):
-        found[f"reward/{part}"] = float(np.mean([r.parts[part] for r in rollouts if part in r.parts]))
+        metrics[f"reward/{part}"] = float(np.mean([r.parts[part] for r in rollouts if part in r.parts]))
     if observed := sum(r.observations for r in rollouts):
-        found["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
+        metrics["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
     several = [[r.reward for r in g.rollouts if r.reward is not None] for g in groups]
     drawn = [len(rewards) for rewards, group in zip(several, groups, strict=True) if len(group.rollouts) > 1]
     if drawn:
-        found["groups/uncompared"] = float(np.mean([scored < 2 for scored in drawn]))
+        metrics["groups/uncompared"] = float(np.mean([scored < 2 for scored in drawn]))
     several = [rewards for rewards in several if len(rewards) > 1]
     if several:
-        found["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
-        found["groups/mean_std"] = float(np.std([np.mean(rewards) for rewards in several]))
-        found["groups/best"] = float(np.mean([max(rewards) for rewards in several]))
+        metrics["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
+        metrics["groups/mean_std"] = float(np.std([np.mean(rewards) for rewards in several]))
+        metrics["groups/best"] = float(np.mean([max(rewards) for rewards in several]))
         signal = float(np.mean([max(rewards) != min(rewards) for rewards in several]))
-        found |= {"groups/no_signal": 1.0 - signal, "curriculum/signal": signal}
-    return found
+        metrics |= {"groups/no_signal": 1.0 - signal, "curriculum/signal": signal}
+    return metrics
 
 
 def difficulty(groups: Sequence[Group]) -> dict[str, float]:
     """Return the mean difficulty of the problems whose difficulty is a number, or nothing if there are none."""
-    given = [group.problem.columns.get("difficulty") for group in groups]
-    numbers = [float(x) for x in given if isinstance(x, int | float) and not isinstance(x, bool)]
+    difficulties = [group.problem.columns.get("difficulty") for group in groups]
+    numbers = [float(x) for x in difficulties if isinstance(x, int | float) and not isinstance(x, bool)]
     return {"curriculum/difficulty": float(np.mean(numbers))} if numbers else {}
 
 
@@ -377,37 +377,39 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     if old is None or not mask.any():
         return {}
     assert old.entropy is not None, "score measures the entropy always"
-    found: dict[str, float | None] = {
+    metrics: dict[str, float | None] = {
         "entropy": float(old.entropy[mask].mean()),
         "entropy_sampled": float(-old.logprobs[mask].mean()),
     }
     gap = np.abs(batch.sampling_logprobs - old.logprobs)[mask]
     if not np.isnan(gap).any():  # demonstrations have no sampling log-probs
-        found["sampler_gap"] = float(gap.mean())
+        metrics["sampler_gap"] = float(gap.mean())
     if old.ref_logprobs is not None:
         log_ratio = np.where(mask, old.logprobs - old.ref_logprobs, 0.0)
         per_sequence = log_ratio.sum(axis=1)
-        found["kl_ref_k1"] = float(log_ratio[mask].mean())
-        found["kl_ref_k1_seq"] = float(per_sequence.mean())
+        metrics["kl_ref_k1"] = float(log_ratio[mask].mean())
+        metrics["kl_ref_k1_seq"] = float(per_sequence.mean())
         if len(per_sequence) > 1:
-            found["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
-        found["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
+            metrics["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
+        metrics["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
     for name, divergence in (("kl_ref_exact", old.kl_ref_exact), ("kl_ref_full", old.kl_ref_full)):
         if divergence is not None:
-            found[name] = float(divergence[mask].mean())
-            found[f"{name}_seq"] = float(np.where(mask, divergence, 0.0).sum(axis=1).mean())
+            metrics[name] = float(divergence[mask].mean())
+            metrics[f"{name}_seq"] = float(np.where(mask, divergence, 0.0).sum(axis=1).mean())
     if old.values is not None and batch.returns is not None:
-        found["value/mean"] = float(old.values[mask].mean())
-        found["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])
-        found["return/mean"] = float(batch.returns[mask].mean())
-        found["return/std"] = float(batch.returns[mask].std())
+        metrics["value/mean"] = float(old.values[mask].mean())
+        metrics["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])
+        metrics["return/mean"] = float(batch.returns[mask].mean())
+        metrics["return/std"] = float(batch.returns[mask].std())
     raw = batch.measured.get("advantages_raw")
     if raw is not None:
-        found["advantage/mean"] = float(raw[mask].mean())
-        found["advantage/std"] = float(raw[mask].std())
+        metrics["advantage/mean"] = float(raw[mask].mean())
+        metrics["advantage/std"] = float(raw[mask].std())
     if batch.advantages is not None:
-        found["advantage/used"] = float(np.mean((np.where(batch.trained_mask, batch.advantages, 0.0) != 0).any(axis=1)))
-    return found
+        metrics["advantage/used"] = float(
+            np.mean((np.where(batch.trained_mask, batch.advantages, 0.0) != 0).any(axis=1))
+        )
+    return metrics
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:

@@ -353,7 +353,7 @@ def require_members(
     members = {name: protocol for protocol in protocols for name in _names_of(protocol)}
     missing = [name for name in members if not hasattr(thing, name)]
     for name in _own_methods(thing):
-        if name not in members and (close := [other for other in missing if _alike(name, other)]):
+        if name not in members and (close := [member for member in missing if _alike(name, member)]):
             raise ConfigError(
                 f"{what} has a method '{name}', which nothing calls; did you mean '{close[0]}'? Rename it, or begin "
                 "its name with an underscore"
@@ -363,7 +363,7 @@ def require_members(
     for name, protocol in members.items():
         if name in missing or not callable(written := getattr(protocol, name, None)):
             continue
-        lacking = [f"'{other}'" for other in _names_of(protocol) if other in missing and other not in later]
+        lacking = [f"'{member}'" for member in _names_of(protocol) if member in missing and member not in later]
         if lacking:
             raise ConfigError(
                 f"{what} has a method '{name}' and no {', no '.join(lacking)}, so that nothing would call it; expected "
@@ -379,15 +379,15 @@ def _names_of(protocol: type) -> list[str]:
 def _own_methods(thing: object) -> Iterator[str]:
     """Yield the public functions of a module, a class or an object; a module's imports are none of its own."""
     for name in dir(thing):
-        found = None if name.startswith("_") else inspect.getattr_static(thing, name, None)
-        if isinstance(found, staticmethod | classmethod):
-            found = found.__func__
-        if inspect.isfunction(found) and (not inspect.ismodule(thing) or found.__module__ == thing.__name__):
+        member = None if name.startswith("_") else inspect.getattr_static(thing, name, None)
+        if isinstance(member, staticmethod | classmethod):
+            member = member.__func__
+        if inspect.isfunction(member) and (not inspect.ismodule(thing) or member.__module__ == thing.__name__):
             yield name
 
 
-def _alike(name: str, other: str) -> bool:
-    return sorted(name) == sorted(other) or difflib.SequenceMatcher(None, name, other).ratio() >= _ALIKE
+def _alike(name: str, candidate: str) -> bool:
+    return sorted(name) == sorted(candidate) or difflib.SequenceMatcher(None, name, candidate).ratio() >= _ALIKE
 
 
 def _require_arguments(what: str, name: str, thing: object, arguments: Sequence[str]) -> None:
@@ -440,9 +440,9 @@ def _find(kind: str, name: str) -> Any:
             f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
             "scores rollout.text, and give its import path, such as 'my_rewards:score'"
         )
-    known = sorted({*BUILT_IN[kind], *points})
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
+    names = sorted({*BUILT_IN[kind], *points})
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
     raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)})")
 
 

@@ -125,9 +125,9 @@ def outcome(run: RunDir) -> Iterator[None]:
         yield
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        said = without_keys(str(error)) if isinstance(error, SteadyError) else exception_line(error)
+        message = without_keys(str(error)) if isinstance(error, SteadyError) else exception_line(error)
         with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
-            _change(run, status=status, error=said, ended=time.time())
+            _change(run, status=status, error=message, ended=time.time())
         raise
 
 
@@ -138,13 +138,13 @@ def _change(run: RunDir, **values: Any) -> None:
 @cache
 def _packages() -> dict[str, str]:
     """Return the versions of what is installed, looked up once: a study begins many runs in one process."""
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _machine() -> dict[str, Any]:

@@ -117,10 +117,10 @@ class RunDir:
         """
         import fcntl  # not on Windows, where runs can still be read
 
-        with ExitStack() as held:
+        with ExitStack() as stack:
             path = self.path / "writer.lock"
             try:
-                file = held.enter_context(path.open("ab+", buffering=0))
+                file = stack.enter_context(path.open("ab+", buffering=0))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.truncate(0)
                 file.write(f"{os.getpid()} on {platform.node()}\n".encode())
@@ -235,12 +235,12 @@ class RunDir:
         Raises:
             RunError: It is missing or damaged.
         """
-        found = read_json(self.info_file)
+        info = read_json(self.info_file)
         for name, kinds in _KINDS_OF_INFO.items():
-            if not isinstance(found.get(name), kinds | None):
-                kind = type(found[name]).__name__
+            if not isinstance(info.get(name), kinds | None):
+                kind = type(info[name]).__name__
                 raise RunError(f"'{self.info_file}' is damaged: '{name}' is {kind}; restore the file")
-        return found
+        return info
 
     def resolved(self) -> dict[str, Any]:
         """Return every setting of the run.
@@ -248,11 +248,11 @@ class RunDir:
         Raises:
             RunError: The file is missing or damaged.
         """
-        found = read_json(self.resolved_file)
-        for name, section in found.items():
+        settings = read_json(self.resolved_file)
+        for name, section in settings.items():
             if not isinstance(section, dict):
                 raise RunError(f"'{self.resolved_file}' is damaged: '{name}' is no section of settings; restore it")
-        return found
+        return settings
 
 
 def _is_action(record: Mapping[str, Any]) -> bool:
@@ -345,9 +345,9 @@ def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8", errors="replace") as file:
         file.seek(start)
         while line := file.readline(MOST_CHARACTERS):
-            whole = len(line) < MOST_CHARACTERS or line.endswith("\n")
-            while not whole:  # the rest of a line that is too long
-                whole = len(rest := file.readline(MOST_CHARACTERS)) < MOST_CHARACTERS or rest.endswith("\n")
+            complete = len(line) < MOST_CHARACTERS or line.endswith("\n")
+            while not complete:  # the rest of a line that is too long
+                complete = len(tail := file.readline(MOST_CHARACTERS)) < MOST_CHARACTERS or tail.endswith("\n")
                 line = ""
             try:
                 record = parse_json(line)
@@ -387,19 +387,19 @@ def parse_json(text: str, **hooks: Any) -> Any:
         ValueError: It is no JSON, or nested deeper.
     """
     try:
-        found = json.loads(text, **hooks)
+        parsed = json.loads(text, **hooks)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
-    if text.count("[") + text.count("{") > DEEPEST and too_deep(found):
+    if text.count("[") + text.count("{") > DEEPEST and too_deep(parsed):
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-    return found
+    return parsed
 
 
 def too_deep(value: Any) -> bool:
     """Say whether more than ``DEEPEST`` lists and objects stand inside one another."""
     level: list[Any] = [value]
     for _ in range(DEEPEST):
-        parts = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        parts = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list))
         level = [item for part in parts for item in part if isinstance(item, dict | list)]
         if not level:
             return False

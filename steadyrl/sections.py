@@ -234,8 +234,8 @@ class RolloutSection(Section):
 
 def _is_correction(text: str) -> str:
     names = text.split(",")
-    known = set(names) <= {*RATIO_CORRECTIONS, *MASK_CORRECTIONS} and len(set(names)) == len(names)
-    if text in ("auto", "off") or (known and len(set(names) & set(RATIO_CORRECTIONS)) <= 1):
+    valid = set(names) <= {*RATIO_CORRECTIONS, *MASK_CORRECTIONS} and len(set(names)) == len(names)
+    if text in ("auto", "off") or (valid and len(set(names) & set(RATIO_CORRECTIONS)) <= 1):
         return text
     raise ValueError(
         f"'auto', 'off', or at most one of {', '.join(map(repr, RATIO_CORRECTIONS))} (each holds the importance "

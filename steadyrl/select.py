@@ -14,12 +14,12 @@ from steadyrl.types import Group, Rollout
 
 def drop_unscored(groups: Sequence[Group]) -> list[Group]:
     """Drop rollouts without a reward: a missing reward is not 0 and must not count as 0 in a baseline."""
-    kept = []
+    scored_groups = []
     for group in groups:
         scored = tuple(rollout for rollout in group.rollouts if rollout.reward is not None)
         if scored:
-            kept.append(replace(group, rollouts=scored))
-    return kept
+            scored_groups.append(replace(group, rollouts=scored))
+    return scored_groups
 
 
 def drop_equal_rewards(groups: Sequence[Group]) -> list[Group]:

@@ -123,17 +123,17 @@ def sign_flip_p_value(differences: ArrayLike, seed: int = 0, resamples: int = 10
     count = len(moved)
     if count == 0:
         return 1.0
-    seen = abs(float(moved.sum())) * (1.0 - 1e-12)  # sums of one set of numbers differ by rounding
+    observed = abs(float(moved.sum())) * (1.0 - 1e-12)  # sums of one set of numbers differ by rounding
     if count <= EXACT_SIGNS:
         signs = 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1) - 1.0  # [2^count, count]
-        return float((np.abs(signs @ moved) >= seen).mean())
+        return float((np.abs(signs @ moved) >= observed).mean())
     rng = np.random.default_rng(seed)
     rows = max(1, BOOTSTRAP_CHUNK // count)
     further = 0
     for start in range(0, resamples, rows):
         size = (min(rows, resamples - start), count)
         signs = 2.0 * rng.integers(2, size=size, dtype=np.int8) - 1.0
-        further += int((np.abs(signs @ moved) >= seen).sum())
+        further += int((np.abs(signs @ moved) >= observed).sum())
     return (further + 1) / (resamples + 1)
 
 
@@ -253,15 +253,15 @@ def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.
     """
     assert 0 < confidence < 1, f"confidence {confidence} out of range"
     series = np.asarray(values, dtype=np.float64)  # [n]
-    known = np.flatnonzero(np.isfinite(series))
-    count = min(blocks, len(known))
+    finite = np.flatnonzero(np.isfinite(series))
+    count = min(blocks, len(finite))
     if count < MIN_BLOCKS:
         return None
-    sizes = np.full(count, len(known) // count)
-    sizes[: len(known) % count] += 1
+    sizes = np.full(count, len(finite) // count)
+    sizes[: len(finite) % count] += 1
     starts = np.cumsum(sizes) - sizes
-    steps = np.add.reduceat(known, starts) / sizes  # [count]
-    means = np.add.reduceat(series[known], starts) / sizes
+    steps = np.add.reduceat(finite, starts) / sizes  # [count]
+    means = np.add.reduceat(series[finite], starts) / sizes
     centred = steps - steps.mean()
     spread = float(centred @ centred)
     per_step = float(centred @ (means - means.mean())) / spread

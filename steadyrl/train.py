@@ -197,14 +197,14 @@ def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, 
         guard.begin(state)
         try:
             look = _token_look(session, state)
-            groups, found = one_step(session, state, look, guard)
+            groups, step_metrics = one_step(session, state, look, guard)
         except DivergedError as error:
             guard.take_back()
             state = pilot.recover(state, error)
             continue
         line = metrics.StepMetrics()
         line.add("the run", {"step": state.step - 1, "attempt": attempt, "time": time.time()})
-        line.add("the step", found)
+        line.add("the step", step_metrics)
         record = line.values
         guard.after_updates(state, record)
         line.add("the evaluation", _evaluate_now(session, run, state, watch))
@@ -281,22 +281,22 @@ def one_step(
         clock.lap("update")
         if look:
             look.after(training, groups)
-    found, seconds = metrics.StepMetrics(), clock.total()
-    found.add("the rollouts", metrics.summarise(groups, batch, drawn.version == state.updates))
-    found.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
-    found.add("the choice of problems", drawn.numbers)
-    found.add("the correction", importance_metrics(batch))
-    found.add("the updates", updates)
-    found.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
-    found.add("the autopilot", moved)
-    found.add("the clock", clock.times())
-    speed = found.values["tokens/sampled"] / seconds if seconds else None  # a clock may stand still
-    seen = state.problems_drawn / len(session.problems)
-    found.add("the loop", {"learning_rate": rate, "data_epoch": seen, "tokens/per_second": speed})
+    step_metrics, seconds = metrics.StepMetrics(), clock.total()
+    step_metrics.add("the rollouts", metrics.summarise(groups, batch, drawn.version == state.updates))
+    step_metrics.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
+    step_metrics.add("the choice of problems", drawn.numbers)
+    step_metrics.add("the correction", importance_metrics(batch))
+    step_metrics.add("the updates", updates)
+    step_metrics.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
+    step_metrics.add("the autopilot", moved)
+    step_metrics.add("the clock", clock.times())
+    speed = step_metrics.values["tokens/sampled"] / seconds if seconds else None  # a clock may stand still
+    data_epoch = state.problems_drawn / len(session.problems)
+    step_metrics.add("the loop", {"learning_rate": rate, "data_epoch": data_epoch, "tokens/per_second": speed})
     state.step += 1
     state.updates += int(updates["updates"])
-    state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in found.values.items() if v is not None})
-    return groups, found.values
+    state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in step_metrics.values.items() if v is not None})
+    return groups, step_metrics.values
 
 
 def _note_uncompared(groups: Sequence[Group], state: State) -> None:
@@ -332,13 +332,13 @@ def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[G
         drawn = state.problems_drawn + len(groups)
         choice = session.curriculum.choose(Request(session.problems, missing, drawn, step, seed, mutate), memory)
         key = (seed, step, rounds) if rounds else (seed, step)
-        found = _answer(session, choice.problems, key, state.updates)
+        new_groups = _answer(session, choice.problems, key, state.updates)
         clock.lap("rollout")
-        found = score_groups(found, session.terms)
+        new_groups = score_groups(new_groups, session.terms)
         clock.lap("reward")
         why = dict(zip((problem.id for problem in choice.problems), choice.why, strict=True))
-        groups += [replace(group, why=why[group.problem.id]) for group in found]
-        memory = session.curriculum.observe(choice.memory, found, step)
+        groups += [replace(group, why=why[group.problem.id]) for group in new_groups]
+        memory = session.curriculum.observe(choice.memory, new_groups, step)
         if choice.entropy is not None:
             numbers |= {"curriculum/entropy": choice.entropy, "curriculum/known": float(len(memory.seen))}
         missing, rounds = settings.prompts_per_step - len(drop_equal_rewards(groups)), rounds + 1
@@ -389,7 +389,7 @@ def update(
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
         parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
-        for made, rows in enumerate(parts, start=1):
+        for number, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
             stats = algorithm.update(session.backend, part, algorithm, session.sampling, rate, settings.max_grad_norm)
             means_now = {name: total / count for name, (total, count) in stats.items()}
@@ -404,15 +404,15 @@ def update(
                 guard.moved()
             tell("updates", len(records), settings.epochs * len(parts))
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
-                return _mean_updates(records, epoch + made / len(parts), settings)
+                return _mean_updates(records, epoch + number / len(parts), settings)
     return _mean_updates(records, settings.epochs, settings)
 
 
 def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, settings: UpdateSection) -> dict[str, float]:
     names = sorted({name for record in records for name in record})
-    found = {name: float(np.mean([r[name] for r in records if name in r])) for name in names}
-    found["grad_clipped"] = float(np.mean([r["grad_norm"] > settings.max_grad_norm for r in records]))
-    return found | {"updates": float(len(records)), "epochs": float(epochs)}
+    means = {name: float(np.mean([r[name] for r in records if name in r])) for name in names}
+    means["grad_clipped"] = float(np.mean([r["grad_norm"] > settings.max_grad_norm for r in records]))
+    return means | {"updates": float(len(records)), "epochs": float(epochs)}
 
 
 def _evaluate(session: Session) -> list[dict[str, Any]]:
@@ -446,17 +446,17 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
         return {}
     records = _evaluate(session)
     write_lines(run.evaluation_file(f"{step:06d}"), records)
-    found = evaluation.follow_best(state, records)
-    if line := evaluation.said_of_best(state, found, session.config.evaluate.patience):
+    latest = evaluation.follow_best(state, records)
+    if line := evaluation.said_of_best(state, latest, session.config.evaluate.patience):
         watch.note(line)
     return {f"heldout/{name}": value for name, value in evaluation.means(records, "sampled").items()}
 
 
 def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:
     """Evaluate the trained policy, unless the evaluation after the last step did."""
-    made = run.evaluation_file(f"{state.step:06d}")
-    if session.config.evaluate.every and made.is_file():
-        write_text(run.evaluation_file("after"), made.read_text(encoding="utf-8"))
+    last_file = run.evaluation_file(f"{state.step:06d}")
+    if session.config.evaluate.every and last_file.is_file():
+        write_text(run.evaluation_file("after"), last_file.read_text(encoding="utf-8"))
         return
     watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
     write_lines(run.evaluation_file("after"), _evaluate(session))

@@ -200,10 +200,10 @@ def conversation_text(messages: Sequence[Message]) -> str:
 
     One message is its content alone.
     """
-    said = [message for message in messages if message["role"] != "system"] or list(messages)
-    if len(said) == 1:
-        return said[0]["content"]
-    return "\n\n".join(f"{message['role']}: {message['content']}" for message in said)
+    visible = [message for message in messages if message["role"] != "system"] or list(messages)
+    if len(visible) == 1:
+        return visible[0]["content"]
+    return "\n\n".join(f"{message['role']}: {message['content']}" for message in visible)
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,8 @@ def natural_step(
         for sign in (1.0, -1.0):
             backend.set_weights(start + sign * length * vector)
             sides.append(backend.gradient(batch, curvature_loss, sampling, frozenset())[0])
-        found: np.ndarray = (sides[0] - sides[1]) / (2.0 * length)
-        return found
+        curvature_vector: np.ndarray = (sides[0] - sides[1]) / (2.0 * length)
+        return curvature_vector
 
     damping = region.damping * float(gradient @ curvature(gradient)) / norm**2
 

@@ -81,17 +81,17 @@ def build(settings: Settings) -> Algorithm:
 def _prepare(batch: Batch, settings: Settings) -> Batch:
     """Give every token of a kept rollout its reward less the baseline, and the others 0."""
     rewards, groups = batch.rewards, batch.groups
-    kept = np.ones(len(rewards), bool)
+    kept_mask = np.ones(len(rewards), bool)
     if settings.keep in ("best", "top_k"):
-        kept = advantages.best_of_group(rewards, groups, 1 if settings.keep == "best" else settings.top_k)
+        kept_mask = advantages.best_of_group(rewards, groups, 1 if settings.keep == "best" else settings.top_k)
     if settings.reward_threshold is not None:
-        kept &= rewards >= settings.reward_threshold
-    found = {
+        kept_mask &= rewards >= settings.reward_threshold
+    rollout_advantages = {
         "group": lambda: advantages.group_baseline(rewards, groups),
-        "kept": lambda: advantages.above_mean_of_kept(rewards, groups, kept),
+        "kept": lambda: advantages.above_mean_of_kept(rewards, groups, kept_mask),
         "none": lambda: rewards,
     }[settings.baseline]()
-    spread = advantages.at_every_token(np.where(kept, found, 0.0), batch.completion_mask)
+    spread = advantages.at_every_token(np.where(kept_mask, rollout_advantages, 0.0), batch.completion_mask)
     return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})
 
 

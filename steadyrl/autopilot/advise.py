@@ -61,4 +61,4 @@ def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context)
 def _is_said(line: Line, actions: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether this advice was given before; on a finding it is compared by cause, for its text has numbers."""
     keys = ("kind", "knob", "check", "cause") if "check" in line else ("kind", "knob", "why")
-    return any([line[key] for key in keys] == [said.get(key) for key in keys] for said in actions)
+    return any([line[key] for key in keys] == [action.get(key) for key in keys] for action in actions)

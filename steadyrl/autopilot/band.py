@@ -168,4 +168,4 @@ def _held_by(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Fi
         return LOST_ENTROPY
     if findings is None:
         return None if pilot.held_by == LOST_ENTROPY else pilot.held_by
-    return next((one.check for one in findings if one.check in HOLDS and one.severity != "info"), None)
+    return next((finding.check for finding in findings if finding.check in HOLDS and finding.severity != "info"), None)

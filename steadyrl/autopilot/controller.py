@@ -77,18 +77,20 @@ def clearly_rising(rewards: Sequence[float]) -> bool | None:
     return slope is not None and slope.low > 0.0
 
 
-def scale_after(scale: float, factor: float, found: float | None, rising: bool = False) -> float:
+def scale_after(scale: float, factor: float, found_scale: float | None, rising: bool = False) -> float:
     """Return the next scale of the learning rate.
 
     Args:
         scale: The present scale, > 0.
         factor: See ``search_factor`` and ``hold_factor``.
-        found: The scale at the end of the search, or None while the search lasts. The scale rises to at most three
-            times this one, and to at most ten times while the reward clearly rises. A scale that
-            is already higher stays where it is.
+        found_scale: The scale at the end of the search, or None while the search lasts. The scale rises to at most
+            three times this one, and to at most ten times while the reward clearly rises. A scale that is already
+            higher stays where it is.
         rising: See ``clearly_rising``.
     """
-    ceiling = SCALE_HIGH if found is None else max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found))
+    ceiling = (
+        SCALE_HIGH if found_scale is None else max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found_scale))
+    )
     return min(max(scale * factor, SCALE_LOW), ceiling)
 
 

@@ -47,8 +47,8 @@ def decide(
 
 def _remember_coefficient(action: Action) -> Action:
     """Keep the KL coefficient that the last line about it ends with, whatever changed it: the next one begins there."""
-    said = [line["after"] for line in action.lines if line["knob"] == KL_COEF]
-    return replace(action, pilot=replace(action.pilot, reported_coef=said[-1])) if said else action
+    coefs = [line["after"] for line in action.lines if line["knob"] == KL_COEF]
+    return replace(action, pilot=replace(action.pilot, reported_coef=coefs[-1])) if coefs else action
 
 
 def _answer_findings(action: Action, findings: Sequence[Finding], context: Context) -> Action:

@@ -130,10 +130,10 @@ def configured(config: Config, knob: str) -> float | None:
     """Return a setting as it was configured; 1 for the rate multiplier, None where there is no such setting."""
     if knob == RATE_MULTIPLIER:
         return 1.0
-    found: Any = config.model_dump()
+    setting: Any = config.model_dump()
     for part in knob.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int | float) else None
+        setting = setting.get(part) if isinstance(setting, Mapping) else None
+    return setting if isinstance(setting, int | float) else None
 
 
 def set_knob(pilot: PilotState, numbers: Numbers, knob: str, value: float) -> tuple[PilotState, dict[str, float]]:

@@ -58,13 +58,13 @@ def pilot_metrics(
     """Return the KL of a step's updates and, in mode "act", the autopilot's factors of the learning rate and band."""
     if config.autopilot.mode == "off":
         return {}
-    found = {KL_STEP: step_kl(backend, batch, sampling)}
+    metrics = {KL_STEP: step_kl(backend, batch, sampling)}
     if config.autopilot.mode == "advise":
-        return found
+        return metrics
     pilot = state.autopilot
     factors = {name: getattr(pilot, name) for name in ("scale", "rate_multiplier", "narrowing", "agreement")}
-    held = float(pilot.held_by is not None)
-    return found | {f"autopilot/{name}": value for name, value in factors.items()} | {"autopilot/held": held}
+    is_held = float(pilot.held_by is not None)
+    return metrics | {f"autopilot/{name}": value for name, value in factors.items()} | {"autopilot/held": is_held}
 
 
 @dataclass

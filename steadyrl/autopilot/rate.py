@@ -81,14 +81,14 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
         factor = 1.0
     after = scale_after(pilot.scale, factor, pilot.found_scale, bool(rising))
     inside = pilot.steps_inside + 1 if band.low <= measured <= band.high else 0
-    found = searching and (inside >= INSIDE or context.step >= SEARCH_STEPS)
-    moved = replace(pilot, scale=after, steps_inside=inside, found_scale=after if found else pilot.found_scale)
-    said = pilot.reported_scale
-    if abs(math.log(after / said)) < math.log(WORTH_SAYING):
+    search_over = searching and (inside >= INSIDE or context.step >= SEARCH_STEPS)
+    moved = replace(pilot, scale=after, steps_inside=inside, found_scale=after if search_over else pilot.found_scale)
+    before = pilot.reported_scale
+    if abs(math.log(after / before)) < math.log(WORTH_SAYING):
         return Action(moved)
     why = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
     evidence = [kl_sentence(record, band), *_narrowed(pilot, context.config)]
-    line = rate_line(moved, context, "rate", said, after, why, evidence)
+    line = rate_line(moved, context, "rate", before, after, why, evidence)
     return Action(replace(moved, reported_scale=after), lines=(line,))
 
 
@@ -103,10 +103,10 @@ def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> 
     after = coefficient_after(coef, measured, target, start)
     pilot, numbers = set_knob(action.pilot, context.numbers, KL_COEF, after)
     lines = action.lines
-    said = start if pilot.reported_coef is None else pilot.reported_coef
-    if abs(math.log(after / said)) >= math.log(COEF_WORTH_SAYING):
+    before = start if pilot.reported_coef is None else pilot.reported_coef
+    if abs(math.log(after / before)) >= math.log(COEF_WORTH_SAYING):
         evidence = [f"KL to the reference is {measured:.3g} nats/sequence, its target {target:g}"]
-        lines += (action_line(context, "kl_coef", KL_COEF, said, after, "KL to the reference", evidence),)
+        lines += (action_line(context, "kl_coef", KL_COEF, before, after, "KL to the reference", evidence),)
     return Action(pilot, numbers, lines)
 
 

@@ -60,14 +60,14 @@ def export_joined(
             config = configs.resolve(runs[0].resolved(), [f"model.lora_rank={rank}", f"model.lora_alpha={rank}"])
         else:
             join_weights(folders, Path(scratch))
-        found: dict[str, Any] = exporter(config, Path(scratch), folder, merge)
-        found |= {"licence": copy_licences(found["base_folder"], folder), "lora_rank": config.model.lora_rank}
-        found |= {"prompt": prompt_of(config), "run": f"joined-{runs[0].path.resolve().name}", "joined": [
+        record: dict[str, Any] = exporter(config, Path(scratch), folder, merge)
+        record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
+        record |= {"prompt": prompt_of(config), "run": f"joined-{runs[0].path.resolve().name}", "joined": [
             {"run": run.path.resolve().name, "path": str(run.path), "step": choice.step, "best": choice.best}
             for run, choice in zip(runs, choices, strict=True)
         ]}  # fmt: skip
-        write_joined_card(folder / "README.md", [run.path for run in runs], found)
-        write_json(folder / RECORD, found)
+        write_joined_card(folder / "README.md", [run.path for run in runs], record)
+        write_json(folder / RECORD, record)
 
 
 def _require_one_start(runs: Sequence[RunDir], settings: Sequence[Config]) -> None:

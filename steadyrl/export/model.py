@@ -37,7 +37,9 @@ class Choice:
     @property
     def words(self) -> str:
         """Say which one it is."""
-        names = [name for name, held in (("the best by held-out score", self.best), ("the last", self.last)) if held]
+        names = [
+            name for name, applies in (("the best by held-out score", self.best), ("the last", self.last)) if applies
+        ]
         return f"step {self.step}" + (f" ({' and '.join(names)})" if names else "")
 
 
@@ -94,12 +96,12 @@ def export(
     exporter = exporter_of(config)
     with whole_folder(to) as folder:
         phase(f"exporting the policy of {choice.words} of '{run.path}'")
-        found: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
-        found |= {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
-        found |= {"licence": copy_licences(found["base_folder"], folder), "lora_rank": config.model.lora_rank}
-        found |= {"prompt": prompt_of(config)}
-        write_card(folder / "README.md", run.path, found)
-        write_json(folder / RECORD, found)
+        record: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
+        record |= {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
+        record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
+        record |= {"prompt": prompt_of(config)}
+        write_card(folder / "README.md", run.path, record)
+        write_json(folder / RECORD, record)
     return choice
 
 
@@ -116,8 +118,8 @@ def exporter_of(config: Config) -> Any:
     """
     name = config.backend.name
     if ":" in name or name not in plugins.BUILT_IN["exporter"]:
-        known = ", ".join(f"'{each}'" for each in plugins.BUILT_IN["exporter"])
+        backends = ", ".join(f"'{backend}'" for backend in plugins.BUILT_IN["exporter"])
         raise ConfigError(
-            f"the run was trained with backend.name = '{name}', whose policy is no model folder; expected {known}"
+            f"the run was trained with backend.name = '{name}', whose policy is no model folder; expected {backends}"
         )
     return plugins.load("exporter", name)

@@ -47,11 +47,11 @@ def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
 def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
     name, ends = str(record["run"]), record["end_tokens"]
     joined = [f"step {member['step']} of {member['run']}" for member in record.get("joined", ())]
-    made = f"joins the policies after {', '.join(joined)}"
+    origin = f"joins the policies after {', '.join(joined)}"
     if not joined:
-        made = f"holds the policy after step {record['step']} of {name}"
+        origin = f"holds the policy after step {record['step']} of {name}"
     lines = [
-        f"# '{folder}' {made}.",
+        f"# '{folder}' {origin}.",
         "# An answer ends with: " + ", ".join(f"{end['text']!r} (id {end['id']})" for end in ends),
         "# Prompts go through the chat template."
         if record["chat"]

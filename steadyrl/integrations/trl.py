@@ -58,8 +58,8 @@ class DoctorCallback(TrainerCallback):
         self.stop_on_critical = stop_on_critical
         self.findings_file = None if findings_file is None else Path(findings_file)
         self._every = every
-        self._seen = Seen()
-        self._doctor = LiveDoctor({}, every, format="trainer_state", completions=self._seen)
+        self._completions = Seen()
+        self._doctor = LiveDoctor({}, every, format="trainer_state", completions=self._completions)
         self._at_start: tuple[Finding, ...] = ()
         self._sampled: list[tuple[float, float]] = []  # (mean -log p, exact entropy) since the last log
         self._measured_at: int | None = None
@@ -86,14 +86,14 @@ class DoctorCallback(TrainerCallback):
                 "RLOOTrainer. Use trainer.add_callback(DoctorCallback()), which reads what it logs"
             )
 
-        def measured(model: torch.nn.Module, inputs: Mapping[str, Any], *rest: Any, **named: Any) -> Any:
+        def measured(model: torch.nn.Module, inputs: Mapping[str, Any], *args: Any, **named: Any) -> Any:
             if self._due(model, inputs, trainer.state.global_step):
                 self._measure(
                     model, inputs, trainer.state.global_step, float(getattr(trainer.args, "temperature", 1.0))
                 )
                 if trainer.processing_class is not None:
-                    self._seen.add(texts(trainer.processing_class, inputs, trainer.state.global_step))
-            return compute(model, inputs, *rest, **named)
+                    self._completions.add(texts(trainer.processing_class, inputs, trainer.state.global_step))
+            return compute(model, inputs, *args, **named)
 
         trainer.compute_loss = measured  # type: ignore[method-assign]  # of this trainer, not of its class
         trainer.add_callback(self)
@@ -118,7 +118,7 @@ class DoctorCallback(TrainerCallback):
         vocabulary = None if model is None else vocabulary_size(model)
         if vocabulary is not None:
             settings["vocab_size"] = vocabulary
-        self._doctor = LiveDoctor(settings, self._every, format="trainer_state", completions=self._seen)
+        self._doctor = LiveDoctor(settings, self._every, format="trainer_state", completions=self._completions)
         self._doctor.remember(row for row in state.log_history if "step" in row)
         # Sharded weights answer only when every process asks in step with the trainer; and what trains without
         # samples of its own, such as SFT, has no ratios that dropout could spoil.
@@ -158,12 +158,12 @@ class DoctorCallback(TrainerCallback):
 
     def _measure(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int, temperature: float) -> None:
         first, self._measured_at = self._measured_at is None, step
-        found = read_batch(model, inputs, temperature)
-        if found is None:
+        measurement = read_batch(model, inputs, temperature)
+        if measurement is None:
             return
-        self._sampled.append((found.sampled, found.exact))
-        if first and step == 0 and found.reference is not None and found.reference > PASS_GAP:
-            finding = reference_differs(found.reference)
+        self._sampled.append((measurement.sampled, measurement.exact))
+        if first and step == 0 and measurement.reference is not None and measurement.reference > PASS_GAP:
+            finding = reference_differs(measurement.reference)
             self._at_start = (*self._at_start, finding)
             self._tell([Change(step, "raised", finding)])
 
@@ -181,12 +181,17 @@ class DoctorCallback(TrainerCallback):
 
     def _tell(self, changes: list[Change]) -> None:
         for change in changes:
-            found = change.finding
+            finding = change.finding
             if change.state == "cleared":
-                log.info("step %d: %s (%s) no longer holds", change.step, found.check, found.cause)
+                log.info("step %d: %s (%s) no longer holds", change.step, finding.check, finding.cause)
             else:
                 log.log(
-                    LEVELS[found.severity], "step %d: %s: %s %s", change.step, found.check, found.message, found.remedy
+                    LEVELS[finding.severity],
+                    "step %d: %s: %s %s",
+                    change.step,
+                    finding.check,
+                    finding.message,
+                    finding.remedy,
                 )
             if self.findings_file is not None:
                 append_line(self.findings_file, change.record())
@@ -266,8 +271,8 @@ def _read_row(
         exact.append(-(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1))  # 0 log 0 = 0
     nothing = logits.new_zeros(0)
     minus_logp = torch.cat([*sampled, nothing])
-    known = row.get("ref_per_token_logps")
-    gap = nothing if known is None else (minus_logp + known[counted]).abs()
+    ref_logprobs = row.get("ref_per_token_logps")
+    gap = nothing if ref_logprobs is None else (minus_logp + ref_logprobs[counted]).abs()
     return minus_logp, torch.cat([*exact, nothing]), gap
 
 
@@ -334,11 +339,11 @@ def passes_agree(model: torch.nn.Module, vocabulary: int) -> tuple[Finding, ...]
     gap = float((first.log_softmax(-1) - second.log_softmax(-1)).abs().mean())
     if gap <= PASS_GAP:
         return ()
-    found = _differ(
+    finding = _differ(
         "dropout",
         message=f"Two passes over the same tokens differ by {gap:.2g} nats/token before any update: dropout is on.",
         evidence=f"mean |log p - log p| of two passes in training mode: {gap:.3g} nats/token, no update between",
         remedy="Switch dropout off (TRL: disable_dropout=True): ratios and KL estimates compare two passes, and this "
         "difference goes into them as noise.",
     )
-    return (found,)
+    return (finding,)

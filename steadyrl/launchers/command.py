@@ -103,7 +103,7 @@ def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_o
         ConfigError: There is no such launcher, or a setting is wrong.
         MissingExtraError: It needs a package that is not installed.
     """
-    plugin, given = plugins.load("launcher", name), dict(args)
+    plugin, raw_settings = plugins.load("launcher", name), dict(args)
     own = getattr(plugin, "Settings", None)
     if not isinstance(own, type) or not issubclass(own, Section):
         raise ConfigError(f"launcher.name: '{name}' has no class 'Settings' derived from steadyrl.config.Section")
@@ -113,7 +113,7 @@ def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_o
             raise ConfigError(f"--launcher-args {override:.120}: expected KEY=VALUE, as in partition=gpu")
         field = plugin.Settings.model_fields.get(key)
         # A text stays one: of a time limit such as 04:00:00 TOML makes a time of the day.
-        given[key] = text if field is not None and field.annotation is str else configs.parse_value(text)
-    settings = configs.validate(plugin.Settings, given, "launcher.args")
+        raw_settings[key] = text if field is not None and field.annotation is str else configs.parse_value(text)
+    settings = configs.validate(plugin.Settings, raw_settings, "launcher.args")
     launcher: Launcher = plugins.make("launcher", name, settings, at_once)
     return launcher

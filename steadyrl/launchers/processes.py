@@ -58,12 +58,12 @@ class Processes:
     def ended(self) -> list[Ended]:
         """Return what ended, and begin what waited for it."""
         codes = {name: process.poll() for name, process in self._running.items()}
-        found = [Ended(name, code) for name, code in codes.items() if code is not None]
-        for one in found:
-            del self._running[one.name]
+        ended = [Ended(name, code) for name, code in codes.items() if code is not None]
+        for ending in ended:
+            del self._running[ending.name]
         self._fill()
-        found, self._not_begun = [*found, *self._not_begun], []
-        return found
+        ended, self._not_begun = [*ended, *self._not_begun], []
+        return ended
 
     def stop(self) -> None:
         """Send SIGTERM to all processes."""

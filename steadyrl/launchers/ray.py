@@ -69,17 +69,17 @@ class Ray:
 
     def ended(self) -> list[Ended]:
         """Return what ended, and submit what waited for it."""
-        found = []
+        ended = []
         for job, name in list(self._jobs.items()):
             info = self._ask("get_job_info", job)
             if info.status in _ENDED:
                 del self._jobs[job]
                 code = 0 if info.status == "SUCCEEDED" else info.driver_exit_code
                 # The message repeats the log of a command that failed, and says why another one could not be begun.
-                found.append(Ended(name, code, info.status.value if code is not None else _line(info.message or "")))
+                ended.append(Ended(name, code, info.status.value if code is not None else _line(info.message or "")))
         self._fill()
-        found, self._not_begun = [*found, *self._not_begun], []
-        return found
+        ended, self._not_begun = [*ended, *self._not_begun], []
+        return ended
 
     def stop(self) -> None:
         """Stop all jobs: Ray sends SIGTERM, and does not wait here for their end."""

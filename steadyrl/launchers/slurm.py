@@ -59,7 +59,7 @@ class Slurm:
     def __init__(self, settings: Settings, at_once: int) -> None:
         self._settings, self._at_once = settings, at_once
         self._tasks: dict[str, str] = {}  # names of the commands by array and task ("123_4")
-        self._asked = 0.0
+        self._last_poll = 0.0
 
     def start(self, commands: Sequence[Command]) -> None:
         """Submit an array with a task for each command."""
@@ -78,37 +78,37 @@ class Slurm:
             *limit.options,
         ]
         try:
-            said = _ask(["sbatch", "--parsable", *wanted], _script(commands))
+            output = _ask(["sbatch", "--parsable", *wanted], _script(commands))
         except EngineError as error:
             raise ConfigError(f"{error}; fix what it says with --launcher-args, or start the study again") from error
-        array = said.strip().partition(";")[0]  # a federation adds the name of the cluster
+        array = output.strip().partition(";")[0]  # a federation adds the name of the cluster
         self._tasks |= {f"{array}_{number}": command.name for number, command in enumerate(commands)}
 
     def ended(self) -> list[Ended]:
         """Return the tasks that ended; SLURM is asked every ten seconds."""
         now = time.monotonic()
-        if not self._tasks or now - self._asked < _POLL_S:
+        if not self._tasks or now - self._last_poll < _POLL_S:
             return []
-        self._asked = now
+        self._last_poll = now
         listed = dict(_queue(self._arrays()))
         forgotten = [task for task in self._tasks if task not in listed]
         if forgotten:
             listed |= dict(_accounts(forgotten))
-        found = [
+        ended = [
             Ended(self._tasks[task], *listed.get(task, (None, "SLURM does not know it any more")))
             for task in self._tasks
             if task not in listed or listed[task][1] in _ENDED
         ]
-        gone = {one.name for one in found}
+        gone = {ending.name for ending in ended}
         self._tasks = {task: name for task, name in self._tasks.items() if name not in gone}
-        return found
+        return ended
 
     def stop(self) -> None:
         """Cancel what waits, and send SIGTERM to what runs."""
-        self._asked = 0.0
+        self._last_poll = 0.0
         for array in self._arrays():
-            _known(["scancel", "--state=PENDING", array])
-            _known(["scancel", "--batch", "--signal=TERM", array])
+            _ask_if_known(["scancel", "--state=PENDING", array])
+            _ask_if_known(["scancel", "--batch", "--signal=TERM", array])
 
     def _arrays(self) -> list[str]:
         return sorted({task.partition("_")[0] for task in self._tasks})
@@ -116,14 +116,14 @@ class Slurm:
 
 def _script(commands: Sequence[Command]) -> str:
     """Return the batch script: each task becomes its command, so that signals to the script reach it."""
-    cases = [f"{number}) {one.shell()};;" for number, one in enumerate(commands)]
+    cases = [f"{number}) {command.shell()};;" for number, command in enumerate(commands)]
     return "\n".join(["#!/bin/sh", 'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac", ""])
 
 
 def _queue(arrays: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str]]]:
     """Yield the tasks that SLURM still holds, those that ended some minutes ago included: exit status and state."""
     for array in arrays:
-        for line in _known(["squeue", f"--jobs={array}", *_IN_QUEUE]).splitlines():
+        for line in _ask_if_known(["squeue", f"--jobs={array}", *_IN_QUEUE]).splitlines():
             task, state, status = line.split()
             yield task, _end(state, os.waitstatus_to_exitcode(int(status)))
 
@@ -131,10 +131,10 @@ def _queue(arrays: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str]]
 def _accounts(tasks: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str]]]:
     """Yield what the accounting says of tasks that the queue has forgotten; nothing where the cluster keeps none."""
     try:
-        said = _ask(["sacct", f"--jobs={','.join(tasks)}", *_IN_ACCOUNTS])
+        output = _ask(["sacct", f"--jobs={','.join(tasks)}", *_IN_ACCOUNTS])
     except EngineError:
         return
-    for line in said.splitlines():
+    for line in output.splitlines():
         task, state, status = line.split("|")
         code, _, signal = status.partition(":")
         state = state.partition(" ")[0]  # "CANCELLED by 1000"
@@ -146,7 +146,7 @@ def _end(state: str, code: int) -> tuple[int | None, str]:
     return (None if state == "CANCELLED" and not code else code), state
 
 
-def _known(argv: list[str]) -> str:
+def _ask_if_known(argv: list[str]) -> str:
     """Return what a command of SLURM prints of an array; nothing where SLURM holds none of its tasks any more."""
     try:
         return _ask(argv)
@@ -173,6 +173,6 @@ def _ask(argv: list[str], script: str = "") -> str:
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"{argv[0]} did not answer within {_ANSWER_S:.0f} s") from error
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise EngineError(f"{argv[0]}: {said}")
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise EngineError(f"{argv[0]}: {reason}")
     return done.stdout

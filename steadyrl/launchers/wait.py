@@ -15,7 +15,7 @@ SILENT_S = 600.0  # a scheduler that is restarted or overloaded does not answer 
 def wait(
     launcher: Launcher,
     names: Iterable[str],
-    asked: Callable[[], bool],
+    stop: Callable[[], bool],
     look: Callable[[], None],
     again: Callable[[Ended], bool],
 ) -> None:
@@ -24,7 +24,7 @@ def wait(
     Args:
         launcher: It has started them.
         names: Of the commands.
-        asked: Asked again and again; once it returns True, the commands are stopped.
+        stop: Asked again and again; once it returns True, the commands are stopped.
         look: Called again and again, to show how far they are.
         again: Called with each command that ended; True if it was started again.
 
@@ -34,7 +34,7 @@ def wait(
     waiting, stopped, answered = set(names), False, time.monotonic()
     try:
         while waiting:
-            if asked() and not stopped:
+            if stop() and not stopped:
                 launcher.stop()
                 stopped = True
             time.sleep(POLL_S)
@@ -46,9 +46,9 @@ def wait(
                     raise
                 continue
             answered = time.monotonic()
-            for one in ended:
-                if not again(one):
-                    waiting.discard(one.name)
+            for ending in ended:
+                if not again(ending):
+                    waiting.discard(ending.name)
     finally:
         if waiting:
             launcher.stop()

@@ -56,9 +56,9 @@ def duration(seconds: float) -> str:
     """Return seconds as a person says them: 4.2 s, 3 min 20 s, 5 h 3 min."""
     if seconds < 10:
         return f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+        return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
@@ -91,15 +91,15 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
         "updates": affine(*tried.updates, rows=config.update.epochs * rows, calls=updates),
     }
     step = sum(parts.values())
-    each = _evaluation(trial, per_reward)
+    per_evaluation = _evaluation(trial, per_reward)
     # Before training, during it, and after the last step.
     during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
     evaluations = (1 + during) if session.heldout else 0
-    told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
-    message = f"about {duration(config.run.steps * step + evaluations * each)}: {config.run.steps} steps of "
-    message += f"{duration(step)} ({told})"
+    breakdown = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
+    message = f"about {duration(config.run.steps * step + evaluations * per_evaluation)}: {config.run.steps} steps of "
+    message += f"{duration(step)} ({breakdown})"
     if evaluations:
-        message += f" and {evaluations} evaluations of {duration(each)}"
+        message += f" and {evaluations} evaluations of {duration(per_evaluation)}"
     return Finding(
         "time", state="ok", message=f"{message}; measured on {trial.reward.rows} rollouts; a step has {rows}"
     )
@@ -110,9 +110,9 @@ def _drawing(trial: Trial, rows: int) -> float:
     return affine(*trial.sampling, rows=rows, calls=calls)
 
 
-def _limit(config: Config, name: str, whole: int) -> int:
-    """Return what the backend computes at once at most: ``whole``, where it has no such setting."""
-    return int(getattr(config.backend.args, name, whole))
+def _limit(config: Config, name: str, default: int) -> int:
+    """Return what the backend computes at once at most: ``default``, where it has no such setting."""
+    return int(getattr(config.backend.args, name, default))
 
 
 def _evaluation(trial: Trial, per_reward: float) -> float:
@@ -124,8 +124,8 @@ def _evaluation(trial: Trial, per_reward: float) -> float:
 def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     """Bound the memory of a full step: what the trial added, Adam's moments apart, grows with its rollouts at most."""
     config, described = trial.session.config, trial.session.backend.describe()
-    held = _held(described)
-    moments = held.get("optimizer", 0.0)
+    sizes = _held_sizes(described)
+    moments = sizes.get("optimizer", 0.0)
     rows, lengths = step_rollouts(trial.session), trial.batch.lengths
     # Rows are computed in parts of bounded size.
     at_once = min(
@@ -137,9 +137,9 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     message = (
         f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
     )
-    if len(held) > 1:
-        told = ", ".join(f"{name} {_size(size)}" for name, size in held.items())
-        message += f"; from step to step it holds {told}"
+    if len(sizes) > 1:
+        breakdown = ", ".join(f"{name} {_size(size)}" for name, size in sizes.items())
+        message += f"; from step to step it holds {breakdown}"
     if most <= now.total:
         return Finding("memory", state="ok", message=message)
     return Finding(
@@ -156,11 +156,11 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     )
 
 
-def _held(described: Mapping[str, object]) -> dict[str, float]:
+def _held_sizes(described: Mapping[str, object]) -> dict[str, float]:
     """Return the bytes that a backend holds from step to step, by what they hold; Adam's moments where it is silent."""
-    held = described.get("memory")
-    if isinstance(held, Mapping):
-        return dict(held)
+    memory = described.get("memory")
+    if isinstance(memory, Mapping):
+        return dict(memory)
     trained = described.get("trained", described.get("parameters", 0))
     return {"optimizer": trained * _MOMENT_BYTES} if isinstance(trained, int) else {}
 

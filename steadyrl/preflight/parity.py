@@ -134,11 +134,11 @@ def _draw(session: Session, problems: list[Problem]) -> list[Rollout]:
     return [group.rollouts[0] for group in groups]
 
 
-def _where_alike(one: Rollout, other: Rollout) -> np.ndarray:
+def _where_alike(first: Rollout, second: Rollout) -> np.ndarray:
     """Return the change of the sampler's log-probs up to the first token that differs."""
-    length = min(len(one.completion_ids), len(other.completion_ids))
-    same = np.logical_and.accumulate(one.completion_ids[:length] == other.completion_ids[:length])
-    change: np.ndarray = (one.sampling_logprobs[:length] - other.sampling_logprobs[:length])[same]
+    length = min(len(first.completion_ids), len(second.completion_ids))
+    same = np.logical_and.accumulate(first.completion_ids[:length] == second.completion_ids[:length])
+    change: np.ndarray = (first.sampling_logprobs[:length] - second.sampling_logprobs[:length])[same]
     return change
 
 
@@ -161,8 +161,8 @@ def _warp(trial: Trial, gap: np.ndarray) -> _Cause | None:
         "truncation": (replace(batch, kept=None), sampling),
         "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
     }
-    for name, (rows, other) in ways.items():
-        if overrides and _within(session, (_score_at(session, rows, other) - sampler)[batch.completion_mask]):
+    for name, (rows, variant) in ways.items():
+        if overrides and _within(session, (_score_at(session, rows, variant) - sampler)[batch.completion_mask]):
             return _Cause(
                 "warp",
                 f"measured without the {name} the trainer agrees with the sampler: the sampler reports log-probs "
@@ -193,12 +193,12 @@ def _padding(trial: Trial, gap: np.ndarray) -> _Cause | None:
         logprobs = measure(session, part).logprobs
         alone.append(_gap(part, logprobs))
         shift.append((logprobs - trial.scores.logprobs[row : row + 1, : logprobs.shape[1]])[part.completion_mask])
-    whole = np.concatenate([per_row[row][mask[row]] for row in worst])
+    padded = np.concatenate([per_row[row][mask[row]] for row in worst])
     if not _within(session, np.concatenate(shift)):
         return _Cause(
             "padding",
             f"scored alone, the {len(worst)} worst rows are {np.abs(np.concatenate(alone)).mean():.2g} nats from the "
-            f"sampler, scored among others {whole.mean():.2g}: padding or positions in the trainer",
+            f"sampler, scored among others {padded.mean():.2g}: padding or positions in the trainer",
             "mask the padding and count positions from each row's first token when scoring",
             _one_at_a_time(session, "micro_batch_tokens"),
         )
@@ -269,7 +269,7 @@ def _explain_reference(trial: Trial) -> _Cause:
     first, second = trial.scores, measure(session, trial.batch)
     assert first.ref_logprobs is not None and second.ref_logprobs is not None, "asked for, and given once"
     pairs = ((first.ref_logprobs, second.ref_logprobs), (first.logprobs, second.logprobs))
-    changed = np.concatenate([(one - other)[mask] for one, other in pairs])
+    changed = np.concatenate([(earlier - later)[mask] for earlier, later in pairs])
     if not _within(session, changed):
         return _dropout(f"log-probs change between two scorings by up to {_most(changed):.2g} nats")
     if _unwarped(session.sampling):
@@ -320,8 +320,8 @@ def _score_at(session: Session, batch: Batch, sampling: Sampling) -> np.ndarray:
 
 def _gap(batch: Batch, logprobs: np.ndarray) -> np.ndarray:
     """Return trainer less sampler [N], completion tokens in row-major order."""
-    found: np.ndarray = (logprobs - batch.sampling_logprobs)[batch.completion_mask]
-    return found
+    gap: np.ndarray = (logprobs - batch.sampling_logprobs)[batch.completion_mask]
+    return gap
 
 
 def _tolerance(session: Session) -> tuple[float, float]:

@@ -60,24 +60,24 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[F
 
 def summary_line(findings: Sequence[Finding]) -> str:
     """Return one line: how many passed, what failed and why, how long the run will take."""
-    failed = [f"{found.check} ({found.cause})" for found in findings if found.state == "found"]
-    unknown = [found.check for found in findings if found.state == "unknown"]
-    passed = [found for found in findings if found.state == "ok"]
+    failed = [f"{finding.check} ({finding.cause})" for finding in findings if finding.state == "found"]
+    unknown = [finding.check for finding in findings if finding.state == "unknown"]
+    passed = [finding for finding in findings if finding.state == "ok"]
     parts = [f"{len(passed)} of {len(findings)} passed"]
     parts += [f"FAILED: {', '.join(failed)}"] if failed else []
     parts += [f"could not tell: {', '.join(unknown)}"] if unknown else []
-    parts += [f"the run takes {found.message.partition(':')[0]}" for found in passed if found.check == "time"]
+    parts += [f"the run takes {finding.message.partition(':')[0]}" for finding in passed if finding.check == "time"]
     return "preflight: " + "; ".join(parts)
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
     """Return findings as lines for a terminal, with causes and remedies."""
     lines = []
-    for found in findings:
-        lines.append(f"{MARKS[found.state]}  {found.check}: {found.message}")
-        lines += [f"        cause: {found.cause}"] if found.cause else []
-        lines += [f"        remedy: {found.remedy}"] if found.remedy else []
-        lines += [f"        try: {override}" for override in found.overrides]
+    for finding in findings:
+        lines.append(f"{MARKS[finding.state]}  {finding.check}: {finding.message}")
+        lines += [f"        cause: {finding.cause}"] if finding.cause else []
+        lines += [f"        remedy: {finding.remedy}"] if finding.remedy else []
+        lines += [f"        try: {override}" for override in finding.overrides]
     return lines
 
 
@@ -162,10 +162,10 @@ def _goes_on(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
 def rewards(trial: Trial) -> Finding:
     """Judge whether the rewards can teach: had at all, and different where the algorithm compares them."""
     name, rollouts = "rewards", _rollouts(trial)
-    known = [r.reward for r in rollouts if r.reward is not None]
-    unscored = 1 - len(known) / len(rollouts)
+    scores = [r.reward for r in rollouts if r.reward is not None]
+    unscored = 1 - len(scores) / len(rollouts)
     reasons = [r.unscored for r in rollouts if r.unscored]
-    message = f"{len(known)} of {len(rollouts)} rollouts scored"
+    message = f"{len(scores)} of {len(rollouts)} rollouts scored"
     if unscored > UNSCORED_AT_MOST:
         return Finding(
             name,
@@ -174,16 +174,16 @@ def rewards(trial: Trial) -> Finding:
             cause="unscored",
             remedy="fix the reward (or its service)",
         )
-    message += f", mean {np.mean(known):.4g}, standard deviation {np.std(known):.3g}"
+    message += f", mean {np.mean(scores):.4g}, standard deviation {np.std(scores):.3g}"
     if trial.session.algorithm.source == "demonstrations":
         return Finding(
             name, state="ok", message=f"{message}; good answers are imitated, whatever the policy's own earn"
         )
-    if len(set(known)) == 1:
+    if len(set(scores)) == 1:
         return Finding(
             name,
             "critical",
-            message=f"{message}: all are {known[0]:g}; what fewer than {3 / len(known):.0%} of answers earn may not "
+            message=f"{message}: all are {scores[0]:g}; what fewer than {3 / len(scores):.0%} of answers earn may not "
             "show",
             cause="constant",
             remedy="take easier problems, a reward with more than two values, or a better starting policy",
@@ -237,8 +237,8 @@ def _against(session: Session, pairs: Sequence[tuple[Rollout, Rollout]]) -> str:
     """Name the reward that pays the empty answer most, beside the good one."""
     extra = {}
     for term in session.terms:
-        both = [(g.parts, e.parts) for g, e in pairs if term.name in g.parts and term.name in e.parts]
-        gains = [term.weight * (empty[term.name] - gold[term.name]) for gold, empty in both]
+        parts = [(g.parts, e.parts) for g, e in pairs if term.name in g.parts and term.name in e.parts]
+        gains = [term.weight * (empty[term.name] - gold[term.name]) for gold, empty in parts]
         extra[term.name] = float(np.mean(gains)) if gains else 0.0
     most = max(extra, key=lambda name: extra[name])
     return f"; '{most}' pays the empty answer {extra[most]:.3g} more" if extra[most] > 0 else ""

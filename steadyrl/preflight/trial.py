@@ -182,12 +182,12 @@ def measure(session: Session, batch: Batch, needs: frozenset[str] | None = None)
 
 def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
     """Lay groups into arrays, unscored rollouts too; those without a token of the policy are left out."""
-    known = []
+    filled_groups = []
     for group in groups:
         written = (r for r in group.rollouts if r.completion_mask.any())
         rollouts = tuple(replace(r, reward=0.0 if r.reward is None else r.reward) for r in written)
-        known.append(replace(group, rollouts=rollouts))
-    return make_batch(known, session.backend.tokenizer.pad_id)
+        filled_groups.append(replace(group, rollouts=rollouts))
+    return make_batch(filled_groups, session.backend.tokenizer.pad_id)
 
 
 def _prepare(session: Session, groups: list[Group]) -> Batch | None:

@@ -93,11 +93,11 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
             exactly = backend.repeating
         try:
             with (exactly or nullcontext)():
-                found = _updates(trial, rows, start, middle, phase)
-            if exactly is not None and found.updates is not None:  # a run is quicker than what repeats
+                trial_updates = _updates(trial, rows, start, middle, phase)
+            if exactly is not None and trial_updates.updates is not None:  # a run is quicker than what repeats
                 backend.load(start)
-                found = replace(found, updates=_timed(trial.session, rows))
-            return found
+                trial_updates = replace(trial_updates, updates=_timed(trial.session, rows))
+            return trial_updates
         finally:
             backend.load(start)
 
@@ -113,8 +113,8 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     norm = first.stats["grad_norm"]
     gradient = _gradient(trial, batch, before, norm)
     if not math.isfinite(norm):
-        rest = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
-        return TrialUpdates((gradient, *rest))
+        unknown = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
+        return TrialUpdates((gradient, *unknown))
     after = _measure(session, batch)
     phase("preflight: saving, loading, and the same updates again")
     _save(session, middle)
@@ -156,13 +156,13 @@ def _before(trial: Trial, batch: Batch) -> TokenScores:
     return _measure(trial.session, batch)
 
 
-def _take(session: Session, rows: Batch, seen: Batch, rate: float) -> _Taken:
+def _take(session: Session, rows: Batch, measured: Batch, rate: float) -> _Taken:
     """Make one optimizer step on some rows, and measure some afterwards."""
     algorithm, began = session.algorithm, time.perf_counter()
     limit = session.config.update.max_grad_norm
     stats = algorithm.update(session.backend, rows, algorithm, session.sampling, rate, limit)
     seconds = time.perf_counter() - began
-    return _Taken({name: total / count for name, (total, count) in stats.items()}, _measure(session, seen), seconds)
+    return _Taken({name: total / count for name, (total, count) in stats.items()}, _measure(session, measured), seconds)
 
 
 def _measure(session: Session, rows: Batch) -> TokenScores:
@@ -356,18 +356,18 @@ def _noise(session: Session, part: Batch, middle: Path) -> float:
     return _apart(replace(once, stats=stats), again)
 
 
-def _apart(one: _Taken, other: _Taken) -> float:
+def _apart(first: _Taken, second: _Taken) -> float:
     """Return the greatest difference of two steps: statistics relative to their size, log-probs in nats."""
     stats = [
-        abs(value - other.stats[name]) / max(1.0, abs(value))
-        for name, value in one.stats.items()
+        abs(value - second.stats[name]) / max(1.0, abs(value))
+        for name, value in first.stats.items()
         if math.isfinite(value)
     ]
-    return max([*stats, _differ(one.after.logprobs, other.after.logprobs)])
+    return max([*stats, _differ(first.after.logprobs, second.after.logprobs)])
 
 
-def _differ(one: Array, other: Array) -> float:
-    return float(np.abs(one - other).max())
+def _differ(first: Array, second: Array) -> float:
+    return float(np.abs(first - second).max())
 
 
 def _save(session: Session, folder: Path) -> None:

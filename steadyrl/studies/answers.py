@@ -53,52 +53,54 @@ class Questions:
 class Kept:
     """A file of answers. Its first line says what was asked of which model; then there is a line per problem."""
 
-    def __init__(self, path: Path, asked: Mapping[str, Any]):
+    def __init__(self, path: Path, request: Mapping[str, Any]):
         self._path = path
         lines = list(read_lines(path))
         # Through JSON and back, for tuples become lists there.
-        if lines and lines[0].get("asked") == asked:
+        if lines and lines[0].get("asked") == request:
             self.answers = {line["problem"]: line["answers"] for line in lines[1:] if "problem" in line}
         else:
             self.answers = {}
-            write_lines(path, [{"asked": dict(asked)}])
+            write_lines(path, [{"asked": dict(request)}])
 
     def add(self, answers: Answers) -> None:
         """Append the answers to some problems."""
-        for problem, found in answers.items():
-            append_line(self._path, {"problem": problem, "answers": list(found)})
-            self.answers[problem] = found
+        for problem, records in answers.items():
+            append_line(self._path, {"problem": problem, "answers": list(records)})
+            self.answers[problem] = records
 
 
 def answer(
-    backend: Backend, questions: Questions, kept: Kept | None, progress: Callable[[Answers], None]
+    backend: Backend, questions: Questions, answers_file: Kept | None, progress: Callable[[Answers], None]
 ) -> dict[str, Sequence[Mapping[str, Any]]]:
     """Answer all problems.
 
     Args:
         backend: Holds the subject's policy.
         questions: What to answer.
-        kept: Earlier answers, which are not sampled again. New answers are added to it.
+        answers_file: Earlier answers, which are not sampled again. New answers are added to it.
         progress: Called with all answers so far after every part.
     """
-    found: dict[str, Sequence[Mapping[str, Any]]] = {}
+    answers: dict[str, Sequence[Mapping[str, Any]]] = {}
     for start in range(0, len(questions.problems), PART):
         part = questions.problems[start : start + PART]
-        known = kept.answers if kept else {}
-        if all(problem.id in known for problem in part):
-            found |= {problem.id: known[problem.id] for problem in part}
+        earlier_answers = answers_file.answers if answers_file else {}
+        if all(problem.id in earlier_answers for problem in part):
+            answers |= {problem.id: earlier_answers[problem.id] for problem in part}
         else:
             drawn = _draw(backend, questions, part, start)
-            if kept is not None:
-                kept.add({problem: records for problem, records in drawn.items() if problem not in known})
-            found |= drawn
-        progress(found)
-    return found
+            if answers_file is not None:
+                answers_file.add(
+                    {problem: records for problem, records in drawn.items() if problem not in earlier_answers}
+                )
+            answers |= drawn
+        progress(answers)
+    return answers
 
 
-def all_known(questions: Questions, kept: Kept | None) -> bool:
+def all_known(questions: Questions, answers_file: Kept | None) -> bool:
     """Return whether all answers are known already."""
-    return kept is not None and all(problem.id in kept.answers for problem in questions.problems)
+    return answers_file is not None and all(problem.id in answers_file.answers for problem in questions.problems)
 
 
 def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start: int) -> dict[str, Any]:

@@ -27,9 +27,9 @@ def claimed(folder: Path) -> Iterator[bool]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AccessError(f"cannot make the folder '{folder}': {error.strerror}; give another --folder") from error
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(RunDir(folder).writing())
+            stack.enter_context(RunDir(folder).writing())
             mine = True
         except RunError:
             mine = False

@@ -84,15 +84,15 @@ def compare(
     questions = _questions(task, config, options)
     metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
     files = [
-        None if folder is None else _kept(folder / f"answers-{side}.jsonl", subject, questions, config)
+        None if folder is None else _answers_file(folder / f"answers-{side}.jsonl", subject, questions, config)
         for side, subject in zip("ab", subjects, strict=True)
     ]
-    if not any(all_known(questions, kept) for kept in files):
+    if not any(all_known(questions, answers_file) for answers_file in files):
         _require_policy(subjects[1])
     answers = []
-    for number, (subject, kept) in enumerate(zip(subjects, files, strict=True)):
+    for number, (subject, answers_file) in enumerate(zip(subjects, files, strict=True)):
         watch.begin(f"{'AB'[number]} = {subject.name} ({subject.what})", len(questions.problems))
-        answers.append(_answers(subject, questions, kept, partial(_follow, watch, metric, questions)))
+        answers.append(_answers(subject, questions, answers_file, partial(_follow, watch, metric, questions)))
         _require_values(metric, answers[-1])
     record = {
         "task": config.task.name,
@@ -133,9 +133,9 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
     )
 
 
-def _kept(path: Path, subject: Subject, questions: Questions, config: Config) -> Kept:
+def _answers_file(path: Path, subject: Subject, questions: Questions, config: Config) -> Kept:
     settings = configs.dump(config)
-    asked = {
+    request = {
         "subject": subject.identity(),
         "samples": questions.samples,
         "sampling": asdict(questions.sampling),
@@ -145,7 +145,7 @@ def _kept(path: Path, subject: Subject, questions: Questions, config: Config) ->
         "code": plugins.own_code([("task", config.task.name), *(("reward", name) for name in config.rewards)]),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
-    return Kept(path, json.loads(json.dumps(asked)))
+    return Kept(path, json.loads(json.dumps(request)))
 
 
 def _require_policy(subject: Subject) -> None:
@@ -158,15 +158,15 @@ def _require_policy(subject: Subject) -> None:
     gc.collect()
 
 
-def _answers(subject: Subject, questions: Questions, kept: Kept | None, progress: Progress) -> Answers:
-    if all_known(questions, kept):
-        assert kept is not None, "nothing is known without a file"
-        return {problem.id: kept.answers[problem.id] for problem in questions.problems}
+def _answers(subject: Subject, questions: Questions, answers_file: Kept | None, progress: Progress) -> Answers:
+    if all_known(questions, answers_file):
+        assert answers_file is not None, "nothing is known without a file"
+        return {problem.id: answers_file.answers[problem.id] for problem in questions.problems}
     backend = open_policy(subject)
-    found = answer(backend, questions, kept, progress)
+    answers = answer(backend, questions, answers_file, progress)
     del backend
     gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
-    return found
+    return answers
 
 
 def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -> None:
@@ -176,10 +176,10 @@ def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -
         DataError: No term gives the metric, and no answer so far has such a part, though some have parts.
     """
     watch.problems(len(answers))
-    known = part_names(record for samples in answers.values() for record in samples)
-    if known and metric not in {TOTAL, *MEASURED, *(term.name for term in questions.terms), *known}:
+    parts = part_names(record for samples in answers.values() for record in samples)
+    if parts and metric not in {TOTAL, *MEASURED, *(term.name for term in questions.terms), *parts}:
         raise DataError(
-            f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *MEASURED, *known}))}"
+            f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *MEASURED, *parts}))}"
         )
 
 

@@ -56,7 +56,7 @@ def findings(
     Raises:
         DataError: Fewer than two problems were measured for both.
     """
-    first, second = ({p.id: _values(found[p.id], metric) for p in problems} for found in answers)
+    first, second = ({p.id: _values(by_problem[p.id], metric) for p in problems} for by_problem in answers)
     shared = [problem for problem in problems if first[problem.id] and second[problem.id]]
     if len(shared) < 2:
         raise DataError(
@@ -89,16 +89,16 @@ def _texts(records: Sequence[Record]) -> list[str]:
 
 def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric: str) -> list[dict[str, Any]]:
     """Return a row for every other measurement, over the problems for which both have it."""
-    every = part_names(record for found in answers for p in problems for record in found[p.id])
+    every = part_names(record for by_problem in answers for p in problems for record in by_problem[p.id])
     rows = []
     for name in [TOTAL, *every, *MEASURED]:
         if name == metric:
             continue
-        pairs = [tuple(_values(found[p.id], name) for found in answers) for p in problems]
-        known = [(b, a) for b, a in pairs if b and a]
-        if known:
-            means = [(float(np.mean(b)), float(np.mean(a))) for b, a in known]
-            before, after = zip(*known, strict=True)
+        pairs = [tuple(_values(by_problem[p.id], name) for by_problem in answers) for p in problems]
+        complete_pairs = [(b, a) for b, a in pairs if b and a]
+        if complete_pairs:
+            means = [(float(np.mean(b)), float(np.mean(a))) for b, a in complete_pairs]
+            before, after = zip(*complete_pairs, strict=True)
             rows.append({"name": name, **_change(means, span_of(before, after))})
     return rows
 

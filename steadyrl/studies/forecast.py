@@ -101,8 +101,8 @@ def saturating(
     rng = np.random.default_rng(seed)
     ends = np.empty(resamples)
     for i in range(resamples):
-        other, found = _fit(bases, fitted + rng.choice(residuals, len(values)))
-        ends[i] = float(ahead[other][1] @ found) + float(rng.choice(residuals))
+        refit_best, refit_coefficients = _fit(bases, fitted + rng.choice(residuals, len(values)))
+        ends[i] = float(ahead[refit_best][1] @ refit_coefficients) + float(rng.choice(residuals))
     low, high = np.quantile(ends, [(1 - NOMINAL) / 2, (1 + NOMINAL) / 2])
     return Forecast(last, float(low), float(high), now)
 
@@ -123,22 +123,22 @@ def require_values(run: RunDir, metric: str) -> None:
     if not records or may_come or metric == score_name(run) or _has_values(records, metric):
         return
     names = {name for record in records for name in record if describe(name)}
-    known = sorted(name for name in names if _has_values(records, name))
-    close = difflib.get_close_matches(metric, known, n=5, cutoff=0.0)
+    candidates = sorted(name for name in names if _has_values(records, name))
+    close = difflib.get_close_matches(metric, candidates, n=5, cutoff=0.0)
     raise ConfigError(
         f"'{run.path}' has no value of a metric '{metric:.120}'; expected one of its metrics.jsonl, the nearest are: "
         f"{', '.join(close) or 'none'}"
     )
 
 
-def widths_on(others: Sequence[RunDir], run: RunDir, metric: str) -> list[float]:
+def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float]:
     """Try the interval on finished runs; those of another task or algorithm than the run's are left out.
 
     Returns:
         See ``needed_width``, one per run whose curve is long enough.
     """
-    found = (needed_width(*points(other, metric)) for other in others if _alike(run, other))
-    return [width for width in found if width is not None]
+    widths = (needed_width(*points(peer, metric)) for peer in peers if _alike(run, peer))
+    return [width for width in widths if width is not None]
 
 
 def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> Told:
@@ -164,9 +164,9 @@ def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.
     if covered < LEAST_COVERAGE * tried:
         return silent(f"the 80 % interval held the end of only {covered} of {tried} finished runs")
     end = float(run.resolved()["run"]["steps"])
-    found, factor = saturating(steps, values, end), widened(widths)
-    low, high = (found.end + factor * (side - found.end) for side in (found.low, found.high))
-    return Told(metric, replace(found, low=low, high=high), "", covered, tried)
+    forecast, factor = saturating(steps, values, end), widened(widths)
+    low, high = (forecast.end + factor * (side - forecast.end) for side in (forecast.low, forecast.high))
+    return Told(metric, replace(forecast, low=low, high=high), "", covered, tried)
 
 
 def coverage(widths: Sequence[float]) -> int:
@@ -197,9 +197,9 @@ def needed_width(steps: np.ndarray, values: np.ndarray) -> float | None:
     middle = len(steps) // 2
     if middle < LEAST_POINTS:
         return None
-    found, last = saturating(steps[:middle], values[:middle], float(steps[-1])), float(values[-1])
-    reach = found.high - found.end if last > found.end else found.end - found.low
-    return abs(last - found.end) / reach if reach > 0 else (0.0 if last == found.end else math.inf)
+    forecast, last = saturating(steps[:middle], values[:middle], float(steps[-1])), float(values[-1])
+    reach = forecast.high - forecast.end if last > forecast.end else forecast.end - forecast.low
+    return abs(last - forecast.end) / reach if reach > 0 else (0.0 if last == forecast.end else math.inf)
 
 
 def points(run: RunDir, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -210,8 +210,8 @@ def points(run: RunDir, metric: str) -> tuple[np.ndarray, np.ndarray]:
 
 def curve_of(run: RunDir, metric: str, steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return ``points`` of what was recorded, steps from 0 and values [n], NaN where there is none."""
-    known = np.isfinite(values)
-    steps, values = steps[known] + 1.0, values[known]
+    measured = np.isfinite(values)
+    steps, values = steps[measured] + 1.0, values[measured]
     if len(steps) > 2 * BLOCKS:
         return blocks(steps, values)
     before = heldout_mean(run, "before", "metric") if metric.startswith("heldout/") else None
@@ -234,24 +234,24 @@ def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
         note: Takes a line for each run that is left out because its run.json is damaged.
     """
     places = [Path(file).parent for file in sorted(run.path.resolve().parent.glob("*/run.json"))]
-    found = []
-    for other in [RunDir(place) for place in places if place != run.path.resolve()]:
+    finished_runs = []
+    for sibling in [RunDir(place) for place in places if place != run.path.resolve()]:
         try:
-            finished = other.status == "finished"
+            finished = sibling.status == "finished"
         except RunError as error:
             note(f"left out of the forecast: {error}")
             continue
         if finished:
-            found.append(other)
-    return found
+            finished_runs.append(sibling)
+    return finished_runs
 
 
 def _has_values(records: Sequence[Mapping[str, Any]], metric: str) -> bool:
     return bool(np.isfinite(curve(records, metric)).any())
 
 
-def _alike(run: RunDir, other: RunDir) -> bool:
-    mine, its = run.info(), other.info()
+def _alike(run: RunDir, peer: RunDir) -> bool:
+    mine, its = run.info(), peer.info()
     return all(mine.get(key) == its.get(key) for key in ("task", "algorithm", "metric"))
 
 

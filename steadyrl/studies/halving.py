@@ -38,7 +38,7 @@ def steps_of(width: int, steps: int) -> int:
     total, before = 0, 0
     for rung in rungs(steps):
         total += width * (rung - before)
-        before, width = rung, _kept(width)
+        before, width = rung, _survivors(width)
     return total
 
 
@@ -87,16 +87,16 @@ def halve(
 
         def make(number: int, file: Path, rung: int = rung) -> Trial:
             place, watch = file.parent / "runs", Watch(stop=stop)
-            made = make_trial(config, {name: rates[number]}, config.run.seed, place, watch, rung)
+            trial = make_trial(config, {name: rates[number]}, config.run.seed, place, watch, rung)
             if not stop():
-                score = "no score" if made.score is None else f"score {made.score:.4f}"
-                note(f"rate {rates[number]:.2e}: {score} after {made.steps} steps")
-            return made
+                score = "no score" if trial.score is None else f"score {trial.score:.4f}"
+                note(f"rate {rates[number]:.2e}: {score} after {trial.steps} steps")
+            return trial
 
         if not shared(files, claims, make, stop):
             return None
         last |= {number: Trial.read(read_json(file)) for number, file in files.items()}
-        alive = sorted(alive, key=lambda n: _order(last[n]))[: _kept(len(alive))]
+        alive = sorted(alive, key=lambda n: _order(last[n]))[: _survivors(len(alive))]
     return [last[number] for number in range(len(rates))]
 
 
@@ -105,7 +105,7 @@ def shared(
 ) -> bool:
     """Make the trials whose files are missing, beside other processes; return False where ``stop`` ended it."""
     while missing := [key for key, file in files.items() if not file.is_file()]:
-        made = 0
+        new_trials = 0
         for key in missing:
             if stop():
                 return False
@@ -116,8 +116,8 @@ def shared(
                         return False
                     files[key].parent.mkdir(parents=True, exist_ok=True)
                     write_json(files[key], trial.record())
-                    made += 1
-        if not made:
+                    new_trials += 1
+        if not new_trials:
             time.sleep(_POLL_S)
     return True
 
@@ -127,5 +127,5 @@ def _order(trial: Trial) -> tuple[bool, bool, float]:
     return trial.score is None, bool(trial.critical), -(trial.score or 0.0)
 
 
-def _kept(count: int) -> int:
+def _survivors(count: int) -> int:
     return max(1, count // 2)

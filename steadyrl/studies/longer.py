@@ -19,8 +19,8 @@ def shorter(study: Study, job: Job) -> Job | None:
     """Return the run that a run goes on from, or None where it has to begin anew."""
     if job is study.warm or not (base := study.arm(job.arm).experiment.base):
         return None
-    other = job_of(study, study.arm(base), job.config.run.seed)
-    return other if _same_until(other.config, job.config) else None
+    base_job = job_of(study, study.arm(base), job.config.run.seed)
+    return base_job if _same_until(base_job.config, job.config) else None
 
 
 def _same_until(short: Config, long: Config) -> bool:

@@ -59,30 +59,30 @@ def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
         first, _, second = metric.partition(MINUS)
         difference: np.ndarray = curve(records, first) - curve(records, second)
         return difference
-    found = (record.get(metric) for record in records)
-    return np.array([v if isinstance(v, int | float) else math.nan for v in found], np.float64)
+    values = (record.get(metric) for record in records)
+    return np.array([v if isinstance(v, int | float) else math.nan for v in values], np.float64)
 
 
 def summary(values: np.ndarray, take: Take, rule: Rule) -> float | None:
     """Return one number of a curve [S]; steps that were not measured are left out."""
-    known = values[np.isfinite(values)]
-    if not known.size:
+    measured = values[np.isfinite(values)]
+    if not measured.size:
         return None
     if take == "spike":
-        return highest_spike(known)
-    opening, closing = (max(1, round(share * len(known))) for share in (rule.start, rule.share))
-    first, last = float(known[:opening].mean()), float(known[-closing:].mean())
-    found: dict[Take, float | None] = {
+        return highest_spike(measured)
+    opening, closing = (max(1, round(share * len(measured))) for share in (rule.start, rule.share))
+    first, last = float(measured[:opening].mean()), float(measured[-closing:].mean())
+    summaries: dict[Take, float | None] = {
         "last": last,
         "first": first,
-        "mean": float(known.mean()),
-        "min": float(known.min()),
-        "max": float(known.max()),
+        "mean": float(measured.mean()),
+        "min": float(measured.min()),
+        "max": float(measured.max()),
         "gain": last - first,
         "ratio": last / first if first else None,
-        "below_zero": float((known < 0).mean()),
+        "below_zero": float((measured < 0).mean()),
     }
-    return found[take]
+    return summaries[take]
 
 
 def highest_spike(values: np.ndarray) -> float | None:
@@ -94,12 +94,12 @@ def highest_spike(values: np.ndarray) -> float | None:
     Args:
         values: [S], all measured.
     """
-    found = []
+    ratios = []
     for step in range(LEAST_BEFORE, len(values)):
         level = float(np.median(values[max(0, step - MOST_BEFORE) : step]))
         if level > 0:
-            found.append(float(values[step]) / level)
-    return max(found, default=None)
+            ratios.append(float(values[step]) / level)
+    return max(ratios, default=None)
 
 
 def lowest_z(values: np.ndarray, errors: np.ndarray) -> float | None:
@@ -112,25 +112,25 @@ def lowest_z(values: np.ndarray, errors: np.ndarray) -> float | None:
         values: [S], estimates of the steps.
         errors: [S], their standard errors.
     """
-    known = np.flatnonzero(np.isfinite(values) & np.isfinite(errors) & (errors > 0))
-    if not known.size:
+    measured_steps = np.flatnonzero(np.isfinite(values) & np.isfinite(errors) & (errors > 0))
+    if not measured_steps.size:
         return None
-    windows = np.array_split(known, min(WINDOWS, known.size))
+    windows = np.array_split(measured_steps, min(WINDOWS, measured_steps.size))
     return min(float(values[w].sum() / math.sqrt(float((errors[w] ** 2).sum()))) for w in windows)
 
 
 def ended_by(rules: Sequence[Stop], records: Sequence[Mapping[str, Any]]) -> tuple[int, Stop] | None:
     """Return the step after which a rule ends the run, and the rule; None where none does."""
-    found: tuple[int, Stop] | None = None
+    earliest: tuple[int, Stop] | None = None
     for rule in rules:
         count = 0
         for record in records:
             count = count + 1 if _meets(rule, record.get(rule.metric)) else 0
             if count == rule.steps:
-                if found is None or record["step"] < found[0]:
-                    found = int(record["step"]), rule
+                if earliest is None or record["step"] < earliest[0]:
+                    earliest = int(record["step"]), rule
                 break
-    return found
+    return earliest
 
 
 def _meets(rule: Stop, value: object) -> bool:

@@ -132,7 +132,7 @@ class Claim:
 
 def together(judged: Sequence[Judged]) -> Verdict:
     """Return the verdict of several expectations: refuted if one of them is, supported if all are."""
-    words = {one.word for one in judged}
+    words = {judgement.word for judgement in judged}
     if not words:
         return "not asked"
     if "refuted" in words:
@@ -140,10 +140,10 @@ def together(judged: Sequence[Judged]) -> Verdict:
     return "supported" if words == {"supported"} else "undecided"
 
 
-def claims(found: Sequence[Outcome]) -> list[Claim]:
+def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
     """Return the earlier conclusions that expectations name, each once, in the order of the file."""
     parts: dict[str, list[tuple[str, Judged]]] = {}
-    for outcome in found:
+    for outcome in outcomes:
         for judged in outcome.judged:
             if judged.expect.claim:
                 parts.setdefault(judged.expect.claim, []).append((outcome.arm.name, judged))
@@ -152,7 +152,7 @@ def claims(found: Sequence[Outcome]) -> list[Claim]:
 
 def outcomes(study: Study, folder: Path) -> list[Outcome]:
     """Return what became of every arm, in the order of the file."""
-    runs = {arm.name: _made(study, folder, arm) for arm in study.arms}
+    runs = {arm.name: _seed_runs(study, folder, arm) for arm in study.arms}
     return [
         Outcome(
             arm,
@@ -166,8 +166,8 @@ def outcomes(study: Study, folder: Path) -> list[Outcome]:
 
 def values_of(runs: Sequence[Made], metric: str, take: Take, rule: Rule) -> tuple[float, ...]:
     """Return the number of each run that has one."""
-    found = (measure(made.run, made.records, metric, take, rule) for made in runs)
-    return tuple(value for value in found if value is not None)
+    values = (measure(seed_run.run, seed_run.records, metric, take, rule) for seed_run in runs)
+    return tuple(value for value in values if value is not None)
 
 
 def meets(expect: Expect, value: float) -> bool:
@@ -181,15 +181,15 @@ def middle(values: Sequence[float]) -> float | None:
     return float(interquartile_mean(values)) if values else None
 
 
-def _made(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
-    found = []
+def _seed_runs(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
+    seed_runs = []
     for seed in study.seeds:
         run = find_run(folder, job_of(study, arm, seed))
         if run is None:
             continue
         records = run.metrics()
         ended = ended_by(study.file.stop, records)
-        found.append(
+        seed_runs.append(
             Made(
                 seed=seed,
                 run=run,
@@ -200,13 +200,13 @@ def _made(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
                 records=records,
             )
         )
-    return tuple(found)
+    return tuple(seed_runs)
 
 
 def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[Made]]) -> Judged:
     """Judge an expectation on the runs that are done; one that is cut has no end yet."""
     rule, metric = study.file.rule, expect.metric or study.file.metric
-    own = [made for made in runs[arm.name] if made.state in (*DONE, "failed")]
+    own = [seed_run for seed_run in runs[arm.name] if seed_run.state in (*DONE, "failed")]
     values = values_of(own, metric, expect.take, rule)
     if expect.be in ABSOLUTE:
         met = [meets(expect, value) for value in values]
@@ -214,24 +214,24 @@ def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[M
         word: Word = "refuted" if not all(met) else "supported" if every else "undecided"
         return Judged(expect, metric, "", word, values, (), None)
     than = expect.than or arm.experiment.base
-    other = [made for made in runs[than] if made.state in (*DONE, "failed")]
-    others = values_of(other, metric, expect.take, rule)
+    than_runs = [seed_run for seed_run in runs[than] if seed_run.state in (*DONE, "failed")]
+    than_values = values_of(than_runs, metric, expect.take, rule)
     # All runs of both were measured and have the same seeds: the n-th value of one and of the other are a pair.
-    seeds = [made.seed for made in own]
-    pairs = seeds == [made.seed for made in other] and len(seeds) == len(values) == len(others)
-    change = (difference_of_pairs if pairs else difference)(others, values, rule.confidence)
+    seeds = [seed_run.seed for seed_run in own]
+    pairs = seeds == [seed_run.seed for seed_run in than_runs] and len(seeds) == len(values) == len(than_values)
+    change = (difference_of_pairs if pairs else difference)(than_values, values, rule.confidence)
     judged = "undecided" if change is None else JUDGES[expect.be](change, expect.margin)
-    return Judged(expect, metric, than, judged, values, others, change)
+    return Judged(expect, metric, than, judged, values, than_values, change)
 
 
 def _causes(runs: Sequence[Made]) -> tuple[Cause, ...]:
     """Return the doctor's root causes over all runs of an arm, the most frequent first."""
     first: dict[str, Finding] = {}
     count: Counter[str] = Counter()
-    for made in runs:
-        if made.steps < LEAST_RUN:
+    for seed_run in runs:
+        if seed_run.steps < LEAST_RUN:
             continue
-        for diagnosis in diagnose(made.run.path):
+        for diagnosis in diagnose(seed_run.run.path):
             roots = [placed.finding for placed in tree(diagnosis.findings) if placed.depth == 0]
             for finding in roots:
                 if finding.harms:

@@ -121,10 +121,10 @@ class Job:
         A later version with further settings finds the runs of an earlier one.
         """
         plain = flat(self.config.model_dump(mode="json", exclude_defaults=True))
-        kept = {key: value for key, value in plain.items() if key not in _NOT_COMPARED}
+        compared = {key: value for key, value in plain.items() if key not in _NOT_COMPARED}
         if self.start:
-            kept["start"] = self.start
-        digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+            compared["start"] = self.start
+        digest = hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.arm}-s{self.config.run.seed}-{digest}"
 
 
@@ -175,18 +175,18 @@ def unnamed_rewards(study: Study) -> list[str]:
     its expectation undecided, and is to be corrected before there are runs.
     """
     file = study.file
-    asked = {file.metric: "the study", **{rule.metric: "a reason to stop" for rule in file.stop}}
+    askers = {file.metric: "the study", **{rule.metric: "a reason to stop" for rule in file.stop}}
     for arm in study.arms:
-        asked |= {one.metric: f"experiment '{arm.name}'" for one in arm.experiment.expect if one.metric}
+        askers |= {expect.metric: f"experiment '{arm.name}'" for expect in arm.experiment.expect if expect.metric}
     rewards = sorted({name.rpartition(":")[2] for arm in study.arms for name in arm.config.rewards})
-    known = {*(f"reward/{name}" for name in rewards), *(known.name for known in CATALOGUE)}
-    known |= {f"{when}/{name}" for when in HELDOUT for name in (*rewards, "metric", "reward")}
+    known_names = {*(f"reward/{name}" for name in rewards), *(entry.name for entry in CATALOGUE)}
+    known_names |= {f"{when}/{name}" for when in HELDOUT for name in (*rewards, "metric", "reward")}
     return [
         f"{who} asks about {name}, and no reward is called so; there are: {', '.join(rewards)}. If no reward "
         "function and no task measures it under this name, nothing is decided by it"
-        for metric, who in asked.items()
+        for metric, who in askers.items()
         for name in metric.split(MINUS, 1)
-        if name.partition("/")[0] in ("reward", *HELDOUT) and name not in known
+        if name.partition("/")[0] in ("reward", *HELDOUT) and name not in known_names
     ]
 
 
@@ -207,20 +207,20 @@ def with_seed(config: Config, seed: int) -> Config:
 
 def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return nested settings by dotted key."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{above}{key}.")
+            settings |= flat(value, f"{above}{key}.")
         else:
-            found[f"{above}{key}"] = value
-    return found
+            settings[f"{above}{key}"] = value
+    return settings
 
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """Return the settings that differ, by dotted key; the seed and the folder do not count."""
     # A table without entries is no setting: that its entries went is said of each.
     first, second = (
-        {key: value for key, value in flat(configs.dump(one)).items() if value != {}} for one in (before, after)
+        {key: value for key, value in flat(configs.dump(config)).items() if value != {}} for config in (before, after)
     )
     return {
         key: (first.get(key), second.get(key))
@@ -256,13 +256,13 @@ def _warm(path: Path, file: StudyFile, quick: bool) -> Job | None:
 
 
 def _check_names(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:
-    known = ", ".join(arms) or "none yet"
+    arm_names = ", ".join(arms) or "none yet"
     if not _NAME.fullmatch(experiment.name):
         raise ConfigError(f"{where}: expected a name of lower-case letters, digits, '.', '_' and '-', up to 41")
     if experiment.name in arms:
         raise ConfigError(f"{where}: the name is taken; give every experiment its own")
     if experiment.base and experiment.base not in arms:
-        raise ConfigError(f"{where}: from = '{experiment.base}' names no earlier experiment; there are: {known}")
+        raise ConfigError(f"{where}: from = '{experiment.base}' names no earlier experiment; there are: {arm_names}")
     if experiment.change and experiment.bundle:
         raise ConfigError(f"{where}: got change and bundle; expected one of them")
     if experiment.base and not experiment.overrides(quick=False):
@@ -282,9 +282,9 @@ def _require_named(where: str, experiment: Experiment, quick: bool, changed: Map
             f"{where}: it also changes {', '.join(more)}; expected a change of {', '.join(named)} alone. Name them in "
             "'bundle', or make an experiment of each"
         )
-    if kept := [name for name in named if name in _NOT_COMPARED]:
+    if ignored := [name for name in named if name in _NOT_COMPARED]:
         raise ConfigError(
-            f"{where}: {kept[0]} makes no other experiment; name the seeds in 'seeds', and the folder with --folder"
+            f"{where}: {ignored[0]} makes no other experiment; name the seeds in 'seeds', and the folder with --folder"
         )
     idle = [name for name in named if not any(covers(name, key) for key in changed)]
     if idle:
@@ -304,9 +304,9 @@ def _check_expectations(where: str, experiment: Experiment, arms: Mapping[str, A
             continue
         if expect.value is not None:
             raise ConfigError(f"{place}: '{expect.be}' compares with an experiment; remove 'value'")
-        other = expect.than or experiment.base
-        if other not in arms or other == experiment.name:
-            raise ConfigError(f"{place}: compared with '{other}', which is no earlier experiment; set 'than'")
+        than = expect.than or experiment.base
+        if than not in arms or than == experiment.name:
+            raise ConfigError(f"{place}: compared with '{than}', which is no earlier experiment; set 'than'")
         if expect.be == "same" and not expect.margin:
             raise ConfigError(f"{place}: 'same' needs a margin, the difference that would matter")
 
@@ -314,11 +314,11 @@ def _check_expectations(where: str, experiment: Experiment, arms: Mapping[str, A
 def _check_metrics(path: Path, file: StudyFile, arms: Mapping[str, Arm]) -> None:
     """Refuse what no run writes: after the runs the plan could not be corrected any more."""
     expects = [(arm.name, expect) for arm in arms.values() for expect in arm.experiment.expect]
-    asked = [("metric", file.metric, "last"), *(("stop", rule.metric, "") for rule in file.stop)]
-    asked += [(f"experiment '{arm}'", expect.metric or file.metric, expect.take) for arm, expect in expects]
+    named_metrics = [("metric", file.metric, "last"), *(("stop", rule.metric, "") for rule in file.stop)]
+    named_metrics += [(f"experiment '{arm}'", expect.metric or file.metric, expect.take) for arm, expect in expects]
     # An algorithm or a backend of the user's own may write other names.
     own = any(":" in name for arm in arms.values() for name in (arm.config.algorithm.name, arm.config.backend.name))
-    for where, metric, take in asked:
+    for where, metric, take in named_metrics:
         if take and metric.partition("/")[0] in HELDOUT:
             if take not in ("last", "gain"):
                 raise ConfigError(
@@ -328,7 +328,7 @@ def _check_metrics(path: Path, file: StudyFile, arms: Mapping[str, Arm]) -> None
             continue
         unknown = [name for name in (metric.split(MINUS, 1) if take else [metric]) if describe(name) is None]
         if unknown and not own:
-            close = difflib.get_close_matches(unknown[0], [known.name for known in CATALOGUE], n=3, cutoff=0.0)
+            close = difflib.get_close_matches(unknown[0], [entry.name for entry in CATALOGUE], n=3, cutoff=0.0)
             raise ConfigError(
                 f"{path}, {where}: no run writes a metric '{unknown[0]}'; expected one of docs/metrics.md, the nearest "
                 f"are: {', '.join(close)}"

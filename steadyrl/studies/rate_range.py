@@ -106,14 +106,14 @@ def range_test(config: Config, tell: Callable[[Point], None] = lambda point: Non
 def centre_of(points: Sequence[Point], config: Config) -> float:
     """Return the rate at which a step's KL is in the middle of its band, between the rates that were tried."""
     wanted = math.log(math.sqrt(math.prod(config.autopilot.kl_band)))
-    known = [(math.log(point.rate), math.log(point.kl)) for point in points if point.kl]
-    for (x, y), (x_next, y_next) in pairwise(known):
+    measured = [(math.log(point.rate), math.log(point.kl)) for point in points if point.kl]
+    for (x, y), (x_next, y_next) in pairwise(measured):
         if y < wanted <= y_next:
             return math.exp(x + (x_next - x) * (wanted - y) / (y_next - y))
-    if known and known[0][1] >= wanted:
-        return math.exp(known[0][0])
-    whole = [point.rate for point in points if not point.broken]
-    return whole[-1] if whole else points[0].rate
+    if measured and measured[0][1] >= wanted:
+        return math.exp(measured[0][0])
+    unbroken_rates = [point.rate for point in points if not point.broken]
+    return unbroken_rates[-1] if unbroken_rates else points[0].rate
 
 
 def _at(session: Session, state: State, batch: Batch, entropy: float, rate: float) -> Point:

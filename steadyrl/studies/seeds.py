@@ -65,8 +65,8 @@ def interquartile_mean(values: ArrayLike) -> np.ndarray:
     n = ordered.shape[-1]
     place = np.arange(n)
     inside = np.clip(np.minimum(place + 1, 0.75 * n) - np.maximum(place, 0.25 * n), 0.0, None)  # [n]
-    found: np.ndarray = ordered @ (inside / inside.sum())
-    return found
+    means: np.ndarray = ordered @ (inside / inside.sum())
+    return means
 
 
 def interval(values: Sequence[float], confidence: float = 0.95, seed: int = 0) -> tuple[float, float] | None:
@@ -147,42 +147,47 @@ def _with_interval(
     return Difference(before, after, sides, change, change - reach, change + reach, smallest)
 
 
-def _reach(found: Difference) -> float:
-    assert found.low is not None and found.high is not None, "there are two seeds or more"
-    return found.high - found.low
+def _reach(difference: Difference) -> float:
+    assert difference.low is not None and difference.high is not None, "there are two seeds or more"
+    return difference.high - difference.low
 
 
-def judge_higher(found: Difference, margin: float) -> Word:
+def judge_higher(difference: Difference, margin: float) -> Word:
     """Say whether the second is higher than the first; certainly not by the margin refutes it."""
-    if found.low is None or found.high is None:
+    if difference.low is None or difference.high is None:
         return "undecided"
-    if found.low > 0 and found.change >= margin:
+    if difference.low > 0 and difference.change >= margin:
         return "supported"
-    return "refuted" if found.high < margin or (found.high <= 0 and found.low < 0) else "undecided"
+    return "refuted" if difference.high < margin or (difference.high <= 0 and difference.low < 0) else "undecided"
 
 
-def judge_lower(found: Difference, margin: float) -> Word:
+def judge_lower(difference: Difference, margin: float) -> Word:
     """Say whether the second is lower than the first; the mirror image of ``judge_higher``."""
-    low, high = (None, None) if found.low is None or found.high is None else (-found.high, -found.low)
+    low, high = (
+        (None, None) if difference.low is None or difference.high is None else (-difference.high, -difference.low)
+    )
     return judge_higher(
-        Difference(-found.first, -found.second, found.seeds, -found.change, low, high, found.smallest), margin
+        Difference(
+            -difference.first, -difference.second, difference.seeds, -difference.change, low, high, difference.smallest
+        ),
+        margin,
     )
 
 
-def judge_same(found: Difference, margin: float) -> Word:
+def judge_same(difference: Difference, margin: float) -> Word:
     """Say whether the difference is certainly within the margin, or certainly beyond it."""
-    if found.low is None or found.high is None:
+    if difference.low is None or difference.high is None:
         return "undecided"
-    if -margin <= found.low and found.high <= margin:
+    if -margin <= difference.low and difference.high <= margin:
         return "supported"
-    return "refuted" if found.low > margin or found.high < -margin else "undecided"
+    return "refuted" if difference.low > margin or difference.high < -margin else "undecided"
 
 
 def _squared_error(values: Sequence[float], seed: int) -> float:
     """Return the squared standard error of the interquartile mean."""
-    known = np.asarray(values, np.float64)
-    n = len(known)
-    return float(interquartile_mean(known[_draws(n, seed)]).var()) * n / (n - 1)
+    sample = np.asarray(values, np.float64)
+    n = len(sample)
+    return float(interquartile_mean(sample[_draws(n, seed)]).var()) * n / (n - 1)
 
 
 def _draws(n: int, seed: int) -> np.ndarray:

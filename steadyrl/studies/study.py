@@ -68,8 +68,8 @@ def find_run(folder: Path, job: Job) -> RunDir | None:
 
 
 def _newest(place: Path) -> RunDir | None:
-    found = sorted(path for path in place.iterdir() if (path / "run.json").is_file()) if place.is_dir() else []
-    return RunDir(found[-1]) if found else None
+    folders = sorted(path for path in place.iterdir() if (path / "run.json").is_file()) if place.is_dir() else []
+    return RunDir(folders[-1]) if folders else None
 
 
 def state_of(run: RunDir | None, rules: Sequence[Stop]) -> State:
@@ -166,7 +166,7 @@ def make_run(
     folder: Path,
     rules: Sequence[Stop],
     tell: Tell,
-    asked: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False,
     base: Job | None = None,
 ) -> str | None:
     """Make a run, or go on with it or with a copy of the shorter ``base``; return the error that ended it, or None."""
@@ -183,7 +183,7 @@ def make_run(
         records.append(record)
         tell((job.key, "step", record["step"] + 1))
 
-    watch = Watch(steps=steps, step=step, stop=lambda: asked() or ended_by(rules, records) is not None)
+    watch = Watch(steps=steps, step=step, stop=lambda: stop() or ended_by(rules, records) is not None)
     try:
         with place.writing():  # two processes that find no run must not begin one each
             before = find_run(folder, job)
@@ -233,11 +233,11 @@ def _spread(
     failed: dict[str, str] = {}
 
     def tell(job: Job) -> None:
-        one = followed[job.key]
-        if job.key not in shown and one.begun:
-            follow.event((job.key, "begin", (one.steps, one.total)))
+        progress = followed[job.key]
+        if job.key not in shown and progress.begun:
+            follow.event((job.key, "begin", (progress.steps, progress.total)))
             shown.add(job.key)
-        for step in one.new_steps() if job.key in shown else ():
+        for step in progress.new_steps() if job.key in shown else ():
             follow.event((job.key, "step", step))
 
     def look() -> None:
@@ -302,7 +302,7 @@ def _reason(ended: Ended) -> str:
     return ended.why or f"code {ended.code}"
 
 
-def make_one(study: Study, root: Path, key: str, asked: Callable[[], bool]) -> None:
+def make_one(study: Study, root: Path, key: str, stop: Callable[[], bool]) -> None:
     """Make one run of a study in this process, for a launcher that another process uses.
 
     Raises:
@@ -321,7 +321,7 @@ def make_one(study: Study, root: Path, key: str, asked: Callable[[], bool]) -> N
     rules = _rules(study, job)
     if state_of(find_run(folder, job), rules) in DONE:
         return
-    error = make_run(job, folder, rules, lambda event: None, asked, shorter(study, job))
+    error = make_run(job, folder, rules, lambda event: None, stop, shorter(study, job))
     if error is not None:
         raise RunError(error)
 

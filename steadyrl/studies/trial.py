@@ -91,7 +91,7 @@ def make_trial(
     plain = configs.dump(configs.resolve(configs.dump(config), [*overrides, f"evaluate.every={every}"]))
     plain["run"] |= {"folder": str(place), "checkpoint_every": config.run.steps, "preflight": "off"}
     begun, done = _newest(place), 0
-    kept = begun.checkpoints() if begun is not None else []
+    saved = begun.checkpoints() if begun is not None else []
 
     def step(record: Mapping[str, Any]) -> None:
         nonlocal done
@@ -99,10 +99,10 @@ def make_trial(
         watch.step(record)
 
     follow = replace(watch, step=step, stop=lambda: watch.stop() or (until is not None and done >= until))
-    state, paused = "finished", bool(kept) and until is not None and until < config.run.steps and kept[-1] >= until
+    state, paused = "finished", bool(saved) and until is not None and until < config.run.steps and saved[-1] >= until
     if not paused and (begun is None or begun.status != "finished"):
         try:
-            launch.run(None if kept else plain, resume=begun if kept else None, watch=follow)
+            launch.run(None if saved else plain, resume=begun if saved else None, watch=follow)
         except SteadyError:
             state = "failed"
     run = _newest(place)
@@ -142,14 +142,14 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
         limit=limit_of(task),
     )
     backend = open_policy(find_subject(str(run.path), config))
-    answers = answer(backend, questions, None, lambda found: None)
+    answers = answer(backend, questions, None, lambda answers: None)
     del backend
     gc.collect()  # a model can be in a cycle of references, and the next trial needs its memory
-    values = [sample_value(one, task.metric or TOTAL) for several in answers.values() for one in several]
-    known = [value for value in values if value is not None]
-    if not known:
+    values = [sample_value(record, task.metric or TOTAL) for several in answers.values() for record in several]
+    scores = [value for value in values if value is not None]
+    if not scores:
         return None, 0.0
-    return float(np.mean(known)), float(np.std(known, ddof=1) / math.sqrt(len(known))) if len(known) > 1 else 0.0
+    return float(np.mean(scores)), float(np.std(scores, ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else 0.0
 
 
 def _newest(place: Path) -> RunDir | None:
@@ -160,15 +160,15 @@ def _newest(place: Path) -> RunDir | None:
 def _last_measured(run: RunDir) -> float | None:
     """Return the last score that a run measured itself, of one that did not come to its end."""
     name = f"heldout/{run.info().get('metric') or 'reward'}"
-    known = [record[name] for record in run.metrics() if isinstance(record.get(name), int | float)]
-    return float(known[-1]) if known else None
+    scores = [record[name] for record in run.metrics() if isinstance(record.get(name), int | float)]
+    return float(scores[-1]) if scores else None
 
 
 def _critical(run: RunDir) -> tuple[str, ...]:
     if not run.metrics():
         return ()
-    found = (f.check for one in diagnose(run.path) for f in one.findings if f.severity == "critical")
-    return tuple(dict.fromkeys(found))
+    checks = (f.check for diagnosis in diagnose(run.path) for f in diagnosis.findings if f.severity == "critical")
+    return tuple(dict.fromkeys(checks))
 
 
 def best_first(trials: Sequence[Trial]) -> list[Trial]:
@@ -178,13 +178,13 @@ def best_first(trials: Sequence[Trial]) -> list[Trial]:
     them only if it leads the best of them beyond the error of both scores and has no critical finding: the rate that
     led half-way collapsed later, and the lower one that was paused for it is the better answer.
     """
-    known = [trial for trial in trials if trial.score is not None]
-    whole = sorted((t for t in known if t.state == "finished"), key=lambda t: (bool(t.critical), -(t.score or 0.0)))
-    paused = [trial for trial in known if trial.state == "pruned" and not trial.critical]
-    if whole:
-        paused = [trial for trial in paused if _leads(trial, whole[0])]
-    return [*sorted(paused, key=lambda trial: -(trial.score or 0.0)), *whole]
+    scored = [trial for trial in trials if trial.score is not None]
+    finished = sorted((t for t in scored if t.state == "finished"), key=lambda t: (bool(t.critical), -(t.score or 0.0)))
+    paused = [trial for trial in scored if trial.state == "pruned" and not trial.critical]
+    if finished:
+        paused = [trial for trial in paused if _leads(trial, finished[0])]
+    return [*sorted(paused, key=lambda trial: -(trial.score or 0.0)), *finished]
 
 
-def _leads(paused: Trial, whole: Trial) -> bool:
-    return (paused.score or 0.0) - (whole.score or 0.0) > SURE * math.hypot(paused.error, whole.error)
+def _leads(paused: Trial, finished: Trial) -> bool:
+    return (paused.score or 0.0) - (finished.score or 0.0) > SURE * math.hypot(paused.error, finished.error)

@@ -100,17 +100,17 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     optuna = plugins.require("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     per_run = config.run.steps * _samples(config)
-    found = _range(config, folder, options.space, follow)
-    if found is None:
+    rate_range = _range(config, folder, options.space, follow)
+    if rate_range is None:
         return None
-    if options.samples < found.samples + per_run:
+    if options.samples < rate_range.samples + per_run:
         raise ConfigError(
-            f"the budget is {options.samples} samples; the range test took {found.samples} and one run takes "
-            f"{per_run}. Give at least {found.samples + (options.seeds + 1) * per_run}, or lower run.steps"
+            f"the budget is {options.samples} samples; the range test took {rate_range.samples} and one run takes "
+            f"{per_run}. Give at least {rate_range.samples + (options.seeds + 1) * per_run}, or lower run.steps"
         )
-    budget = options.samples - found.samples - per_run * (options.seeds - 1) * FINALISTS
-    bounds = _bounds(found)
-    rates = rates_around(found.centre, bounds, config.run.steps, budget // _samples(config))
+    budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
+    bounds = _bounds(rate_range)
+    rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // _samples(config))
     opening = halve(config, RATE, rates, folder / "halving", folder / CLAIMS, follow.note, follow.stop)
     if opening is None:
         return None
@@ -124,7 +124,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     finals = _finals(config, folder, trials, options, follow)
     if finals is None:
         return None
-    result = _result(config, found, trials, finals)
+    result = _result(config, rate_range, trials, finals)
     with awaited(folder / CLAIMS / "result"):
         write_json(folder / RESULT, result)
     return result
@@ -141,21 +141,25 @@ def _range(config: Config, folder: Path, space: Space, follow: Follow) -> Range 
             return None
         if not mine:
             time.sleep(_POLL_S)
-    kept, settings = read_json(file), _settings(config, space)
-    before = kept.get("settings", settings)
+    saved, settings = read_json(file), _settings(config, space)
+    before = saved.get("settings", settings)
     if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
         raise ConfigError(
             f"'{folder}' holds a search with other settings ({', '.join(changed)}); go on with those that it began "
             "with, or give another --folder"
         )
-    return Range(tuple(Point(**p) for p in kept["points"]), kept["centre"], kept["samples"], kept["before"])
+    return Range(tuple(Point(**p) for p in saved["points"]), saved["centre"], saved["samples"], saved["before"])
 
 
 def _make_range(config: Config, file: Path, space: Space, follow: Follow) -> None:
     follow.note("range test: one step at each rate")
-    found = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
-    kept = {"points": [p.record() for p in found.points], "centre": found.centre, "samples": found.samples}
-    write_json(file, {**kept, "before": found.before, "settings": _settings(config, space)})
+    rate_range = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
+    record = {
+        "points": [p.record() for p in rate_range.points],
+        "centre": rate_range.centre,
+        "samples": rate_range.samples,
+    }
+    write_json(file, {**record, "before": rate_range.before, "settings": _settings(config, space)})
 
 
 def _settings(config: Config, space: Space) -> dict[str, Any]:
@@ -167,11 +171,11 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
 
 def _require_searchable(config: Config, space: Space) -> None:
     """Refuse a setting that no trial could have, before the first of them."""
-    for name, (low, high, whole) in space.bounds.items():
+    for name, (low, high, integer) in space.bounds.items():
         if name in (RATE, "run.seed"):
             raise ConfigError(f"--also {name}: the search itself sets it; remove it")
         for value in (low, high):
-            configs.resolve(configs.dump(config), [f"{name}={int(value) if whole else value}"])
+            configs.resolve(configs.dump(config), [f"{name}={int(value) if integer else value}"])
 
 
 def _shown(point: Point) -> str:
@@ -212,49 +216,49 @@ class _Search:
     follow: Follow
 
 
-def _bounds(found: Range) -> tuple[float, float]:
+def _bounds(rate_range: Range) -> tuple[float, float]:
     """Return the lowest and the highest rate of the search."""
-    return found.centre / BELOW, min(10.0, found.centre * ABOVE)
+    return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
 
 
 def _add_opening(search: _Search, opening: Sequence[Trial]) -> None:
     """Let the sampler know what became of the rates of the opening."""
-    known = {trial.user_attrs.get(OPENING) for trial in search.study.trials if "trial" in trial.user_attrs}
-    for number, made in enumerate(opening):
-        if number not in known:
-            search.study.enqueue_trial(dict(made.settings))
+    added_numbers = {trial.user_attrs.get(OPENING) for trial in search.study.trials if "trial" in trial.user_attrs}
+    for number, outcome in enumerate(opening):
+        if number not in added_numbers:
+            search.study.enqueue_trial(dict(outcome.settings))
             trial = search.study.ask()
             trial.suggest_float(RATE, *search.bounds, log=True)
             trial.set_user_attr(OPENING, number)
-            _tell(search, trial, made)
+            _tell(search, trial, outcome)
 
 
-def _tell(search: _Search, trial: Any, made: Trial) -> None:
-    trial.set_constraint("critical", float(len(made.critical)))
-    trial.set_user_attr("trial", json.dumps(made.record()))
-    if made.score is None:
+def _tell(search: _Search, trial: Any, outcome: Trial) -> None:
+    trial.set_constraint("critical", float(len(outcome.critical)))
+    trial.set_user_attr("trial", json.dumps(outcome.record()))
+    if outcome.score is None:
         search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
     else:
-        search.study.tell(trial, made.score)
+        search.study.tell(trial, outcome.score)
 
 
 def _all_trials(search: _Search, budget: int) -> bool:
     """Make trials, beside other processes, until the budget is spent; return False where the user stopped it."""
     per_run = _samples(search.config) * search.config.run.steps
     while not search.follow.stop():
-        with ExitStack() as held:
+        with ExitStack() as stack:
             trial = None
             with awaited(search.folder / CLAIMS / "trials"):
-                others = _made_by_others(search)
-                spent = _used(search.study, search.config) + (others + 1) * per_run > budget
-                if not spent or not (others or _done(search.study)):
+                running_elsewhere = _made_by_others(search)
+                spent = _used(search.study, search.config) + (running_elsewhere + 1) * per_run > budget
+                if not spent or not (running_elsewhere or _done(search.study)):
                     search.study.sampler = _sampler(search.optuna, search.config, len(search.study.trials))
                     trial = search.study.ask()
-                    held.enter_context(claimed(_claim(search.folder, trial.number)))
+                    stack.enter_context(claimed(_claim(search.folder, trial.number)))
             if trial is not None:
                 if not _one_trial(search, trial):
                     return False
-            elif not others:
+            elif not running_elsewhere:
                 return True
             else:  # one of them may be pruned, and leave a part of the budget
                 time.sleep(_POLL_S)
@@ -267,24 +271,24 @@ def _claim(folder: Path, number: int) -> Path:
 
 def _made_by_others(search: _Search) -> int:
     """Return how many trials other processes are making, and give up those whose process was lost."""
-    others, states = 0, search.optuna.trial.TrialState
+    count, states = 0, search.optuna.trial.TrialState
     for trial in search.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         with claimed(_claim(search.folder, trial.number)) as lost:
             if lost:
                 search.study.tell(trial.number, state=states.FAIL)
             else:
-                others += 1
-    return others
+                count += 1
+    return count
 
 
 def _one_trial(search: _Search, trial: Any) -> bool:
     """Make a trial; return False where the user stopped it."""
     config, folder, follow = search.config, search.folder, search.follow
     settings = {RATE: trial.suggest_float(RATE, *search.bounds, log=True)}
-    for name, (low, high, whole) in search.space.bounds.items():
+    for name, (low, high, integer) in search.space.bounds.items():
         settings[name] = (
             trial.suggest_int(name, int(low), int(high), log=True)
-            if whole
+            if integer
             else trial.suggest_float(name, low, high, log=True)
         )
     pruned: list[bool] = []
@@ -296,15 +300,15 @@ def _one_trial(search: _Search, trial: Any) -> bool:
             pruned.append(bool(trial.should_prune()))
 
     watch = Watch(step=step, stop=lambda: follow.stop() or any(pruned))
-    made = make_trial(config, settings, config.run.seed, folder / "trials" / f"{trial.number:03d}", watch)
+    outcome = make_trial(config, settings, config.run.seed, folder / "trials" / f"{trial.number:03d}", watch)
     if follow.stop():
         search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
         return False
-    _tell(search, trial, made)
+    _tell(search, trial, outcome)
     shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in settings.items())
-    score = "no score" if made.score is None else f"score {made.score:.4f}"
-    why = f"; critical: {', '.join(made.critical)}" if made.critical else ""
-    follow.note(f"trial {trial.number}: {shown}: {score}, {made.steps} steps, {made.state}{why}")
+    score = "no score" if outcome.score is None else f"score {outcome.score:.4f}"
+    why = f"; critical: {', '.join(outcome.critical)}" if outcome.critical else ""
+    follow.note(f"trial {trial.number}: {shown}: {score}, {outcome.steps} steps, {outcome.state}{why}")
     return True
 
 
@@ -341,7 +345,9 @@ def _finals(
     best = best_first(trials)[:FINALISTS]
     seeds = range(config.run.seed + 1, config.run.seed + options.seeds)
     # By what they try: with more samples other trials may be the best.
-    names = [hashlib.sha256(json.dumps(dict(one.settings), sort_keys=True).encode()).hexdigest()[:8] for one in best]
+    names = [
+        hashlib.sha256(json.dumps(dict(trial.settings), sort_keys=True).encode()).hexdigest()[:8] for trial in best
+    ]
     places = {
         (n, seed): folder / "finals" / f"{name}-s{seed}" / "trial.json"
         for n, name in enumerate(names)
@@ -350,19 +356,21 @@ def _finals(
 
     def make(key: tuple[int, int], file: Path) -> Trial:
         number, seed = key
-        made = make_trial(config, best[number].settings, seed, file.parent / "runs", Watch(stop=follow.stop))
+        trial = make_trial(config, best[number].settings, seed, file.parent / "runs", Watch(stop=follow.stop))
         if not follow.stop():
-            shown = "no score" if made.score is None else f"{made.score:.4f}"
+            shown = "no score" if trial.score is None else f"{trial.score:.4f}"
             follow.note(f"finalist {number + 1}, seed {seed}: {shown}")
-        return made
+        return trial
 
     if not shared(places, folder / CLAIMS, make, follow.stop):
         return None
-    return [(one, [one, *(Trial.read(read_json(places[n, seed])) for seed in seeds)]) for n, one in enumerate(best)]
+    return [
+        (trial, [trial, *(Trial.read(read_json(places[n, seed])) for seed in seeds)]) for n, trial in enumerate(best)
+    ]
 
 
 def _result(
-    config: Config, found: Range, trials: Sequence[Trial], finals: Sequence[tuple[Trial, list[Trial]]]
+    config: Config, rate_range: Range, trials: Sequence[Trial], finals: Sequence[tuple[Trial, list[Trial]]]
 ) -> dict[str, Any]:
     """Return the settings to use, all that was tried, and how sure it is."""
     ranked = sorted(
@@ -376,7 +384,7 @@ def _result(
     if len(ranked) > 1:
         change = difference(_scores(ranked[1][2]), _scores(runs))
         lead = None if change is None else {"difference": change.change, "low": change.low, "high": change.high}
-    made = [*trials, *(run for _, several in finals for run in several[1:])]
+    all_trials = [*trials, *(run for _, several in finals for run in several[1:])]
     return {
         "settings": dict(best.settings),
         "score": level,
@@ -384,8 +392,8 @@ def _result(
         "critical": sorted({name for run in runs for name in run.critical}),
         "paused": best.steps if best.state == "pruned" else None,
         "lead": lead,
-        "samples": found.samples + _samples(config) * sum(trial.steps for trial in made),
-        "range": {"centre": found.centre, "points": [point.record() for point in found.points]},
+        "samples": rate_range.samples + _samples(config) * sum(trial.steps for trial in all_trials),
+        "range": {"centre": rate_range.centre, "points": [point.record() for point in rate_range.points]},
         "trials": [trial.record() for trial in trials],
         "finals": [[run.record() for run in several] for _, several in finals],
     }

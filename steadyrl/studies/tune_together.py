@@ -47,19 +47,19 @@ def tune_together(
         nonlocal shown
         begun = sum(path.is_dir() for path in (folder / "trials").glob("*"))
         repeated = len(list((folder / "finals").glob("*/trial.json")))
-        said = f"{begun} trials begun, {repeated} repeats of the best ones made"
-        if said != shown:
-            follow.note(said)
-            shown = said
+        line = f"{begun} trials begun, {repeated} repeats of the best ones made"
+        if line != shown:
+            follow.note(line)
+            shown = line
 
-    def again(one: Ended) -> bool:
-        ended.append(one)  # what it had begun is free for the others
+    def again(ending: Ended) -> bool:
+        ended.append(ending)  # what it had begun is free for the others
         return False
 
     follow.note(f"{processes} processes share the search; what they say is in {logs}")
     launcher.start(list(commands.values()))
     wait(launcher, commands, follow.stop, look, again)
-    if any(one.code == 0 for one in ended):
+    if any(ending.code == 0 for ending in ended):
         return read_json(folder / RESULT)
     if follow.stop():
         return None

@@ -145,7 +145,7 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
     """
     change, n = verdict.change, verdict.change.n
     digits = digits_of(change)
-    seen = (
+    numbers = (
         f"{metric} {change.mean_before:.{digits}f} -> {change.mean_after:.{digits}f}, difference "
         f"{change.difference:+.{digits}f}, 95 % interval [{change.low:+.{digits}f}, {change.high:+.{digits}f}], "
         f"{n} problems"
@@ -156,13 +156,13 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
         "equal": f"{second} and {first} are equal within {verdict.margin}",
         "undecided": "undecided",
     }[verdict.word]
-    sentences = [f"{opening}: {seen}"]
+    sentences = [f"{opening}: {numbers}"]
     if verdict.smallest is None:
         sentences.append("all answers of both got the same value: this set says nothing about the two")
         return sentences
     could_not = f"this set could not have shown less than {verdict.smallest:.{digits}f} (80 % power)"
     if verdict.word == "undecided":
-        sentences[0] = f"{opening}, and {could_not}: {seen}"
+        sentences[0] = f"{opening}, and {could_not}: {numbers}"
         if verdict.needed is not None and verdict.needed > n:
             count = "more than a million" if verdict.needed > MOST_SAID else f"about {rounded_up(verdict.needed)}"
             sentences.append(f"to show a true difference as small as the one seen takes {count} such problems")

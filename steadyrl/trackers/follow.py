@@ -48,12 +48,12 @@ class Follower:
         self._run, self._state_file = run, state_file(run, name)
         self._state: dict[str, Any] = read_json(self._state_file) if self._state_file.is_file() else {}
         self._places = {run.metrics_file: 0, run.findings_file: 0}
-        self._seen = 0  # lines of findings.jsonl
+        self._findings_read = 0  # lines of findings.jsonl
         self.again = 0
         folder = run.trackers_folder / self._state_file.stem
         folder.mkdir(parents=True, exist_ok=True)
-        kept = self._state.setdefault("kept", {})
-        opening = Opening(run.path.resolve().name, run.resolved(), run.info(), folder.resolve(), kept)
+        tracker_state = self._state.setdefault("kept", {})
+        opening = Opening(run.path.resolve().name, run.resolved(), run.info(), folder.resolve(), tracker_state)
         self._tracker: Tracker = make("tracker", name, opening)
         if self._tracker.anew:
             self._state |= {"sent": -1, "samples": -1, "findings": 0}
@@ -109,15 +109,19 @@ class Follower:
 
     def _findings(self) -> bool:
         lines = list(self._fresh(self._run.findings_file))
-        known = self._state.get("findings", 0)
+        reported_lines = self._state.get("findings", 0)
         sent = False
         for line in lines:
-            self._seen += 1
-            if self._seen <= known or line.get("state") != "raised" or not isinstance(line.get("step"), int):
+            self._findings_read += 1
+            if (
+                self._findings_read <= reported_lines
+                or line.get("state") != "raised"
+                or not isinstance(line.get("step"), int)
+            ):
                 continue
             self._tracker.finding(line)
             sent = True
-        self._state["findings"] = max(known, self._seen)
+        self._state["findings"] = max(reported_lines, self._findings_read)
         return sent
 
     def _fresh(self, path: Path) -> Iterator[dict[str, Any]]:

@@ -29,11 +29,11 @@ class MLflowTracker:
         mlflow = require("mlflow")
         self._entities = require("mlflow.entities")
         self._client = mlflow.MlflowClient()
-        known = opening.kept.get("run_id")
+        run_id = opening.kept.get("run_id")
         self._units: dict[str, str] = {}
-        if known:
-            self._client.update_run(known, status="RUNNING")
-            self._id = str(known)
+        if run_id:
+            self._client.update_run(run_id, status="RUNNING")
+            self._id = str(run_id)
             return
         self._id = self._client.create_run(self._experiment(), run_name=opening.run).info.run_id
         opening.kept["run_id"] = self._id
@@ -44,8 +44,8 @@ class MLflowTracker:
 
     def _experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write metrics under our names, and the units of new ones into the description of the run."""
@@ -54,7 +54,7 @@ class MLflowTracker:
         self._client.log_batch(self._id, metrics=values)
         if fresh := metrics.keys() - self._units.keys():
             self._units |= {name: description(name) for name in fresh}
-            rows = "".join(f"| `{name}` | {said} |\n" for name, said in sorted(self._units.items()))
+            rows = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in sorted(self._units.items()))
             self._client.set_tag(self._id, "mlflow.note.content", f"| metric | meaning |\n|---|---|\n{rows}")
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -65,8 +65,8 @@ class MLflowTracker:
 
     def finding(self, line: Mapping[str, Any]) -> None:
         """Set a tag, for MLflow has no alerts."""
-        said = f"{line['severity']} at step {line['step']}: {alert_text(line)}"
-        self._client.set_tag(self._id, _name(f"finding.{line['check']}"), said[:LONGEST_PARAM])
+        text = f"{line['severity']} at step {line['step']}: {alert_text(line)}"
+        self._client.set_tag(self._id, _name(f"finding.{line['check']}"), text[:LONGEST_PARAM])
 
     def close(self, status: str) -> None:
         """End the run."""

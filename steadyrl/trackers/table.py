@@ -61,11 +61,11 @@ def write_parquet(run: RunDir, path: Path) -> None:
         )
         for name in table
     ]
-    made = arrow.table(list(table.values()), schema=arrow.schema(fields))
+    arrow_table = arrow.table(list(table.values()), schema=arrow.schema(fields))
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(made, part)
+        parquet.write_table(arrow_table, part)
         part.replace(path)
     except OSError as error:
         raise AccessError(f"cannot write '{path}': {error.strerror}; choose another --out") from error

@@ -38,12 +38,12 @@ class TensorBoardTracker:
         self._writer.add_event(self._event.Event(wall_time=time, step=step, summary=summary))
 
     def _scalar(self, name: str, value: float) -> Any:
-        found = self._summary.Summary.Value(tag=name, simple_value=value)
+        summary = self._summary.Summary.Value(tag=name, simple_value=value)
         if name not in self._described:  # once is enough for TensorBoard
             self._described.add(name)
-            found.metadata.summary_description = description(name)
-            found.metadata.plugin_data.plugin_name = "scalars"
-        return found
+            summary.metadata.summary_description = description(name)
+            summary.metadata.plugin_data.plugin_name = "scalars"
+        return summary
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rollouts as texts."""

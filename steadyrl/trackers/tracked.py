@@ -61,14 +61,14 @@ def tracked(run: RunDir, names: Sequence[str], note: Callable[[str], None]) -> I
         until = time.monotonic() + END_S
         for number, (name, writer) in enumerate(writers.items()):
             _wait(writer, until, f"{mark}-{number}")
-            if lost := _said(run, name, writer.returncode):
+            if lost := _shortfall(run, name, writer.returncode):
                 note(lost)
 
 
 def _start(run: RunDir, name: str, mark: str) -> subprocess.Popen[bytes]:
-    said = state_file(run, name).with_suffix(".log")
-    said.parent.mkdir(parents=True, exist_ok=True)
-    with said.open("wb") as log:
+    log_file = state_file(run, name).with_suffix(".log")
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("wb") as log:
         # A group of its own: Ctrl-C is for the training, which says when the end is. What the library starts is in it.
         return subprocess.Popen(
             [sys.executable, "-m", "steadyrl.trackers.writer", str(run.path.resolve()), name],
@@ -99,15 +99,15 @@ def _marked(mark: str) -> list[int]:
 
     W&B's keeps trying to reach its server for hours. Where there is no /proc (macOS), none are found.
     """
-    found = []
+    pids = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it is gone, or somebody else's
             if f"{MARK}={mark}".encode() in file.read_bytes():
-                found.append(int(file.parent.name))
-    return found
+                pids.append(int(file.parent.name))
+    return pids
 
 
-def _said(run: RunDir, name: str, code: int | None) -> str:
+def _shortfall(run: RunDir, name: str, code: int | None) -> str:
     """Return what a tracker did not get, in one line; "" if it got all."""
     steps = {line["step"] for line in read_lines(run.metrics_file) if type(line.get("step")) is int}
     try:
@@ -116,8 +116,8 @@ def _said(run: RunDir, name: str, code: int | None) -> str:
         return f"{name}: {error}"
     if code == 0 and not lost:
         return ""
-    said = state_file(run, name).with_suffix(".log")
-    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"see {said}"
+    log_file = state_file(run, name).with_suffix(".log")
+    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"see {log_file}"
     if not lost:
         return f"{name}: all steps were sent, but the run was not closed there ({why})"
     later = f"send them with: steadyrl metrics {run.path} --to {name}"

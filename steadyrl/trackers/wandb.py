@@ -87,5 +87,5 @@ class WandbTracker:
 def _has_key(wandb: Any) -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
-    held = Path(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
-    return held.is_file() and "wandb" in held.read_text(encoding="utf-8", errors="replace")
+    netrc = Path(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
+    return netrc.is_file() and "wandb" in netrc.read_text(encoding="utf-8", errors="replace")
