@@ -129,6 +129,7 @@ def loss_arrays(batch: Batch) -> dict[str, Array]:
         "ref_logprobs": batch.old.ref_logprobs,
         "advantages": batch.advantages,
         "returns": batch.returns,
+        "value_level": batch.measured.get("value_level"),
         "weights": batch.weights,
     }
     return {name: array for name, array in arrays.items() if array is not None}

@@ -271,7 +271,7 @@ def one_step(
         clock.lap("score")
         if look:
             look.before(batch)
-        rate = config.update.rate(step, config.run.steps)
+        rate = config.update.rate(step, config.run.steps) if step >= algorithm.value_warmup else 0.0
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
         corrected = correct(algorithm, batch, config.update.correction, state)
         if guard:

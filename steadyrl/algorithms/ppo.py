@@ -7,10 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from steadyrl import kl, losses
 from steadyrl.advantages import gae, penalised_rewards, scale_to_unit_std, whiten
+from steadyrl.config import Config
 from steadyrl.protocols import Algorithm, Numbers
 from steadyrl.sections import Section
 from steadyrl.select import drop_unscored
@@ -41,6 +43,20 @@ class Settings(Section):
         0.2, gt=0, description="Clip range for the change of a value per step, in units of the return."
     )
     value_coef: float = Field(0.1, ge=0, description="Weight of the value loss.")
+    value_start: Literal["zero", "mean_return"] = Field(
+        "mean_return",
+        description="What the value head predicts at first: 0, or the mean return of the first batch, from which it "
+        "then learns the differences.",
+    )
+    value_learning_rate: float = Field(
+        1e-4,
+        ge=0,
+        le=10,
+        description="Learning rate of the value head, the same in every step. 0 means the policy's, with its schedule.",
+    )
+    value_warmup_steps: int = Field(
+        0, ge=0, description="Number of steps at the start in which only the value head learns."
+    )
     entropy_coef: float = Field(
         0.0, ge=0, description="Weight of the entropy bonus in the loss, per nat of exact entropy."
     )
@@ -50,6 +66,16 @@ class Settings(Section):
     whiten_rewards: bool = Field(
         False, description="Scale the token rewards to standard deviation 1 and keep their mean."
     )
+
+
+def check(config: Config, settings: Settings) -> list[str]:
+    """Return what is wrong with a config: a head that learns while the policy does not needs a rate of its own."""
+    if not settings.value_warmup_steps or settings.value_learning_rate:
+        return []
+    return [
+        f"algorithm.args.value_warmup_steps is {settings.value_warmup_steps}, and value_learning_rate = 0 gives the "
+        "value head the policy's rate, which is 0 in these steps; set it to 1e-4, which is usual"
+    ]
 
 
 def build(settings: Settings) -> Algorithm:
@@ -62,6 +88,8 @@ def build(settings: Settings) -> Algorithm:
         loss=partial(_loss, settings=settings),
         adapt=partial(_adapt, settings=settings),
         state={"kl_coef": settings.kl_coef},
+        value_rate=settings.value_learning_rate or None,
+        value_warmup=settings.value_warmup_steps,
     )
 
 
@@ -72,12 +100,18 @@ def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
     token_rewards = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)  # [B, T]
     if settings.whiten_rewards:
         token_rewards = scale_to_unit_std(token_rewards, mask)
+    level = numbers.get("value_level")
+    if level is None:
+        _, outcomes = gae(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
+        level = float(outcomes[mask].mean()) if settings.value_start == "mean_return" else 0.0
+    old = replace(old, values=old.values + level)
     advantages, returns = gae(token_rewards, old.values, mask, settings.gamma, settings.lam)
     return replace(
         batch,
+        old=old,
         advantages=whiten(advantages, batch.trained_mask) if settings.whiten_advantages else advantages,
         returns=returns,
-        measured={**batch.measured, "advantages_raw": advantages},
+        measured={**batch.measured, "advantages_raw": advantages, "value_level": np.full(mask.shape, level)},
     )
 
 
@@ -88,7 +122,7 @@ def _loss(
     log_ratio = losses.token_log_ratio(xp, new.logprobs, arrays["old_logprobs"], mask)
     policy, clipped = losses.clipped_policy(xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high)
     value, value_clipped = losses.clipped_value(
-        xp, new.values, arrays["old_values"], arrays["returns"], settings.clip_value
+        xp, new.values + arrays.get("value_level", 0.0), arrays["old_values"], arrays["returns"], settings.clip_value
     )
     per_token = policy + settings.value_coef * value
     if settings.entropy_coef:
@@ -103,7 +137,9 @@ def _loss(
 
 
 def _adapt(numbers: Numbers, metrics: Numbers, settings: Settings) -> dict[str, float]:
-    """Move the KL coefficient towards its target, where it is adaptive and the KL was measured."""
+    """Keep the level of the values; move the KL coefficient to its target, where it is adaptive and the KL known."""
+    if "value/mean" in metrics:  # of the first step: the head itself begins at 0
+        numbers = {"value_level": metrics["value/mean"], **numbers}
     coef, measured = numbers["kl_coef"], metrics.get("kl_ref_k1_seq")
     if settings.kl_control == "fixed" or measured is None or coef == 0:
         return dict(numbers)

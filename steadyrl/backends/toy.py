@@ -77,7 +77,8 @@ class _Next(NamedTuple):
 class ToyBackend:
     """See Backend. Parameters: ``logits`` [V, V] by (previous, next) token, ``values`` [V] by previous token."""
 
-    def __init__(self, seed: int = 0):
+    def __init__(self, seed: int = 0, value_rate: float | None = None):
+        self._value_rate = value_rate
         self.tokenizer = CharTokenizer()
         size = self.tokenizer.size
         start = np.random.default_rng(seed).normal(0.0, 0.1, (size, size))
@@ -90,7 +91,7 @@ class ToyBackend:
     @classmethod
     def create(cls, config: Config, algorithm: Algorithm) -> ToyBackend:
         """Build the backend of a run."""
-        return cls(config.run.seed)
+        return cls(config.run.seed, algorithm.value_rate)
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
@@ -280,7 +281,8 @@ class ToyBackend:
                 ADAM_BETAS[1] * self._moments[f"v.{name}"] + (1 - ADAM_BETAS[1]) * gradient**2
             )
             m, v = m / (1 - ADAM_BETAS[0] ** self._updates), v / (1 - ADAM_BETAS[1] ** self._updates)
-            self.parameters[name] = self.parameters[name] - learning_rate * m / (np.sqrt(v) + ADAM_EPS)
+            rate = learning_rate if name != "values" or self._value_rate is None else self._value_rate
+            self.parameters[name] = self.parameters[name] - rate * m / (np.sqrt(v) + ADAM_EPS)
         return norm
 
 

@@ -14,7 +14,7 @@ HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's ste
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
-SMALL = ("learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
+SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
 
 

@@ -350,8 +350,10 @@ def _continuation(
 def _noise(session: Session, part: Batch, middle: Path) -> float:
     """Return how much a step differs from itself, at rate 0, where the optimizer's state has no say."""
     session.backend.load(middle)
-    once, again = _take(session, part, part, 0.0), _take(session, part, part, 0.0)
-    # Adam's moments, with which the cosine is measured, change in a step at any rate.
+    once = _take(session, part, part, 0.0)
+    session.backend.load(middle)  # a value head with a rate of its own moves at any rate
+    again = _take(session, part, part, 0.0)
+    # The cosine is measured with Adam's moments, which may not be restored.
     stats = {name: value for name, value in once.stats.items() if name != "grad_cosine"}
     return _apart(replace(once, stats=stats), again)
 

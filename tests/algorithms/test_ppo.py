@@ -6,13 +6,14 @@ import pytest
 
 from steadyrl.algorithms import ppo
 from steadyrl.batch import loss_arrays
+from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 from steadyrl.train import train
 from steadyrl.types import Batch, TokenScores
 
 
 def built(**settings):
-    return ppo.build(ppo.Settings(**settings))
+    return ppo.build(ppo.Settings(**{"value_start": "zero", **settings}))
 
 
 # Two rows. The first: one prompt token, two completion tokens; the second: two prompt tokens, one completion token.
@@ -162,6 +163,46 @@ def trained(toy, tmp_path):
     return trained
 
 
+def test_the_values_begin_at_the_mean_return_of_the_first_batch_and_learn_from_there():
+    """Lambda 1, no penalty: the tokens' returns are 4, 4 and 1, their mean 3; the head itself predicts nothing yet."""
+    algorithm = built(value_start="mean_return", lam=1.0, kl_coef=0, whiten_advantages=False)
+    blank = replace(OLD, values=np.zeros(MASK.shape))
+    first = algorithm.prepare(replace(two_rows((4.0, 1.0)), old=blank), algorithm.state)
+    np.testing.assert_allclose(first.old.values[MASK], 3.0)
+    np.testing.assert_allclose(first.advantages[MASK], [1.0, 1.0, -2.0])
+    _, sums = algorithm.loss(np, blank, loss_arrays(first), 3.0)
+    assert float(sums["loss/value"]) == pytest.approx((1 + 1 + 4) / 2)
+    numbers = algorithm.adapt(algorithm.state, {"value/mean": 3.0})
+    later = algorithm.prepare(replace(two_rows((40.0, 10.0)), old=replace(OLD, values=0.5 * MASK)), numbers)
+    np.testing.assert_allclose(later.old.values[MASK], 3.5)
+    assert algorithm.adapt(numbers, {"value/mean": 9.0}) == numbers
+
+
+def test_the_value_head_learns_alone_in_its_warmup_and_at_its_own_rate(toy, tmp_path):
+    settings = ("algorithm.args.value_learning_rate=0.02", "algorithm.args.value_warmup_steps=3", "run.steps=2")
+    session = toy("rollout.prompts_per_step=16", *settings, reward="toy_rewards:share_of_a")
+    before = {name: array.copy() for name, array in session.backend.parameters.items()}
+    train(session, RunDir(tmp_path / "run"))
+    after = session.backend.parameters
+    assert (after["logits"] == before["logits"]).all()
+    updates = 2 * session.config.update.epochs * session.config.update.minibatches
+    assert 0.02 < np.abs(after["values"] - before["values"]).max() <= 0.021 * updates
+
+
+def test_a_warmup_of_a_head_without_a_rate_of_its_own_is_refused(toy):
+    with pytest.raises(ConfigError, match=r"value_warmup_steps is 4.*value_learning_rate = 0.*set it to 1e-4"):
+        toy("algorithm.args.value_warmup_steps=4", "algorithm.args.value_learning_rate=0")
+
+
+def test_a_resumed_run_keeps_the_level_of_its_values(trained, toy, tmp_path):
+    whole = trained("run.steps=6", "run.checkpoint_every=3")
+    for attempt, steps in enumerate((3, 6)):
+        settings = ("rollout.prompts_per_step=16", f"run.steps={steps}", "run.checkpoint_every=3")
+        train(toy(*settings, reward="toy_rewards:share_of_a"), RunDir(tmp_path / "cut"), attempt)
+    assert RunDir(tmp_path / "cut").metrics()[-1]["value/mean"] == whole[-1]["value/mean"]
+    assert whole[-1]["algorithm/value_level"] == whole[0]["value/mean"] != 0
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ppo_learns_to_write_the_letter_a(trained, seed):
     lines = trained("run.steps=45", f"run.seed={seed}", "algorithm.args.kl_coef=0.01")
@@ -170,7 +211,8 @@ def test_ppo_learns_to_write_the_letter_a(trained, seed):
 
 
 def test_the_values_start_at_zero_and_come_to_the_returns(trained):
-    lines = trained("run.steps=45", "algorithm.args.kl_coef=0", "algorithm.args.value_coef=1.0")
+    learning = ("algorithm.args.value_coef=1.0", "algorithm.args.value_learning_rate=0")
+    lines = trained("run.steps=45", "algorithm.args.kl_coef=0", "algorithm.args.value_start=zero", *learning)
     assert lines[0]["value/mean"] == 0
     assert lines[-1]["value/mean"] == pytest.approx(lines[-1]["return/mean"], abs=0.2)
     assert lines[-1]["return/mean"] > 0.5

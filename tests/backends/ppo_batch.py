@@ -9,7 +9,10 @@ from steadyrl.batch import make_batch
 from steadyrl.rollout.collect import collect
 from steadyrl.types import Problem, Sampling
 
-ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.02, whiten_advantages=False, clip_value=5.0))
+SETTINGS = ppo.Settings(
+    entropy_coef=0.02, whiten_advantages=False, clip_value=5.0, value_start="zero", value_learning_rate=0
+)
+ALGORITHM = ppo.build(SETTINGS)
 TEXTS = ("the", "a red cat sees two small birds", "one dog", "three old", "the big blue bird hears a", "not")
 PROBLEMS = [Problem(str(i), text) for i, text in enumerate(TEXTS)]
 PLAIN = Sampling(max_new_tokens=10)

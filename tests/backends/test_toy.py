@@ -12,7 +12,9 @@ from steadyrl.errors import CheckpointError
 from steadyrl.rollout.collect import collect
 from steadyrl.types import Problem, Sampling, TokenScores
 
-ALGORITHM = ppo.build(ppo.Settings(entropy_coef=0.03, whiten_advantages=False))
+ALGORITHM = ppo.build(
+    ppo.Settings(entropy_coef=0.03, whiten_advantages=False, value_start="zero", value_learning_rate=0)
+)
 PROBLEMS = [Problem(letter, letter * 2) for letter in "abcde"]
 PLAIN = Sampling(max_new_tokens=8)
 NARROW = Sampling(max_new_tokens=8, temperature=0.7, top_k=9, top_p=0.8)

@@ -116,8 +116,7 @@ class Worker:
         stats = loss_stats(batch, {name: sum(totals[name] for totals in everyone) for name in own})
         norm = self._clip(max_grad_norm)
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
-            for group in self.backend.optimizer.param_groups:
-                group["lr"] = learning_rate
+            self.backend.set_rate(learning_rate)
             products = products_with_momentum(self.backend.trainable().values(), self.backend.optimizer)
             stats |= cosine_of([sum(parts) for parts in zip(*self._ranks.everywhere(products), strict=True)])
             self.backend.optimizer.step()

@@ -48,6 +48,7 @@ class MlxBackend:
         self._section, self._micro_batch_tokens = config.model, config.backend.args.micro_batch_tokens
         self._generate_rows = config.backend.args.generate_rows
         self._refers = "ref_logprobs" in algorithm.needs
+        self._value_rate = algorithm.value_rate
         own = config.backend.args
         self._halved_weights = own.weights == "bf16" and not config.model.lora_rank
         lower = mx.bfloat16 if "bf16" in {own.weights, config.backend.precision} else None
@@ -167,12 +168,20 @@ class MlxBackend:
         norm = math.sqrt(sum(_square(gradient) for gradient in gradients.values()))
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             factor = min(1.0, max_grad_norm / (norm + _NORM_EPS))
-            self.optimizer.learning_rate = learning_rate
             clipped = {name: gradient * factor for name, gradient in gradients.items()}
             stats |= self._along_momentum(clipped)
-            self._net.adopt(self.optimizer.apply_gradients(clipped, self._net.params))
+            self._net.adopt(self._moved(clipped, learning_rate))
             mx.eval(self.optimizer.state)
         return stats | {"grad_norm": (norm, 1.0)}
+
+    def _moved(self, gradients: dict[str, mx.array], learning_rate: float) -> dict[str, mx.array]:
+        """Return the parameters after a step of Adam; a value head may have a rate of its own."""
+        params, adam = self._net.params, self.optimizer
+        own, head = state.split_value_head(gradients)
+        adam.learning_rate = learning_rate
+        moved: dict[str, mx.array] = adam.apply_gradients(own, params)
+        adam.learning_rate = learning_rate if self._value_rate is None else self._value_rate
+        return moved | {name: adam.apply_single(g, params[name], adam.state[name]) for name, g in head.items()}
 
     def remember(self) -> Callable[[], None] | None:
         """See Reversible; updates put new arrays in the place of old ones, which stay as they are."""

@@ -43,6 +43,7 @@ from steadyrl.errors import CheckpointError
 from steadyrl.protocols import Algorithm, Apart, Gradient, LossFn, Stats
 from steadyrl.types import Batch, Completion, Sampling, TokenScores
 
+VALUE_HEAD = "value_head."  # before the names of its weights
 Result = TypeVar("Result")
 Measured = dict[str, np.ndarray]  # [B, T] by name
 
@@ -105,13 +106,23 @@ class TorchBackend:
                 compiled.compile_layers(model)
         self._one_update = config.update.epochs * config.update.minibatches == 1
         self._scored: Scored | None = None
+        self._value_rate = algorithm.value_rate
         self.begin_training(config.update.weight_decay)
 
     def begin_training(self, weight_decay: float) -> None:
         """Let a new optimizer move the weights as they are now."""
         self._torn = False
         self._masters = Masters(self.trainable())
-        self.optimizer = adam(list(self._masters.named.values()), self.device, self._own.optimizer_bits, weight_decay)
+        groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "own_rate": self._value_rate}]
+        for name, weight in self._masters.named.items():
+            groups[name.startswith(VALUE_HEAD)]["params"].append(weight)
+        self.optimizer = adam(groups, self.device, self._own.optimizer_bits, weight_decay)
+
+    def set_rate(self, learning_rate: float) -> None:
+        """Set the learning rate of the next step; a value head may have its own."""
+        for group in self.optimizer.param_groups:
+            own = group.get("own_rate")
+            group["lr"] = learning_rate if own is None else own
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
@@ -263,8 +274,7 @@ class TorchBackend:
             stats = self._gradients_of(batch, loss, sampling, needs)
             norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), max_grad_norm).item()
             if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
-                for group in self.optimizer.param_groups:
-                    group["lr"] = learning_rate
+                self.set_rate(learning_rate)
                 stats |= cosine_of(products_with_momentum(self._masters.named.values(), self.optimizer))
                 self._torn = True  # until all weights are moved: memory may run out in between
                 self.optimizer.step()
@@ -422,7 +432,7 @@ class TorchBackend:
         """Return what is trained, by name."""
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if self.value_head is not None:
-            named |= {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
+            named |= {f"{VALUE_HEAD}{name}": p for name, p in self.value_head.named_parameters()}
         return named
 
     def arrays(self, part: Batch) -> dict[str, Any]:

@@ -37,13 +37,13 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 CLASSES = {"mlx": MlxBackend, "torch": TorchBackend}
 
 
-def opened(name, folder, *overrides):
+def opened(name, folder, *overrides, algorithm=ALGORITHM):
     settings = {
         "model": {"path": str(folder)},
         "backend": {"name": name, "device": "cpu"},
         "rewards": {"length": 1.0},
     }
-    return CLASSES[name](config.resolve(settings, overrides), ALGORITHM)
+    return CLASSES[name](config.resolve(settings, overrides), algorithm)
 
 
 def weights(backend):
@@ -51,6 +51,20 @@ def weights(backend):
     if isinstance(backend, TorchBackend):
         return {name: p.detach().numpy().copy() for name, p in backend.trainable().items()}
     return {name: np.array(array) for name, array in backend._net.params.items()}
+
+
+def test_a_value_head_with_a_rate_of_its_own_moves_as_it_does_in_pytorch(tiny_models):
+    moves = {}
+    for name in ("torch", "mlx"):
+        backend = opened(name, tiny_models["llama"], algorithm=replace(ALGORITHM, value_rate=3e-3))
+        batch, before = scored_batch(backend, NARROW), weights(backend)
+        for _ in range(2):
+            step(backend, batch, rate=0.0)
+        after = weights(backend)
+        assert all((after[key] == array).all() for key, array in before.items() if not key.startswith("value_head"))
+        moves[name] = after["value_head.linear.weight"]
+        assert (moves[name] != before["value_head.linear.weight"]).any()
+    np.testing.assert_allclose(moves["mlx"], moves["torch"], rtol=1e-2, atol=1e-6)
 
 
 @pytest.mark.parametrize("sampling", [PLAIN, NARROW], ids=["plain", "narrow"])

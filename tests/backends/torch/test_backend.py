@@ -48,13 +48,13 @@ FAMILIES = ("llama", "qwen2", "qwen3", "gpt2")
 WAYS = {"plain": PLAIN, "narrow": NARROW}
 
 
-def opened(folder, *overrides):
+def opened(folder, *overrides, algorithm=ALGORITHM):
     settings = {
         "model": {"path": str(folder)},
         "backend": {"device": "cpu", "threads": 1},
         "rewards": {"length": 1.0},
     }
-    return TorchBackend(config.resolve(settings, overrides), ALGORITHM)
+    return TorchBackend(config.resolve(settings, overrides), algorithm)
 
 
 @pytest.fixture(scope="module")
@@ -337,6 +337,22 @@ def test_an_adapter_is_sampled_and_trained_with_products_in_bfloat16(tiny_models
     gap = np.abs(batch.old.logprobs - batch.sampling_logprobs)[batch.completion_mask]
     assert gap.mean() < 0.05
     assert before.tokens.shape != batch.tokens.shape or (before.tokens != batch.tokens).any(), "the adapter is sampled"
+
+
+def test_a_value_head_with_a_rate_of_its_own_moves_by_that_rate(tiny_models, tmp_path):
+    """A first step of Adam moves each weight by the rate; it does so after a checkpoint too."""
+    head, plain = (opened(tiny_models["llama"], algorithm=replace(ALGORITHM, value_rate=rate)) for rate in (3e-3, None))
+    batch = scored_batch(head, NARROW)
+    before = weights(head)
+    step(head, batch, rate=0.0)
+    after = weights(head)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"value_head.linear.weight", "value_head.linear.bias"}
+    assert after["value_head.linear.bias"].abs().item() == pytest.approx(3e-3, rel=1e-3)
+    head.save(tmp_path)
+    plain.load(tmp_path)
+    step(plain, batch, rate=0.0)
+    assert all(torch.equal(weight, after[name]) for name, weight in weights(plain).items())
 
 
 def test_lora_trains_the_adapter_and_the_value_head_only(tiny_models):

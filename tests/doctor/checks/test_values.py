@@ -101,6 +101,11 @@ def test_a_head_that_stays_worse_than_a_constant_is_untrained():
     found = finding(explained_variance_low(healthy(explained_variance=explained, reward=flat)))
     assert (found.cause, found.severity) == ("untrained_head", "warning")
     assert found.since_step == 40  # the first fifth is not judged
+    assert set(found.overrides) == {
+        "algorithm.args.value_start=mean_return",
+        "algorithm.args.value_learning_rate=0.0001",
+        "algorithm.args.value_warmup_steps=10",
+    }
     learning = finding(explained_variance_low(healthy(explained_variance=explained)))
     assert learning.severity == "info", "the reward of the healthy run rises all the same"
 
@@ -111,7 +116,8 @@ def test_mean_value_and_mean_return_tell_it_where_only_the_uncentred_formula_is_
     explained = series("explained_variance", -6.4 + noise(rng, N, 0.3), estimator="uncentred")
     columns = {"return_mean": 0.8 + noise(rng, N, 0.01), "value_mean": noise(rng, N, 0.01)}
     run = healthy(explained_variance=explained, return_std=0.3 + noise(rng, N, 0.01), **columns)
-    assert finding(explained_variance_low(run)).cause == "offset"
+    shifted = finding(explained_variance_low(run))
+    assert (shifted.cause, shifted.overrides) == ("offset", ("algorithm.args.value_start=mean_return",))
     level = healthy(
         explained_variance=explained, return_std=0.3 * np.ones(N), return_mean=np.zeros(N), value_mean=np.zeros(N)
     )
