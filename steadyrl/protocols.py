@@ -52,7 +52,7 @@ class Algorithm:
         update: Makes one update: backend, minibatch, algorithm, sampling, rate, limit of the gradient norm -> stats.
         compares: Whether a rollout is worth what the others of its problem are not. A problem with one scored rollout
             then teaches nothing, and its advantage is 0.
-        value_rate: The learning rate of the value head in every step; None for that of the step.
+        value_rate: The learning rate of the value head where that of the step is lower.
         value_warmup: Steps at the start in which the policy's rate is 0.
     """
 
@@ -65,7 +65,7 @@ class Algorithm:
     source: Literal["policy", "demonstrations"] = "policy"
     update: Callable[[Backend, Batch, Algorithm, Sampling, float, float], Stats] = optimizer_step
     compares: bool = False
-    value_rate: float | None = None
+    value_rate: float = 0.0
     value_warmup: int = 0
 
 

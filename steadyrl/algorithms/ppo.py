@@ -52,7 +52,8 @@ class Settings(Section):
         1e-4,
         ge=0,
         le=10,
-        description="Learning rate of the value head, the same in every step. 0 means the policy's, with its schedule.",
+        description="Learning rate of the value head in steps in which the policy's is lower. 0 always gives it the "
+        "policy's.",
     )
     value_warmup_steps: int = Field(
         0, ge=0, description="Number of steps at the start in which only the value head learns."
@@ -88,7 +89,7 @@ def build(settings: Settings) -> Algorithm:
         loss=partial(_loss, settings=settings),
         adapt=partial(_adapt, settings=settings),
         state={"kl_coef": settings.kl_coef},
-        value_rate=settings.value_learning_rate or None,
+        value_rate=settings.value_learning_rate,
         value_warmup=settings.value_warmup_steps,
     )
 
@@ -104,11 +105,11 @@ def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
     if level is None:
         _, outcomes = gae(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
         level = float(outcomes[mask].mean()) if settings.value_start == "mean_return" else 0.0
-    old = replace(old, values=old.values + level)
-    advantages, returns = gae(token_rewards, old.values, mask, settings.gamma, settings.lam)
+    values = old.values + level
+    advantages, returns = gae(token_rewards, values, mask, settings.gamma, settings.lam)
     return replace(
         batch,
-        old=old,
+        old=replace(old, values=values),
         advantages=whiten(advantages, batch.trained_mask) if settings.whiten_advantages else advantages,
         returns=returns,
         measured={**batch.measured, "advantages_raw": advantages, "value_level": np.full(mask.shape, level)},

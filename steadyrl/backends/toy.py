@@ -77,7 +77,7 @@ class _Next(NamedTuple):
 class ToyBackend:
     """See Backend. Parameters: ``logits`` [V, V] by (previous, next) token, ``values`` [V] by previous token."""
 
-    def __init__(self, seed: int = 0, value_rate: float | None = None):
+    def __init__(self, seed: int = 0, value_rate: float = 0.0):
         self._value_rate = value_rate
         self.tokenizer = CharTokenizer()
         size = self.tokenizer.size
@@ -281,7 +281,7 @@ class ToyBackend:
                 ADAM_BETAS[1] * self._moments[f"v.{name}"] + (1 - ADAM_BETAS[1]) * gradient**2
             )
             m, v = m / (1 - ADAM_BETAS[0] ** self._updates), v / (1 - ADAM_BETAS[1] ** self._updates)
-            rate = learning_rate if name != "values" or self._value_rate is None else self._value_rate
+            rate = max(learning_rate, self._value_rate) if name == "values" else learning_rate
             self.parameters[name] = self.parameters[name] - rate * m / (np.sqrt(v) + ADAM_EPS)
         return norm
 

@@ -175,12 +175,12 @@ class MlxBackend:
         return stats | {"grad_norm": (norm, 1.0)}
 
     def _moved(self, gradients: dict[str, mx.array], learning_rate: float) -> dict[str, mx.array]:
-        """Return the parameters after a step of Adam; a value head may have a rate of its own."""
+        """Return the parameters after a step of Adam; the rate of a value head may be higher."""
         params, adam = self._net.params, self.optimizer
         own, head = state.split_value_head(gradients)
         adam.learning_rate = learning_rate
         moved: dict[str, mx.array] = adam.apply_gradients(own, params)
-        adam.learning_rate = learning_rate if self._value_rate is None else self._value_rate
+        adam.learning_rate = max(learning_rate, self._value_rate)
         return moved | {name: adam.apply_single(g, params[name], adam.state[name]) for name, g in head.items()}
 
     def remember(self) -> Callable[[], None] | None:

@@ -113,16 +113,15 @@ class TorchBackend:
         """Let a new optimizer move the weights as they are now."""
         self._torn = False
         self._masters = Masters(self.trainable())
-        groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "own_rate": self._value_rate}]
+        groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "least_rate": self._value_rate}]
         for name, weight in self._masters.named.items():
             groups[name.startswith(VALUE_HEAD)]["params"].append(weight)
         self.optimizer = adam(groups, self.device, self._own.optimizer_bits, weight_decay)
 
     def set_rate(self, learning_rate: float) -> None:
-        """Set the learning rate of the next step; a value head may have its own."""
+        """Set the learning rate of the next step; that of a value head may be higher."""
         for group in self.optimizer.param_groups:
-            own = group.get("own_rate")
-            group["lr"] = learning_rate if own is None else own
+            group["lr"] = max(learning_rate, group.get("least_rate", 0.0))
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""

@@ -341,7 +341,7 @@ def test_an_adapter_is_sampled_and_trained_with_products_in_bfloat16(tiny_models
 
 def test_a_value_head_with_a_rate_of_its_own_moves_by_that_rate(tiny_models, tmp_path):
     """A first step of Adam moves each weight by the rate; it does so after a checkpoint too."""
-    head, plain = (opened(tiny_models["llama"], algorithm=replace(ALGORITHM, value_rate=rate)) for rate in (3e-3, None))
+    head, plain = (opened(tiny_models["llama"], algorithm=replace(ALGORITHM, value_rate=rate)) for rate in (3e-3, 0.0))
     batch = scored_batch(head, NARROW)
     before = weights(head)
     step(head, batch, rate=0.0)
