@@ -28,6 +28,7 @@ run = {{steps = 16, checkpoint_every = 4, doctor_every = 0, preflight = "off"}}
 backend = {{name = "toy"}}
 task = {{name = "prompts", args = {{path = "{prompts}"}}}}
 rewards = {{"toy_rewards:share_of_a" = 1.0}}
+algorithm = {{args = {{value_start = "zero"}}}}
 sampling = {{max_new_tokens = 4}}
 rollout = {{prompts_per_step = 4, samples_per_prompt = 4}}
 update = {{learning_rate = 0.0, warmup_steps = 0, kl_old_limit = 10.0}}
