@@ -460,14 +460,15 @@ def _expectation(problem: Any) -> str:
 
 
 def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
-    """Return the key that an unknown one may be meant to be: one like it, a plug-in's, or its namesake elsewhere."""
+    """Return the key that an unknown one may be meant to be: its namesake elsewhere, one like it, or a plug-in's."""
     *path, name = location
     keys = _keys(section, path)
     namesakes = [f"{key}.{name}" for key in _keys(Config, []) if name in _keys(Config, [key])]
     if not namesakes and (answer := plugins.of_peers("settings").get(name)):
         return f"it is {answer} here"
     of_plugin = [".".join([*path, "args", name])] if "args" in keys else []
-    close = difflib.get_close_matches(name, keys, n=1) or [*of_plugin, *namesakes[:1]]
+    alike = [] if namesakes else difflib.get_close_matches(name, keys, n=1)
+    close = alike or [*of_plugin, *namesakes[:1]]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {', '.join(keys) or 'none'}"
 
 
