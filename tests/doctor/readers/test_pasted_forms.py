@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.errors import RunError
@@ -117,3 +118,46 @@ def test_training_and_evaluation_of_an_epoch_are_one_step(tmp_path):
     log = read(tmp_path / "train.log", text)
     assert log.columns["loss"].steps.tolist() == log.columns["eval_reward"].steps.tolist() == [1, 2, 3]
     assert not np.isnan(log.columns["loss"].values).any()
+
+
+def table(names, rows):
+    cells = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{cells}</table><p>"
+
+
+@pytest.mark.parametrize("supervised", [["Step", "Training Loss"], ["Step", "Training Loss", "Validation Loss"]])
+def test_of_the_tables_of_a_notebook_the_one_with_a_reward_is_read_to_its_last_row(tmp_path, supervised):
+    shown = [
+        table(supervised, [[5 * i, *[2.5 / i] * (len(supervised) - 1)] for i in range(1, 8)]),
+        table(["Step", "Training Loss", "reward"], [[i, 0.01, i / 8] for i in range(1, 5)]),
+    ]
+    outputs = [{"output_type": "display_data", "data": {"text/html": page}} for page in shown]
+    outputs.append({"output_type": "stream", "text": ["saved the adapter\n"]})
+    log = read(tmp_path / "run.ipynb", notebook(*outputs))
+    assert log.columns["reward"].steps.tolist() == [1, 2, 3, 4]
+    assert values(log, "reward") == [0.125, 0.25, 0.375, 0.5]
+    assert "rows of other tables, left out: 7" in log.notes
+
+
+def test_rows_of_a_training_without_rewards_before_the_one_with_them_are_left_out(tmp_path):
+    before = [f"{{'loss': {2 - i / 4}, 'entropy': 1.5, 'epoch': {i}}}" for i in range(1, 4)]
+    after = [f"{{'loss': 0.0, 'reward': {i / 8}, 'entropy': 0.25, 'epoch': {i / 100}}}" for i in range(1, 5)]
+    ended = "{'train_runtime': 12.5, 'train_loss': 1.25, 'epoch': 3.0}"
+    log = read(tmp_path / "run.log", "\n".join([*before, ended, *after]))
+    assert values(log, "reward") == [0.125, 0.25, 0.375, 0.5]
+    assert values(log, "entropy") == [0.25] * 4
+    assert "rows of a training without rewards before it, left out: 3" in log.notes
+    # Rows without a reward of one training, between those with one, stay.
+    assert values(read(tmp_path / "one.log", "\n".join([*before, *after])), "entropy") == [1.5] * 3 + [0.25] * 4
+
+
+def test_a_dict_of_lengths_with_a_share_cut_off_is_a_row_of_metrics(tmp_path):
+    line = "perf 0: {'rollout/response_len/mean': 812.5, 'rollout/truncated_ratio': 0.375}\n"
+    assert values(read(tmp_path / "run.log", line), "rollout/truncated_ratio") == [0.375]
+
+
+def test_a_gradient_norm_may_be_called_grad(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text("step,grad\n1,0.5\n2,41250000.0\n")
+    diagnosis = diagnose(path)[0]
+    assert [(finding.check, finding.cause) for finding in diagnosis.findings] == [("grad_norm", "exploding")]
