@@ -14,7 +14,8 @@ from steadyrl.doctor.statistics.readings import fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 
 SOME, NOTABLE, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.3, 0.5, 0.9  # shares cut off
-PINNED_SHARE, PINNED_LEAST = 0.5, 32.0  # of the rows; tokens, below which answers can all have one length
+PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
+PINNED_LEAST = 32.0  # tokens, below which answers can all have one length
 PINNED = 1e-6  # relative: a mean of different lengths is no such number
 EMPTY_WARN, EMPTY_CRITICAL = 0.01, 0.1
 AT_FIRST, FROM_START = 3, 0.5  # steps before much is learned; of the later share that has to be there already
@@ -26,7 +27,7 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     """Return the share of completions that the limit ends and how it is known, or None where it is not.
 
     Where it is not logged, end tokens that are counted and never seen say that none ended. Completions whose mean
-    length is the same number in most rows, and never more, have all reached the limit: a mean of different lengths is
+    length is the same number in many rows, and never more, have all reached the limit: a mean of different lengths is
     hardly ever a whole number, and not the same one again.
     """
     share = run.get("truncated")
@@ -42,12 +43,15 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
         return None
     at_most = np.abs(length.values - most) <= PINNED * most
     known = limit is not None and abs(most - limit) <= PINNED * limit
-    again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SHARE and most == round(most) and limit is None
+    again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SOME and most == round(most) and limit is None
     if not known and not (again and most >= PINNED_LEAST):
         return None
     told = f"the mean length is {most:g} tokens in {at_most.mean():.0%} of the rows and never more: that is the limit"
     # In the other rows no larger share can have reached it: the rest has no less than no tokens.
-    return Series("truncated", "share", "", length.source, length.steps, length.values / most), told
+    most_cut = (
+        length.values / most if known or at_most.mean() >= PINNED_SHARE else at_most.mean() * np.ones(len(length))
+    )
+    return Series("truncated", "share", "", length.source, length.steps, most_cut), told
 
 
 def _source(run: Run, quantity: str) -> str | None:
