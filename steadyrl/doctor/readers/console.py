@@ -38,6 +38,9 @@ METRIC = re.compile(
 )
 
 
+LOSS = re.compile("loss", re.IGNORECASE)
+
+
 class _Console:
     """Takes the lines of a console in their order."""
 
@@ -87,17 +90,32 @@ def read(path: Path) -> RawLog:
     for chunk in lines(path, notes):
         for line in chunk:
             console.add(line)
-    if console.verl.count:
-        log = console.verl.log(str(path), "verl_console", {}, notes)
-    elif console.dicts.count:
-        notes += [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
-        log = _placed(console, str(path), notes)
-    else:
-        log = tables.find(path, notes) or console.words.log(str(path), notes)
+    log = (
+        console.verl.log(str(path), "verl_console", {}, notes) if console.verl.count else _fullest(console, path, notes)
+    )
     planned = {"max_steps": console.bars.planned} if console.bars.planned and log.format != "verl_console" else {}
     return replace(
         log, settings={**planned, **console.config.settings}, completions=PrintedTables(path) if console.framed else ()
     )
+
+
+def _fullest(console: _Console, path: Path, notes: list[str]) -> RawLog:
+    """Return the rows of dicts, tables or words: of the first of these with a loss and a reward, else the first."""
+    first = None
+    if console.dicts.count:
+        before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
+        first = _placed(console, str(path), [*notes, *before])
+        if _is_full(first):
+            return first
+    table = tables.find(path, notes)
+    words = console.words.log(str(path), notes) if table is None or console.words.sure else None
+    logs = [log for log in (first, table, words) if log is not None]
+    return next(filter(_is_full, logs), logs[0])
+
+
+def _is_full(log: RawLog) -> bool:
+    names = " ".join(log.columns)
+    return bool(LOSS.search(names) and tables.REWARD.search(names))
 
 
 def holds_metrics(path: Path) -> bool:

@@ -161,3 +161,33 @@ def test_a_gradient_norm_may_be_called_grad(tmp_path):
     path.write_text("step,grad\n1,0.5\n2,41250000.0\n")
     diagnosis = diagnose(path)[0]
     assert [(finding.check, finding.cause) for finding in diagnosis.findings] == [("grad_norm", "exploding")]
+
+
+def test_what_holds_a_loss_and_a_reward_goes_before_what_is_printed_more_surely(tmp_path):
+    losses = table(["Step", "Training Loss"], [[i, 0.5] for i in range(1, 5)])
+    both = table(["Step", "Training Loss", "reward"], [[i, 0.5, i / 4] for i in range(1, 5)])
+    lines = [f"[Step {i}] loss=0.5000 reward={i / 8:.4f} completions/mean_length=96.0\n" for i in range(1, 5)]
+    samples = [f"{{'reward/total': {i / 2}, 'log/serial': {i}}}\n" for i in range(1, 9)]
+
+    def shown(page, texts):
+        outputs = [{"output_type": "display_data", "data": {"text/html": page}}]
+        return notebook(*outputs, {"output_type": "stream", "text": texts})
+
+    assert values(read(tmp_path / "words.ipynb", shown(losses, lines)), "reward") == [0.125, 0.25, 0.375, 0.5]
+    assert values(read(tmp_path / "table.ipynb", shown(both, samples)), "reward") == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_nulls_of_a_table_in_which_no_row_is_complete_were_not_logged(tmp_path):
+    def rows(gaps):
+        return json.dumps([row for i in range(1, 4) for row in (
+            {"step": i, "reward": i / 4, "kl": None, "train/loss": gaps},
+            {"step": i, "reward": gaps, "kl": None, "train/loss": i / 8},
+        )])  # fmt: skip
+
+    log = read(tmp_path / "wide.json", rows(None))
+    assert values(log, "reward") == [0.25, 0.5, 0.75]
+    assert values(log, "train/loss") == [0.125, 0.25, 0.375]
+    # A column that is never a number may be what broke, and a null in a log with complete rows is no number.
+    assert np.isnan(values(log, "kl")).all()
+    broke = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None}, {"step": 3, "reward": 0.5}]
+    assert np.isnan(values(read(tmp_path / "broke.json", json.dumps(broke)), "reward")[1])
