@@ -12,10 +12,12 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
 from steadyrl.doctor.statistics.readings import fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
+from steadyrl.doctor.statistics.units import together
 
 SOME, NOTABLE, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.3, 0.5, 0.9  # shares cut off
 PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
 PINNED_LEAST = 32.0  # tokens, below which answers can all have one length
+ALL, HALF_TOKEN = 0.999, 0.5  # share cut off that is all; by which lengths differ, in tokens
 PINNED = 1e-6  # relative: a mean of different lengths is no such number
 EMPTY_WARN, EMPTY_CRITICAL = 0.01, 0.1
 AT_FIRST, FROM_START = 3, 0.5  # steps before much is learned; of the later share that has to be there already
@@ -68,6 +70,8 @@ def truncated(run: Run) -> Result:
     start, limit = head(share, least=AT_FIRST), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
+    if other := _other_end(run, share):
+        return other
     # A share that the lengths bound from above may have been any lower one at the start.
     if start <= (level / 2.0 if told else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
@@ -89,6 +93,20 @@ def truncated(run: Run) -> Result:
         f"{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((told,) if told else ())),
     )
+
+
+def _other_end(run: Run, share: Series) -> Result:
+    """Find completions that all count as cut off though their lengths differ: the limit would make them equal."""
+    shortest, longest = run.get("length_min"), run.get("length_max")
+    if shortest is None or longest is None or (share.values < ALL).any():
+        return None
+    shortest, longest = together(shortest, longest)
+    differ = shortest.values < longest.values - HALF_TOKEN
+    if not len(differ) or differ.mean() <= PINNED_SHARE:
+        return None
+    told = "all completions count as cut off though their lengths differ: something else than the limit ends them"
+    shown = f"{number(float(shortest.values[-1]))} to {number(float(longest.values[-1]))} tokens in the last row"
+    return Found("other_end", "info", None, told, (shown,))
 
 
 @check()

@@ -318,3 +318,9 @@ def test_a_reward_is_not_flat_while_its_interval_holds_a_gain_worth_having(trl):
     assert any(gap.check == "reward_flat" and "worth having" in gap.message for gap in diagnosis.unknown)
     falling = [{**row, "reward": row["reward"] - 0.06 * i / 240} for i, row in enumerate(rows)]
     assert found(trl(falling, every=1), "reward_flat") == ("moving_without_gain", "warning")
+
+
+@pytest.mark.parametrize(("least", "expected"), [(212.0, ("other_end", "info")), (256.0, ("never_ends", "warning"))])
+def test_answers_of_different_lengths_are_not_cut_by_the_limit_though_all_lack_an_end(trl, least, expected):
+    row = {"completions/clipped_ratio": 1.0, "completions/min_length": least, "completions/max_length": 256.0}
+    assert found(trl([{**row, "reward": 0.2 + 0.01 * i} for i in range(8)]), "truncated") == expected
