@@ -64,7 +64,8 @@ def kl_runaway(run: Run) -> Result:
     per_token, reward, learned = find(run, "kl_ref"), run.get("reward"), learns(run)
     lost = per_token is not None and tail(per_token) > LOST_TOKEN and learned is False
     falls = reward is not None and direction(reward) < 0
-    rising = _rises_late(kl)
+    # Longer answers have a larger sum: a policy that runs away does so per token.
+    rising = _rises_late(kl) and (per_token is None or _rises_late(per_token))
     cause, because = _runaway_cause(run, since, kl)
     # A policy that learns moves away from its reference: that is what the reward is paid for.
     harms = lost or (rising and not (cause == "weak_penalty" and learned))

@@ -324,3 +324,11 @@ def test_a_reward_is_not_flat_while_its_interval_holds_a_gain_worth_having(trl):
 def test_answers_of_different_lengths_are_not_cut_by_the_limit_though_all_lack_an_end(trl, least, expected):
     row = {"completions/clipped_ratio": 1.0, "completions/min_length": least, "completions/max_length": 256.0}
     assert found(trl([{**row, "reward": 0.2 + 0.01 * i} for i in range(8)]), "truncated") == expected
+
+
+@pytest.mark.parametrize(("per_token", "severity"), [(lambda i: 0.4, "info"), (lambda i: 0.1 + 0.01 * i, "warning")])
+def test_a_kl_that_rises_with_the_length_alone_is_no_runaway(trl, per_token, severity):
+    rows = [
+        {"kl": per_token(i) if i else 0.0, "reward": 0.4, "completions/mean_length": 60.0 + 3 * i} for i in range(60)
+    ]
+    assert found(trl(rows, every=1), "kl_runaway")[1] == severity
