@@ -63,6 +63,7 @@ class Evidence:
         settings: Every setting of the run; empty if it recorded none.
         metrics: One record per step.
         actions: What the autopilot did or advised, in order.
+        findings: What the doctor raised and cleared while the run went on, in order.
         before, after: The policy on the held-out problems.
         baselines: Model-free answers to the same problems.
         best: The policy of the best checkpoint on them; empty if none was chosen.
@@ -73,6 +74,7 @@ class Evidence:
     settings: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]
+    findings: Sequence[Mapping[str, Any]]
     before: Evaluation
     after: Evaluation
     baselines: Evaluation
@@ -97,6 +99,7 @@ def read_evidence(path: Path | str) -> Evidence:
         settings=run.resolved() if run.resolved_file.is_file() else {},
         metrics=metrics,
         actions=run.actions(),
+        findings=run.findings(),
         before=read_evaluation(run.evaluation_file("before")),
         after=read_evaluation(run.evaluation_file("after")),
         baselines=read_evaluation(run.evaluation_file("baselines")),

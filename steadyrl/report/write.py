@@ -114,7 +114,7 @@ def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _epochs(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Return the epoch table of a run with its checklist, or None if it has none."""
-    table = epoch_table(evidence.metrics, diagnosis.findings)
+    table = epoch_table(evidence.metrics, diagnosis.findings, evidence.findings)
     if table is None:
         return None
     return {**table, "checklist": [asdict(point) for point in checklist(table, evidence.metrics, diagnosis.findings)]}
