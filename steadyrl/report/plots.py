@@ -276,13 +276,18 @@ def as_png(figure: Figure) -> bytes:
 
 def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Figure:
     panels = measured(TRAIN_PANELS, metrics)
-    rows = -(-len(panels) // 2)
-    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * (1 + rows)))
-    grid = figure.add_gridspec(1 + rows, 2)
-    _draw_reward(figure.add_subplot(grid[0, :]), metrics, weights, metric)
+    rewards = _reward_panels(metrics, weights, metric)
+    top, rows = len(rewards), -(-len(panels) // 2)
+    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * (top + rows)))
+    grid = figure.add_gridspec(top + rows, 2)
+    for place, panel in enumerate(rewards):
+        axes = figure.add_subplot(grid[place, :])
+        draw_panel(axes, panel, metrics)
+        if place == top - 1:
+            _mark_heldout(axes, metrics, metric)
     for place, panel in enumerate(panels):
         alone = place == len(panels) - 1 and place % 2 == 0
-        axes = figure.add_subplot(grid[1 + place // 2, :] if alone else grid[1 + place // 2, place % 2])
+        axes = figure.add_subplot(grid[top + place // 2, :] if alone else grid[top + place // 2, place % 2])
         _draw_kl(axes, metrics) if panel is KL_PANEL else draw_panel(axes, panel, metrics)
     return figure
 
@@ -314,15 +319,24 @@ def _curriculum(metrics: Metrics) -> Figure:
     return figure
 
 
-def _draw_reward(axes: Axes, metrics: Metrics, weights: Iterable[str], metric: str | None) -> None:
+def _reward_panels(metrics: Metrics, weights: Iterable[str], metric: str | None) -> list[Panel]:
+    """Return the panel of the total, and one of the parts that differ from it.
+
+    They have a scale each: a part that is near 1 throughout would flatten a total that rises from 0.1 to 0.2.
+    """
     total = series(metrics, "reward/mean")
     parts = {part: series(metrics, f"reward/{part}") for part in [*weights, *([metric] if metric else [])]}
     parts = {part: values for part, values in parts.items() if np.isfinite(values).any()}
     same = [part for part, values in parts.items() if np.allclose(values, total, equal_nan=True)]
     drawn = [part for part in parts if part not in same][: len(PART_COLOURS)]
-    lines = {f"reward/{part}": (PART_COLOURS[i], part) for i, part in enumerate(drawn)}
-    label = " = ".join(["total", *same])
-    draw_panel(axes, Panel("Reward in training", {**lines, "reward/mean": (BLUE, label)}), metrics)
+    panels = [Panel("Reward in training", {"reward/mean": (BLUE, " = ".join(["total", *same]))})]
+    if drawn:
+        lines = {f"reward/{part}": (PART_COLOURS[i], part) for i, part in enumerate(drawn)}
+        panels.append(Panel("Parts of the reward", lines))
+    return panels
+
+
+def _mark_heldout(axes: Axes, metrics: Metrics, metric: str | None) -> None:
     heldout = series(metrics, f"heldout/{metric}")
     measured = np.isfinite(heldout)
     if measured.any():

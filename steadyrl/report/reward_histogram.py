@@ -12,23 +12,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from steadyrl.report import plots
-from steadyrl.report.plots import BLUE, GREEN, VERMILLION, Metrics, Panel
+from steadyrl.report.plots import BLUE, SKY, Metrics, Panel
 from steadyrl.review.epochs import series
 
 Recorded = Mapping[int, Sequence[float]]
 
 LEVELS = 20  # of the reward, between the lowest and the highest of the run
 SHADES = 10  # of the colour: the pages hold a path for each
-RANGE_PANEL = Panel(
-    "Range of the reward",
-    {
-        "reward/min": (VERMILLION, "lowest"),
-        "reward/max": (GREEN, "highest"),
-        "reward/mean": (BLUE, "mean"),
-    },
-)
+LIGHTEST, DARKEST = "#D3E6F2", "#002B45"  # a level without any rollout stays white, so that a single one is seen
+RANGE_PANEL = Panel("Reward range", {"reward/mean": (BLUE, "mean")})
 
 
 def draw(metrics: Metrics, recorded: Recorded) -> tuple[str, bytes] | None:
@@ -50,7 +45,11 @@ def draw(metrics: Metrics, recorded: Recorded) -> tuple[str, bytes] | None:
             if has_range:
                 _draw_range(places[0], metrics)
             if recorded:
-                _draw_histogram(places[-1], recorded, int(metrics[-1]["step"]))
+                _draw_histogram(places[-1], recorded)
+            if panels == 2:
+                low, high = (f(axes.get_ylim()[i] for axes in places) for i, f in enumerate((min, max)))
+                for axes in places:
+                    axes.set_ylim(low, high)
             return plots.as_svg(figure), plots.as_png(figure)
 
 
@@ -64,7 +63,7 @@ def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
     if recorded:
         lines.append(
             f"The histogram is of the {len(recorded)} steps of {len(metrics)} whose rollouts were recorded "
-            "(run.rollouts_every) and read; the darker a level, the more of a step's rollouts earned it."
+            "(run.rollouts_every) and read. The darker a level, the more of a step's rollouts earned it."
         )
     else:
         lines.append(
@@ -103,14 +102,20 @@ def _has_range(metrics: Metrics) -> bool:
 def _draw_range(axes: Axes, metrics: Metrics) -> None:
     plots.draw_panel(axes, RANGE_PANEL, metrics)
     steps = np.array([record["step"] for record in metrics])
+    # Of every step: a median over steps would hide the extremes, and they are what is shown.
     low, high = (series(metrics, f"reward/{end}") for end in ("min", "max"))
-    axes.fill_between(steps, low, high, color=BLUE, alpha=0.08, linewidth=0, zorder=1)
+    axes.fill_between(
+        steps, low, high, facecolor=SKY, edgecolor=SKY, alpha=0.3, linewidth=0.8, label="lowest to highest", zorder=1
+    )
+    plots.legend(axes)
 
 
-def _draw_histogram(axes: Axes, recorded: Recorded, last: int) -> None:
+def _draw_histogram(axes: Axes, recorded: Recorded) -> None:
     shares, levels = histogram(recorded)
-    shades = LinearSegmentedColormap.from_list("shades", ["#FFFFFF", BLUE, "#002B45"], N=SHADES)
-    mesh = axes.pcolormesh(borders(list(recorded)), levels, shares, cmap=shades, vmin=0.0, vmax=float(shares.max()))
+    shades = LinearSegmentedColormap.from_list("shades", [LIGHTEST, BLUE, DARKEST], N=SHADES)
+    filled = np.ma.masked_equal(shares, 0.0)
+    mesh = axes.pcolormesh(borders(list(recorded)), levels, filled, cmap=shades, vmin=0.0, vmax=float(shares.max()))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.set_title("Rewards by step")
     axes.set_xlabel("step")
     axes.set_ylabel("reward")

@@ -4,6 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from steadyrl.report import plots, reward_histogram
 
@@ -91,3 +92,25 @@ def test_no_legend_hides_the_title_of_its_panel(panels):
             assert title.get_text()
             assert not title.get_window_extent(canvas.get_renderer()).overlaps(legend), title.get_text()
     assert (len(legends) > 0) == any(len(panel.lines) > 1 for panel in panels)
+
+
+def test_parts_of_the_reward_have_a_scale_of_their_own():
+    """A part of 1 throughout flattened a total from 0.1 to 0.2."""
+    records = [{"step": i, "reward/mean": 0.1 + 0.01 * i, "reward/parseable": 1.0} for i in range(10)]
+    picture, _ = plots.draw(records, ("parseable",), None)["train"]
+    assert picture.index("<!-- Reward in training -->") < picture.index("<!-- Parts of the reward -->")
+    same = [{**record, "reward/parseable": record["reward/mean"]} for record in records]
+    picture, _ = plots.draw(same, ("parseable",), None)["train"]
+    assert "<!-- total = parseable -->" in picture and "Parts of the reward" not in picture
+
+
+def test_no_legend_hides_the_title_of_the_reward_range():
+    records = [{"step": i, "reward/mean": 0.5, "reward/min": 0.0, "reward/max": 1.0} for i in range(20)]
+    with matplotlib.rc_context(plots.STYLE):
+        figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
+        axes, _ = figure.subplots(1, 2)
+        reward_histogram._draw_range(axes, records)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        extents = [box.get_window_extent(canvas.get_renderer()) for box in (axes._left_title, axes.get_legend())]
+        assert not extents[0].overlaps(extents[1])

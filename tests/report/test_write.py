@@ -304,7 +304,7 @@ def test_the_rewards_that_were_recorded_have_a_histogram(tmp_path):
     }
     write_report(run.path)
     picture = text_of(run, "rewards.svg")
-    assert "<!-- Range of the reward -->" in picture and "<!-- Rewards by step -->" in picture
+    assert "<!-- Reward range -->" in picture and "<!-- Rewards by step -->" in picture
     for name in ("report.md", "report.html"):
         page = " ".join(text_of(run, name).split())
         assert "The histogram is of the 3 steps of 60 whose rollouts were recorded" in page
