@@ -13,6 +13,7 @@ from typing import Any
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import MOST_STEPS, RunDir, read_lines
+from steadyrl.types import Decoding
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Evidence:
         name: Of the run directory.
         info: run.json.
         settings: Every setting of the run; empty if it recorded none.
+        deploy: The answers that the run is judged by.
         metrics: One record per step.
         actions: What the autopilot did or advised, in order.
         before, after: The policy on the held-out problems.
@@ -71,6 +73,7 @@ class Evidence:
     name: str
     info: Mapping[str, Any]
     settings: Mapping[str, Any]
+    deploy: Decoding
     metrics: Sequence[Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]
     before: Evaluation
@@ -95,6 +98,7 @@ def read_evidence(path: Path | str) -> Evidence:
         name=run.path.resolve().name,
         info=info,
         settings=run.resolved() if run.resolved_file.is_file() else {},
+        deploy=run.deploy,
         metrics=metrics,
         actions=run.actions(),
         before=read_evaluation(run.evaluation_file("before")),
