@@ -168,7 +168,7 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
     Args:
         before: [n], one number per problem.
         after: [n], the same problems in the same order.
-        span: The largest possible difference between two problems; 0 if all answers have one value.
+        span: The largest possible difference between two problems, see ``largest_difference``.
         margin: > 0, in units of the values: what counts as equal. None for no margin.
         seed: Of the bootstrap; equal seeds give equal decisions.
 
@@ -196,6 +196,15 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
         word, side = ("better", "above") if change.low > 0 else ("worse", "below")
         reason = f"{bounds} lies {side} 0"
     return Decision(word, reason, change, p_value)
+
+
+def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the largest possible difference between two problems, as far as two measurements [n] of them tell it.
+
+    That is 1 for pass and fail, and 0 if all have one value.
+    """
+    both = np.concatenate([first, second])
+    return 1.0 if np.isin(both, (0.0, 1.0)).all() else float(np.ptp(both))
 
 
 def widened(change: PairedDifference, differing: int, span: float) -> PairedDifference:

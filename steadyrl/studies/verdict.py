@@ -20,6 +20,7 @@ from steadyrl.stats import (
     Word,
     decide,
     digits_of,
+    largest_difference,
     mcnemar_exact,
     smallest_detectable,
 )
@@ -111,10 +112,7 @@ def is_pass_fail(first: Samples, second: Samples) -> bool:
 
 def span_of(first: Samples, second: Samples) -> float:
     """Return the largest possible difference between two problems, as far as it is known; 0 if all means are equal."""
-    if is_pass_fail(first, second):
-        return 1.0
-    means = [*_problem_means(first), *_problem_means(second)]
-    return float(max(means) - min(means))
+    return 1.0 if is_pass_fail(first, second) else largest_difference(_problem_means(first), _problem_means(second))
 
 
 @dataclass(frozen=True)
