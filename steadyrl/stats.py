@@ -203,8 +203,8 @@ def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
 
     That is 1 for pass and fail, and 0 if all have one value.
     """
-    both = np.concatenate([first, second])
-    return 1.0 if np.isin(both, (0.0, 1.0)).all() else float(np.ptp(both))
+    measured = np.concatenate([first, second])
+    return 1.0 if np.isin(measured, (0.0, 1.0)).all() else float(np.ptp(measured))
 
 
 def widened(change: PairedDifference, differing: int, span: float) -> PairedDifference:

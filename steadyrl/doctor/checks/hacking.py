@@ -59,7 +59,9 @@ def reward_hacking(run: Run) -> Result | list[Result]:
 @check(when=lambda run: bool(run.scores))
 def heldout_worse(run: Run) -> Result:
     measured = {
-        name: decide(*scores, largest_difference(*scores)) for name, scores in run.scores.items() if scores.shape[1] > 1
+        name: decide(scores[0], scores[1], largest_difference(scores[0], scores[1]))
+        for name, scores in run.scores.items()
+        if scores.shape[1] > 1
     }
     if not measured:
         return Unknown("fewer than two held-out problems were scored before and after training", ("evaluations",))

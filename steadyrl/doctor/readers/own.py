@@ -79,12 +79,12 @@ def _held_out(run: RunDir, measured: str) -> dict[str, np.ndarray]:
     before, after = (
         {str(line.get("problem")): line for line in read_lines(run.evaluation_file(name))} for name in _ENDS
     )
-    pairs = {}
+    pairs: dict[str, np.ndarray] = {}
     for decoding in DECODINGS:
         sides = [[_number(of[name], decoding, measured) for of in (before, after)] for name in before if name in after]
-        known = [side for side in sides if None not in side]
-        if known:
-            pairs[decoding] = np.array(known, np.float64).T
+        scored = [side for side in sides if None not in side]
+        if scored:
+            pairs[decoding] = np.array(scored, np.float64).T
     return pairs
 
 
