@@ -25,7 +25,7 @@ from steadyrl.rundir import write_json
 from steadyrl.studies.answers import Answers, Kept, Questions, all_known, answer
 from steadyrl.studies.findings import MEASURED, TOTAL, findings, part_names, sample_value
 from steadyrl.studies.subject import Subject, find_subject, open_policy
-from steadyrl.studies.verdict import conclude
+from steadyrl.studies.verdict import conclude, with_doubts
 from steadyrl.types import DECODINGS, Decoding, Sampling
 
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
@@ -128,7 +128,7 @@ def compare(
         "doubts": list(doubts),
         "beside": {"decoding": beside, "verdict": verdicts[beside]},
         "sentences": [
-            "; but ".join((headline, *doubts)),
+            with_doubts(headline, doubts),
             *details,
             f"{beside} answers, one to each problem: {judged[beside]['sentences'][0]}",
         ],

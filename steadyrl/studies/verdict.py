@@ -135,7 +135,7 @@ class Conclusion:
     @property
     def sentence(self) -> str:
         """The whole in one line."""
-        return "; but ".join((f"{self.word} by {self.deploy} answers, because {self.reason}", *self.doubts))
+        return with_doubts(f"{self.word} by {self.deploy} answers, because {self.reason}", self.doubts)
 
 
 def conclude(decided: Mapping[str, tuple[Word, str]], deploy: str, harms: Mapping[str, Sequence[str]]) -> Conclusion:
@@ -154,6 +154,11 @@ def conclude(decided: Mapping[str, tuple[Word, str]], deploy: str, harms: Mappin
     ]
     sick = [f"the doctor calls {run} sick: {', '.join(checks)}" for run, checks in harms.items() if checks]
     return Conclusion(word, deploy, reason, (*contradictions, *sick))
+
+
+def with_doubts(verdict: str, doubts: Sequence[str]) -> str:
+    """Return the line of a verdict with what speaks against it."""
+    return f"{verdict}; but {'; and '.join(doubts)}" if doubts else verdict
 
 
 def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str]:

@@ -289,6 +289,8 @@ def test_a_sick_run_is_never_called_better_without_that_word():
     conclusion = conclude(decided(sampled="better", greedy="better"), "greedy", {"the run": ("repetition", "kl_zero")})
     assert conclusion.sentence.endswith(" lies above 0; but the doctor calls the run sick: repetition, kl_zero")
     assert conclusion.word == "better"
+    both = conclude(decided(sampled="better", greedy="worse"), "sampled", {"the run": ("repetition",)})
+    assert re.search(r"; but greedy answers are worse, .* 0; and the doctor calls the run sick", both.sentence)
 
 
 @pytest.mark.parametrize(

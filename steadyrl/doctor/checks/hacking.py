@@ -56,7 +56,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     return results
 
 
-@check(when=lambda run: bool(run.scores))
+@check()
 def heldout_worse(run: Run) -> Result:
     measured = {
         name: decide(scores[0], scores[1], largest_difference(scores[0], scores[1]))
@@ -64,7 +64,7 @@ def heldout_worse(run: Run) -> Result:
         if scores.shape[1] > 1
     }
     if not measured:
-        return Unknown("fewer than two held-out problems were scored before and after training", ("evaluations",))
+        return Unknown("fewer than two held-out problems were scored both before and after training", ("evaluations",))
     worse = [name for name, decision in measured.items() if decision.word == "worse"]
     if not worse:
         return None

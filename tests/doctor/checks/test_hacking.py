@@ -104,7 +104,7 @@ def test_ways_of_answering_that_contradict_each_other_are_both_named():
     ]
 
 
-def test_without_two_scored_problems_it_cannot_be_told_and_without_evaluations_it_is_silent():
-    one_problem = replace(healthy(n=N), scores={"sampled": np.array([[0.5], [0.25]])})
-    assert "fewer than two held-out problems" in unclear(heldout_worse(one_problem)).message
-    assert heldout_worse(healthy(n=N)) == []
+@pytest.mark.parametrize("scores", [{}, {"sampled": np.array([[0.5], [0.25]])}])
+def test_without_two_problems_that_were_scored_twice_it_cannot_be_told(scores):
+    missing = unclear(heldout_worse(replace(healthy(n=N), scores=scores)))
+    assert "fewer than two held-out problems" in missing.message
