@@ -286,7 +286,11 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric("judge/unmetered", "", "down", "Answers for which the endpoint reported no token counts."),
     Metric(
-        "heldout/*", "reward", "up", "Mean of a measurement on the held-out problems, after steps with an evaluation."
+        "heldout/*",
+        "reward",
+        "up",
+        "Mean of a measurement on the held-out problems, after steps with an evaluation; of the answers that "
+        "evaluate.deploy names.",
     ),
 )
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from steadyrl.plugins import BUILT_IN
+from steadyrl.types import Decoding
 
 _LONGEST_NAME = 255  # bytes of one name in a path, on all common file systems
 
@@ -325,6 +326,11 @@ class EvaluateSection(Section):
         ge=0,
         description="Number of evaluations in a row without a better held-out score after which the run stops early. "
         "0 never stops early.",
+    )
+    deploy: Decoding = Field(
+        "sampled",
+        description="How the trained policy will be used: 'sampled' as in training, or 'greedy'. The verdict on the "
+        "run, its best checkpoint and `steadyrl compare` go by these answers. The others are shown beside them.",
     )
 
 

@@ -446,10 +446,11 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
         return {}
     records = _evaluate(session)
     write_lines(run.evaluation_file(f"{step:06d}"), records)
-    latest = evaluation.follow_best(state, records)
+    deploy = session.config.evaluate.deploy
+    latest = evaluation.follow_best(state, records, deploy)
     if line := evaluation.said_of_best(state, latest, session.config.evaluate.patience):
         watch.note(line)
-    return {f"heldout/{name}": value for name, value in evaluation.means(records, "sampled").items()}
+    return {f"heldout/{name}": value for name, value in evaluation.means(records, deploy).items()}
 
 
 def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:

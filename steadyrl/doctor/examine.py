@@ -75,9 +75,14 @@ class Diagnosis:
     @property
     def verdict(self) -> Verdict:
         """Sick if anything harms; healthy only where reward, signal, length and gradient were judged, or are minor."""
-        if any(finding.harms for finding in self.findings):
+        if self.harmful:
             return "sick"
         return "too little to judge" if self.missing else "healthy"
+
+    @property
+    def harmful(self) -> tuple[str, ...]:
+        """The checks that found harm, the worst chain first."""
+        return tuple(dict.fromkeys(finding.check for finding in self.findings if finding.harms))
 
     @property
     def healthy(self) -> bool:

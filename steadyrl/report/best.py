@@ -36,7 +36,7 @@ def best_figures(evidence: Evidence) -> dict[str, Any] | None:
         "score": score,
         "interval": None if low is None or high is None else [low, high],
         "n": best.get("problems"),
-        "change": change(metric_values(evidence.before.of("sampled")), metric_values(evidence.best.of("sampled"))),
+        "change": change(*(metric_values(e.of(evidence.deploy)) for e in (evidence.before, evidence.best))),
     }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import MOST_STEPS, RunDir, read_lines
+from steadyrl.types import Decoding
 
 MOST_RECORDED = 60  # steps whose rollouts a report reads: a column each, in a picture of 400 pixels
 
@@ -65,6 +66,7 @@ class Evidence:
         name: Of the run directory.
         info: run.json.
         settings: Every setting of the run; empty if it recorded none.
+        deploy: The answers that the run is judged by.
         metrics: One record per step.
         actions: What the autopilot did or advised, in order.
         findings: What the doctor raised and cleared while the run went on, in order.
@@ -77,6 +79,7 @@ class Evidence:
     name: str
     info: Mapping[str, Any]
     settings: Mapping[str, Any]
+    deploy: Decoding
     metrics: Sequence[Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]
     findings: Sequence[Mapping[str, Any]]
@@ -103,6 +106,7 @@ def read_evidence(path: Path | str) -> Evidence:
         name=run.path.resolve().name,
         info=info,
         settings=run.resolved() if run.resolved_file.is_file() else {},
+        deploy=run.deploy,
         metrics=metrics,
         actions=run.actions(),
         findings=run.findings(),

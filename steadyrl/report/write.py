@@ -32,17 +32,9 @@ from steadyrl.review.epochs import epoch_table
 from steadyrl.rewards.form import FORM_ONLY
 from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.tasks.data_line import data_line
+from steadyrl.types import DECODINGS
 
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
-MEANING = {
-    "better": "Better: the whole 95 % interval of the paired difference lies above 0, and chance alone gives such a "
-    "difference in fewer than 5 % of the cases.",
-    "worse": "Worse: the whole 95 % interval of the paired difference lies below 0, and chance alone gives such a "
-    "difference in fewer than 5 % of the cases.",
-    "undecided": "Undecided: the 95 % interval of the paired difference contains 0, chance alone gives such a "
-    "difference too often, or too few problems were measured. The interval allows for unseen problems if fewer than 6 "
-    "problems differ. `steadyrl compare` decides by the same rule.",
-}
 
 
 def write_report(path: Path | str) -> Path:
@@ -81,12 +73,11 @@ def report_view(path: Path | str) -> dict[str, Any]:
 
 def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
     diagnosis = examine(identify(read_log(Path(path))))
-    summary = {**summarise(evidence), "best": best_figures(evidence)}
+    summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
     summary |= {"epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
     return {
         "summary": summary,
         "headline": headline(summary),
-        "meaning": MEANING.get(summary["verdict"]),
         "notes": [*best_sentences(summary, evidence.info), *_notes(evidence, summary)],
         "changes": _changes(summary),
         "ranking": _ranking(evidence, summary),
@@ -162,7 +153,7 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
-    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}"
+    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['conclusion']}"
 
 
 def _holes(steps: Sequence[int]) -> Iterator[str]:
@@ -195,7 +186,7 @@ def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
         counts = " and ".join(f"{count} {when} training" for when, count in unscored.items())
         notes.append(f"Problems that could not be scored: {counts}. They are left out of the comparison.")
     notes += _form_notes(evidence, summary)
-    alone = set(evidence.before.of("sampled")) ^ set(evidence.after.of("sampled"))
+    alone = set(evidence.before.of(evidence.deploy)) ^ set(evidence.after.of(evidence.deploy))
     if evidence.after.answers and alone:
         notes.append(f"{len(alone)} problems are in only one of the two evaluations and are left out.")
     return notes
@@ -222,11 +213,9 @@ def _form_notes(evidence: Evidence, summary: Mapping[str, Any]) -> Iterator[str]
 def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the comparison: the metric twice, then every part."""
     metric = summary["metric"] or "metric"
-    rows = [
-        {"name": metric, "decoding": "sampled", **{key: summary[key] for key in summary["greedy"]}},
-        {"name": metric, "decoding": "greedy", **summary["greedy"]},
-    ]
-    parts = [{"name": part, "decoding": "sampled", **comparison} for part, comparison in summary["parts"].items()]
+    rows = [{"name": metric, "decoding": decoding, **summary[decoding]} for decoding in DECODINGS]
+    deploy = summary["decoding"]
+    parts = [{"name": part, "decoding": deploy, **comparison} for part, comparison in summary["parts"].items()]
     return rows + [row for row in parts if row["name"] != metric]
 
 
@@ -237,7 +226,7 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
     columns = [name for name in FIRST_COLUMNS if name in parts] + sorted(parts - set(FIRST_COLUMNS))
     rows = []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
-        answers = evaluation.of("sampled")
+        answers = evaluation.of(evidence.deploy)
         if scored := metric_values(answers):
             rows.append((f"this model, {when} training", True, len(scored), means(answers)))
     for name, part_means in summary["baselines"].items():

@@ -145,8 +145,9 @@ def test_both_pages_open_with_the_verdict_and_its_numbers(hostile):
     low, high = summary["interval"]
     sentence = (
         f"held-out retrieval {summary['before']:.3f} → {summary['after']:.3f}, "
-        f"+{summary['difference']:.3f} [{low:.3f}, {high:.3f}], n = 40: better"
+        f"+{summary['difference']:.3f} [{low:.3f}, {high:.3f}], n = 40: {summary['conclusion']}"
     )
+    assert summary["conclusion"].startswith("better by sampled answers, because the 95 % interval [+")
     assert text_of(hostile, "report.md").splitlines()[:3] == ["# a-run", "", f"**{sentence}**"]
     assert sentence in Page(text_of(hostile, "report.html")).text
 
