@@ -39,7 +39,7 @@ from steadyrl.rundir import RunDir
 from steadyrl.tasks.data_line import data_counts, data_line
 from steadyrl.tasks.jsonl import checked_text
 from steadyrl.trackers.tracked import require_trackers, tracked
-from steadyrl.train import Session, Watch, open_session, train
+from steadyrl.train import Session, Watch, open_session, target_held, train
 from steadyrl.types import Problem
 
 _SAME_RATE = 0.01  # relative
@@ -306,6 +306,12 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
             f"{steps_made} steps"
         )
     if done and directory.info().get("stopped_early") and directory.status == "finished":
+        rewards = {record["step"]: record.get("reward/mean") for record in directory.metrics()}
+        if target_held(settings, done[-1], rewards):
+            raise RunError(
+                f"'{directory.path}' reached run.target = {settings.run.target:g} after {done[-1]} of "
+                f"{settings.run.steps} steps; add a higher run.target=N to train longer"
+            )
         patience = settings.evaluate.patience
         if 0 < patience <= checkpoint.read_state(directory, done[-1]).evaluations_since_best:
             raise RunError(

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from steadyrl.report.evidence import Answer, Evaluation, Evidence
+from steadyrl.report.markup import number
 from steadyrl.review.epochs import series
+from steadyrl.stats import smoothed
 from steadyrl.studies.verdict import judge
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
@@ -102,11 +104,43 @@ def summarise(evidence: Evidence) -> dict[str, Any]:
         "parts": parts,
         "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
         "health": _health(evidence),
+        "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
         "unscored": {
             "before": _unscored(before.of("sampled")) if before.answers else None,
             "after": _unscored(after.of("sampled")) if finished else None,
         },
     }
+
+
+def target_figures(metrics: Sequence[Mapping[str, Any]], target: float | None) -> dict[str, Any] | None:
+    """Return how near the smoothed reward came to ``run.target``; None for a run without one.
+
+    Returns:
+        target, step (the first at or above it, else None), best and best_step (the highest).
+    """
+    if target is None:
+        return None
+    rewards = series(metrics, "reward/mean")
+    steps, curve = np.flatnonzero(np.isfinite(rewards)), smoothed(rewards[np.isfinite(rewards)])
+    if not curve.size:
+        return {"target": target, "step": None, "best": None, "best_step": None}
+    numbers, at = [int(metrics[i]["step"]) for i in steps.tolist()], np.flatnonzero(curve >= target)
+    best = int(curve.argmax())
+    step = numbers[int(at[0])] if at.size else None
+    return {"target": target, "step": step, "best": float(curve[best]), "best_step": numbers[best]}
+
+
+def target_sentence(figures: Mapping[str, Any]) -> str:
+    """Return what ``target_figures`` says, in words."""
+    said, best = f"The reward's target (run.target) is {number(figures['target'])}", figures["best"]
+    if best is None:
+        return f"{said}; no reward is known yet."
+    if figures["step"] is not None:
+        return f"{said}: the smoothed reward reached it at step {figures['step']}; its highest is {number(best)}."
+    share = f", {best / figures['target']:.0%} of it" if figures["target"] > 0 else ""
+    return f"{said}, and was not reached: the smoothed reward is {number(best)} at most{share}, at step " + (
+        f"{figures['best_step']}."
+    )
 
 
 def _mean(values: Iterable[float]) -> float | None:
