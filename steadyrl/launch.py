@@ -31,7 +31,7 @@ from steadyrl.counting.interrupts import ending_signals
 from steadyrl.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.plugins import require_members
-from steadyrl.preflight.run import finding_lines, preflight, summary_line
+from steadyrl.preflight.run import fails, finding_lines, preflight, summary_line
 from steadyrl.protocols import Identified, Referring, Task
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import require_room
@@ -220,8 +220,8 @@ def _check_before(session: Session, watch: Watch) -> str:
     if wanted == "off":
         return "preflight: off"
     findings = preflight(session, watch.phase)
-    failed = [finding for finding in findings if finding.state == "found"]
-    for line in finding_lines(failed):
+    failed = [finding for finding in findings if fails(finding)]
+    for line in finding_lines([finding for finding in findings if finding.state == "found"]):
         watch.note(line)
     if failed and wanted == "stop":
         names = ", ".join(finding.check for finding in failed)
