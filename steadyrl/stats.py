@@ -313,9 +313,9 @@ def holds_target(rewards: ArrayLike, target: float, steps: int) -> bool:
         target: In units of the reward.
         steps: Of the whole run.
     """
-    curve, held = np.asarray(rewards, np.float64), steps_to_hold(steps)
-    reach, newest_first = window(len(curve)) // 2, range(len(curve) - 1, len(curve) - 1 - held, -1)
-    return len(curve) >= held and all(_median_around(curve, i, reach) >= target for i in newest_first)
+    curve, wanted = np.asarray(rewards, np.float64), steps_to_hold(steps)
+    reach, newest_first = window(len(curve)) // 2, range(len(curve) - 1, len(curve) - 1 - wanted, -1)
+    return len(curve) >= wanted and all(_median_around(curve, i, reach) >= target for i in newest_first)
 
 
 def student_quantile(freedom: float, probability: float) -> float:

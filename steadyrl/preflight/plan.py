@@ -117,8 +117,8 @@ def _kl_ref(trial: Trial, name: str) -> Iterator[Finding]:
     if not target or config.autopilot.mode == "off":
         return
     length = float(mask.sum() / len(mask))
-    seen = {"completion/length": length, "entropy": None if entropy is None else float(entropy[mask].mean())}
-    step = narrowed_band(PilotState(), seen, config).low * length
+    first_step = {"completion/length": length, "entropy": None if entropy is None else float(entropy[mask].mean())}
+    step = narrowed_band(PilotState(), first_step, config).low * length
     message = (
         f"autopilot.kl_ref_target is {target:g} nats/sequence, and one step at the lower end of the autopilot's band "
         f"moves the policy by {step:.3g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, check
+from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import direction, number, setting, steps_of
 from steadyrl.doctor.statistics.signals import LASTING, tail
@@ -14,7 +15,6 @@ from steadyrl.stats import smoothed
 LEAST = 20  # steps; a shorter run tries something out, and is not meant to learn
 HALF = 0.5  # of the rate that is set
 WARM = 0.1  # of a run: a usual warm-up
-OFF_TARGET = 3.0  # times; half or double a target is the controller at work
 
 
 def plans_a_rate(run: Run) -> bool:
@@ -66,10 +66,10 @@ def _reward_missed(run: Run, reward: Series) -> Result:
         return None
     highest, best = float(curve.max()), run.get("reward_best")
     message = f"the smoothed reward is {number(highest)} at most, and its target is {target:g}"
-    seen = None if best is None else float(smoothed(best.values).max())
-    if seen is not None and seen < target and direction(reward) <= 0:
-        shown = f"even the best of each group's completions earn {number(seen)} at most, and the reward does not rise"
-        change = {"reward_target": float(f"{seen:.2g}")}
+    best_earned = None if best is None else float(smoothed(best.values).max())
+    if best_earned is not None and best_earned < target and direction(reward) <= 0:
+        shown = f"even the best of each group's completions earn {number(best_earned)} at most, with no rise"
+        change = {"reward_target": float(f"{best_earned:.2g}")}
         return Found("nothing_earns_it", "warning", None, message, (shown,), change=change)
     if run.span[1] + 1 < steps_of(run):
         return None
@@ -84,9 +84,9 @@ def _kl_missed(run: Run, kl: Series) -> Result:
     step, length, coef = run.get("kl_step"), run.get("length"), run.get("kl_coef")
     change = {"kl_ref_target": float(f"{level:.1g}")}
     if level > target and step is not None and length is not None:
-        one = float(np.median(step.values)) * tail(length)
-        if one > target:
-            shown = f"a single step moves the policy by {number(one)} nats/sequence (median)"
+        step_kl = float(np.median(step.values)) * tail(length)
+        if step_kl > target:
+            shown = f"a single step moves the policy by {number(step_kl)} nats/sequence (median)"
             return Found("below_a_step", "warning", None, message, (shown,), change=change)
     if coef is not None and len(coef) > LASTING and not np.ptp(coef.values[-LASTING:]):
         shown = f"the coefficient stays at {number(float(coef.values[-1]))}, the end of its range"
