@@ -17,6 +17,7 @@ from steadyrl.cli.terminal import note, printable
 from steadyrl.doctor.live import Change
 from steadyrl.metrics import describe
 from steadyrl.report.actions import describe_action
+from steadyrl.rewards.functions import TAKEN
 
 # (metric, heading), in the order shown; metrics that a run does not measure are left out.
 _SHOWN = (
@@ -208,7 +209,7 @@ def _shown(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _parts(record: Mapping[str, Any]) -> list[str]:
-    own = {"reward/mean", "reward/std", "reward/std_within", "reward/unscored"}
+    own = {f"reward/{name}" for name in TAKEN}
     return [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
 
 

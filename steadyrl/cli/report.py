@@ -12,7 +12,17 @@ from steadyrl.cli.terminal import near, printable
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
 
-LOSS_COLUMNS = ("loss", "policy", "likelihood", "KL", "value", "gradient", "doctor")  # of the epoch table
+LOSS_COLUMNS = (  # of the epoch table
+    "loss",
+    "loss trend [95 %]",
+    "policy",
+    "likelihood",
+    "-r log p",
+    "KL",
+    "value",
+    "gradient",
+    "status",
+)
 
 
 def report_command(

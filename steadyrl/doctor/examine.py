@@ -18,7 +18,7 @@ from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.repeats import without_repeats
-from steadyrl.doctor.statistics.signals import BLOCKS
+from steadyrl.doctor.statistics.signals import BLOCKS, trend
 from steadyrl.doctor.suspicion import suspicion
 from steadyrl.errors import RunError
 from steadyrl.types import Finding
@@ -108,9 +108,13 @@ class Diagnosis:
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):
             levels = None if reward is None else measure(reward)
-        if reward is None or levels is None or not levels.rose or len(reward) * self.run.averaged_over < ENOUGH:
+            slope = None if reward is None else trend(reward)
+        if reward is None or levels is None or slope is None or len(reward) * self.run.averaged_over < ENOUGH:
             return ()
         gaps = [aspect for aspect in self._gaps if aspect in HIDDEN]
+        # Where one thing only is open, a trend above 0 is enough of a rise.
+        if not levels.rose and (slope.low <= 0 or len(self._gaps) > 1):
+            return ()
         return tuple(aspect for aspect in gaps if aspect != "length" or len(gaps) == 1)
 
     @cached_property

@@ -19,7 +19,7 @@ from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.errors import AccessError
-from steadyrl.report import markup, plots
+from steadyrl.report import markup, plots, reward_histogram
 from steadyrl.report.actions import action_rows
 from steadyrl.report.answers import form_rows, random_samples
 from steadyrl.report.best import best_figures, best_sentences
@@ -59,6 +59,8 @@ def write_report(path: Path | str) -> Path:
     folder = RunDir(path).report_folder
     write_json(folder / "summary.json", view["summary"])
     pictures = plots.draw(evidence.metrics, _weights(evidence.settings), view["summary"]["metric"])
+    if rewards := reward_histogram.draw(evidence.metrics, evidence.recorded):
+        pictures["rewards"] = rewards
     for name, (svg, png) in pictures.items():
         write_text(folder / f"{name}.svg", svg)
         _write_bytes(folder / f"{name}.png", png)
@@ -96,6 +98,8 @@ def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
         "diagnosis": diagnosis,
         "actions": action_rows(evidence.actions),
         "captions": plots.captions(len(evidence.metrics)),
+        "reward_sentences": reward_histogram.sentences(evidence.metrics, evidence.recorded),
+        "absences": plots.absences(evidence.metrics),
         "inline": {},
         "forms": form_rows(evidence),
         "samples": random_samples(evidence),
@@ -118,7 +122,7 @@ def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _epochs(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Return the epoch table of a run with its checklist, or None if it has none."""
-    table = epoch_table(evidence.metrics, diagnosis.findings)
+    table = epoch_table(evidence.metrics, diagnosis.findings, evidence.findings)
     if table is None:
         return None
     return {**table, "checklist": [asdict(point) for point in checklist(table, evidence.metrics, diagnosis.findings)]}

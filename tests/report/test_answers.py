@@ -26,7 +26,7 @@ def answered(*texts):
 
 
 def evidence(before, after):
-    return Evidence("run", {}, {}, [], [], answered(*before), answered(*after), Evaluation(), Evaluation())
+    return Evidence("run", {}, {}, [], [], [], {}, answered(*before), answered(*after), Evaluation(), Evaluation())
 
 
 def test_shares_of_forms_stand_side_by_side_the_largest_first():

@@ -175,9 +175,9 @@ def balance(run: Run) -> Balance | None:
     if run.traits.kl_place == "loss":  # its rewards are divided by their spread, where nothing else is known
         width = max(width, 1.0)
     later = slice(len(kl) // 2, None)
-    rest = width**2 / (2.0 * np.maximum(coefficient[later], 1e-9) ** 2)
+    resting = width**2 / (2.0 * np.maximum(coefficient[later], 1e-9) ** 2)
     return Balance(
-        float(coefficient[-1]), width, float(kl.values[later].mean()), float(np.median(kl.values[later] / rest))
+        float(coefficient[-1]), width, float(kl.values[later].mean()), float(np.median(kl.values[later] / resting))
     )
 
 
@@ -188,7 +188,7 @@ def kl_penalty_holds(run: Run) -> Result:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
     if not where.holds or direction(reward) != 0 or nothing_to_learn(run):
         return None
-    rest = where.spread**2 / (2.0 * where.coefficient**2)
+    resting = where.spread**2 / (2.0 * where.coefficient**2)
     return Found(
         "penalty_too_strong",
         "warning",
@@ -197,7 +197,7 @@ def kl_penalty_holds(run: Run) -> Result:
         f"differ by {number(where.spread)}",
         (
             levels("the reward", reward),
-            f"reward and penalty balance at a KL of {number(rest)} nats per completion, and the KL is "
+            f"reward and penalty balance at a KL of {number(resting)} nats per completion, and the KL is "
             f"{number(where.kl)}: a higher learning rate would not move the policy further",
         ),
         change={"kl_coef": float(f"{ROOM * where.spread:.1g}")},
