@@ -22,7 +22,7 @@ from steadyrl.config import Config
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "steadyrl"
 MAX_FILES_AT_THE_TOP = 22
-MAX_CORE_SETTINGS = 64
+MAX_CORE_SETTINGS = 65
 MAX_PUBLIC_NAMES = 15
 MAX_ALGORITHM_LISTS = 0
 MAX_REPEATED = 0.003  # of all lines

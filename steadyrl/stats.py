@@ -19,6 +19,8 @@ BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indice
 EXACT_SIGNS = 12  # differences whose signs are all tried, 4096 ways; of more, as many are drawn as a bootstrap has
 CLOSED_FORM = 30  # degrees of freedom of Student's t
 MAD_TO_STD = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
+WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
+MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
 MIN_BLOCKS = 3  # two block means fix a line and leave nothing to judge it by
 SIGNIFICANT = 0.05  # the level that matches a 95 % interval
 LEAST_DIFFERING = 6  # problems that differ: five of five in one direction still happen by chance 1 time in 16
@@ -364,6 +366,50 @@ def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.
 
 
 @lru_cache(maxsize=256)
+def window(steps: int) -> int:
+    """Return the number of steps in one rolling median: odd, and 1 for a run that is too short to smooth."""
+    if steps < 2 * MIN_WINDOW:
+        return 1
+    return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
+
+
+def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
+    """Return the median of ``width`` values around each, [n]; fewer at the ends.
+
+    At the start as many values count after a value as before it, so that the first is itself: a policy can collapse
+    within a few steps, and the median of half a window would hide where it came from.
+    """
+    return np.array([_median_around(values, i, width // 2) for i in range(len(values))])
+
+
+def _median_around(values: np.ndarray, i: int, reach: int) -> float:
+    return float(np.median(values[max(0, i - reach) : i + min(i, reach) + 1]))
+
+
+def smoothed(values: ArrayLike) -> np.ndarray:
+    """Return a curve [n] as the report's pictures smooth it."""
+    curve = np.asarray(values, np.float64)
+    return rolling_median(curve, window(len(curve)))
+
+
+def steps_to_hold(steps: int) -> int:
+    """Return for how many steps a run of so many has to hold its target: a tenth of them."""
+    return -(-steps // 10)
+
+
+def holds_target(rewards: ArrayLike, target: float, steps: int) -> bool:
+    """Return whether the smoothed reward has been at its target or above it for a tenth of a run's steps.
+
+    Args:
+        rewards: [n], of the steps so far, all known.
+        target: In units of the reward.
+        steps: Of the whole run.
+    """
+    curve, wanted = np.asarray(rewards, np.float64), steps_to_hold(steps)
+    reach, newest_first = window(len(curve)) // 2, range(len(curve) - 1, len(curve) - 1 - wanted, -1)
+    return len(curve) >= wanted and all(_median_around(curve, i, reach) >= target for i in newest_first)
+
+
 def student_quantile(freedom: float, probability: float) -> float:
     """Return the number below which Student's t stays with a probability.
 

@@ -43,6 +43,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.total = 0  # steps of the whole run, known when they begin
+        self.target: float | None = None  # of the reward
         self._console = Console(stderr=False)
         self._first: tuple[int, float] | None = None
         self._last_plain, self._stepped = 0.0, 0.0
@@ -149,7 +150,9 @@ class Progress:
     def _line(self, record: Mapping[str, Any], now: float) -> str:
         parts = [f"step {record['step'] + 1}/{self.total}"]
         names = {heading: name for name, heading in reversed(_shown(record)) if name in _IN_A_LINE}  # one KL is enough
-        parts += [f"{heading} {_format(name, record[name])}" for heading, name in reversed(names.items())]
+        for heading, name in reversed(names.items()):
+            aim = self.target if name == "reward/mean" else None
+            parts.append(f"{heading} {_format(name, record[name])}{'' if aim is None else f' (target {_number(aim)})'}")
         return "  ".join([*parts, self._left(record, now)])
 
     def view(self) -> RenderableType:
@@ -183,6 +186,9 @@ class Progress:
             metric = describe(name)
             cells.append((heading, _number(record[name]), metric.unit if metric else ""))
             if name == "reward/mean":
+                if self.target is not None:
+                    share = f"{record[name] / self.target:.0%} reached" if self.target > 0 else ""
+                    cells.append(("  target", _number(self.target), share))
                 parts = _parts(record)
                 cells += [(f"  {part.partition('/')[2]}", _number(record[part]), "") for part in parts[:MOST_PARTS]]
                 cells += [(f"  and {len(parts) - MOST_PARTS} more", "", "")] if len(parts) > MOST_PARTS else []

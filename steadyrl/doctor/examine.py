@@ -25,8 +25,8 @@ from steadyrl.types import Finding
 
 # The modules with the records. Of findings that are equally bad and equally old, what brings others about comes first.
 MODULES = (
-    "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "learning_rate", "ratios", "gradient",
-    "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
+    "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "learning_rate", "ratios",
+    "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
 )  # fmt: skip
 CHECKS: tuple[Check, ...] = tuple(
     record

@@ -53,10 +53,10 @@ def best_sentences(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[
         lines.append(f"{line}. {BIASED}.")
     early = info.get("stopped_early")
     if early:
-        lines.append(
-            f"The run stopped early, after {early.get('step')} steps: {early.get('patience')} evaluations in a row "
-            "(evaluate.patience) were not better than the best one."
-        )
+        why = f"{early.get('patience')} evaluations in a row (evaluate.patience) were not better than the best one"
+        if "target" in early:
+            why = f"the smoothed reward held its target {number(early['target'])} (run.target) for a tenth of the run"
+        lines.append(f"The run stopped early, after {early.get('step')} steps: {why}.")
     return lines
 
 

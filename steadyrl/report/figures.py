@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from steadyrl.report.evidence import Answer, Evaluation, Evidence
+from steadyrl.report.markup import number
 from steadyrl.review.epochs import series
+from steadyrl.stats import smoothed
 from steadyrl.studies.verdict import Conclusion, conclude, judge
 from steadyrl.types import DECODINGS, Decoding
 
@@ -112,6 +114,7 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         "parts": parts,
         "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
         "health": _health(evidence),
+        "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
         "unscored": {
             "before": _unscored(before.of(deploy)) if before.answers else None,
             "after": _unscored(after.of(deploy)) if finished else None,
@@ -135,6 +138,37 @@ def concluded(
     if by_decoding[deploy]["verdict"] is None:
         return None
     return conclude({name: (c["verdict"], c["reason"]) for name, c in by_decoding.items()}, deploy, harms)
+
+
+def target_figures(metrics: Sequence[Mapping[str, Any]], target: float | None) -> dict[str, Any] | None:
+    """Return how near the smoothed reward came to ``run.target``; None for a run without one.
+
+    Returns:
+        target, step (the first at or above it, else None), best and best_step (the highest).
+    """
+    if target is None:
+        return None
+    rewards = series(metrics, "reward/mean")
+    steps, curve = np.flatnonzero(np.isfinite(rewards)), smoothed(rewards[np.isfinite(rewards)])
+    if not curve.size:
+        return {"target": target, "step": None, "best": None, "best_step": None}
+    numbers, at = [int(metrics[i]["step"]) for i in steps.tolist()], np.flatnonzero(curve >= target)
+    best = int(curve.argmax())
+    step = numbers[int(at[0])] if at.size else None
+    return {"target": target, "step": step, "best": float(curve[best]), "best_step": numbers[best]}
+
+
+def target_sentence(figures: Mapping[str, Any]) -> str:
+    """Return what ``target_figures`` says, in words."""
+    sentence, best = f"The reward's target (run.target) is {number(figures['target'])}", figures["best"]
+    if best is None:
+        return f"{sentence}; no reward is known yet."
+    if figures["step"] is not None:
+        return f"{sentence}: the smoothed reward reached it at step {figures['step']}; its highest is {number(best)}."
+    share = f", {best / figures['target']:.0%} of it" if figures["target"] > 0 else ""
+    return f"{sentence}, and was not reached: the smoothed reward is {number(best)} at most{share}, at step " + (
+        f"{figures['best_step']}."
+    )
 
 
 def _mean(values: Iterable[float]) -> float | None:

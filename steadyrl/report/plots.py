@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from steadyrl.metrics import describe
 from steadyrl.review.epochs import series
+from steadyrl.stats import MIN_WINDOW, rolling_median, window
 
 Metrics = Sequence[Mapping[str, Any]]
 
@@ -31,8 +32,6 @@ INK, GREY = "#222222", "#6E6E6E"
 WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
 PNG_DPI = 200  # twice that, for sharp displays
-WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
-MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
 MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis shows only the spike
 LOWEST_EXPLAINED_VARIANCE = -1.0  # values further below 0 say no more: the value head predicts worse than a constant
 
@@ -68,23 +67,6 @@ STYLE: Any = {  # matplotlib's types of the keys change with its version
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
 }
-
-
-def window(steps: int) -> int:
-    """Return the number of steps in one rolling median: odd, and 1 for a run that is too short to smooth."""
-    if steps < 2 * MIN_WINDOW:
-        return 1
-    return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
-
-
-def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the median of ``width`` values around each, [n]; fewer at the ends.
-
-    At the start as many values count after a value as before it, so that the first is itself: a policy can collapse
-    within a few steps, and the median of half a window would hide where it came from.
-    """
-    reach = width // 2
-    return np.array([np.median(values[max(0, i - reach) : i + min(i, reach) + 1]) for i in range(len(values))])
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from steadyrl.report.answers import form_rows, random_samples
 from steadyrl.report.best import best_figures, best_sentences
 from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.evidence import Evidence, read_evidence
-from steadyrl.report.figures import means, metric_values, summarise
+from steadyrl.report.figures import means, metric_values, summarise, target_sentence
 from steadyrl.report.settings import settings_rows
 from steadyrl.review.checklist import checklist
 from steadyrl.review.epochs import epoch_table
@@ -78,7 +78,11 @@ def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
     return {
         "summary": summary,
         "headline": headline(summary),
-        "notes": [*best_sentences(summary, evidence.info), *_notes(evidence, summary)],
+        "notes": [
+            *([target_sentence(summary["target"])] if summary["target"] else []),
+            *best_sentences(summary, evidence.info),
+            *_notes(evidence, summary),
+        ],
         "changes": _changes(summary),
         "ranking": _ranking(evidence, summary),
         "epochs": shown_epochs(summary["epochs"]),

@@ -172,6 +172,8 @@ def balance(run: Run) -> Balance | None:
     if kl is None or coefficient is None or spread is None or not spread.values.any() or not coefficient.any():
         return None
     width = head(spread)
+    if width <= 0:
+        return None
     if run.traits.kl_place == "loss":  # its rewards are divided by their spread, where nothing else is known
         width = max(width, 1.0)
     later = slice(len(kl) // 2, None)
