@@ -158,7 +158,7 @@ def summarise(arm: str, folders: Sequence[Path]) -> dict[str, Any]:
         "variance": mean([row["variance"] for row in ends]),
         "entropy": mean([summary["health"]["entropy_end"] for summary in summaries]),
         "kl_ref_k3": mean([line.get("kl_ref_k3") for line in last]),
-        "spikes": [summary["epochs"]["checklist"][0]["word"] for summary in summaries],
+        "spikes": [summary["epochs"]["checklist"][1]["word"] for summary in summaries],
         "doctor": sorted({name for s in summaries for row in s["epochs"]["rows"] for name in row["findings"]}),
         "minutes": mean([cost["wall_s"] / 60 for cost in costs]),
         "cpu_s": mean([cost["cpu_s"] for cost in costs]),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import names
 from pydantic import BaseModel
 
 import steadyrl
@@ -21,10 +22,11 @@ from steadyrl.config import Config
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "steadyrl"
 MAX_FILES_AT_THE_TOP = 22
-MAX_CORE_SETTINGS = 63
+MAX_CORE_SETTINGS = 65
 MAX_PUBLIC_NAMES = 15
 MAX_ALGORITHM_LISTS = 0
 MAX_REPEATED = 0.003  # of all lines
+MAX_VAGUE = 0.002  # of all bound names; see names.py
 RUN_LENGTH = 6  # lines; shorter runs of equal lines are chance
 # Where names of algorithms may be listed: where they are defined, where they are loaded, what other trainers call them.
 KNOW_ALGORITHMS = ("algorithms/", "doctor/names/", "plugins.py")
@@ -57,6 +59,7 @@ def figures() -> tuple[Figure, ...]:
         Figure("public names", len(steadyrl.__all__), MAX_PUBLIC_NAMES),
         Figure("lists of algorithms elsewhere", len(lists), MAX_ALGORITHM_LISTS, lists),
         Figure("share of repeated lines", share, MAX_REPEATED, tuple(map(_place, repeated, repeated.values()))),
+        Figure("names that say nothing", names.share(PACKAGE), MAX_VAGUE),
     )
 
 

@@ -17,7 +17,7 @@ from steadyrl.rewards.combine import Term, score_groups, score_texts
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import Environment
 from steadyrl.stats import paired_difference
-from steadyrl.types import Group, Problem, Rollout, Sampling
+from steadyrl.types import Decoding, Group, Problem, Rollout, Sampling
 
 # This key takes the place of a step, so the evaluation never shares a draw with training, whose steps count from 0.
 _EVALUATION_KEY = 2**31
@@ -113,9 +113,9 @@ def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]
     return {name: float(np.mean(values)) for name, values in values_by_name.items()}
 
 
-def held_out_score(records: Sequence[Mapping[str, Any]], step: int) -> Best | None:
-    """Return the mean of the metric over sampled answers with its interval; None if no answer could be scored."""
-    metrics = [record["answers"]["sampled"]["metric"] for record in records]
+def held_out_score(records: Sequence[Mapping[str, Any]], step: int, deploy: Decoding) -> Best | None:
+    """Return the mean of the metric over one kind of answers with its interval; None if none could be scored."""
+    metrics = [record["answers"][deploy]["metric"] for record in records]
     values = np.array([value for value in metrics if value is not None], np.float64)  # [n]
     if not values.size:
         return None
@@ -125,12 +125,12 @@ def held_out_score(records: Sequence[Mapping[str, Any]], step: int) -> Best | No
     return Best(step, change.difference, change.low, change.high, len(values))
 
 
-def follow_best(state: State, records: Sequence[Mapping[str, Any]]) -> Best | None:
+def follow_best(state: State, records: Sequence[Mapping[str, Any]], deploy: Decoding) -> Best | None:
     """Take an evaluation after ``state.step`` steps into the state, and return its score.
 
     An evaluation without a single scored answer says nothing of the policy, and nothing changes.
     """
-    latest = held_out_score(records, state.step)
+    latest = held_out_score(records, state.step, deploy)
     if latest is None:
         return None
     if state.best is None or latest.score > state.best.score:

@@ -31,7 +31,7 @@ from steadyrl.counting.interrupts import ending_signals
 from steadyrl.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.evaluate import greedy_sampling
 from steadyrl.plugins import require_members
-from steadyrl.preflight.run import finding_lines, preflight, summary_line
+from steadyrl.preflight.run import fails, finding_lines, preflight, summary_line
 from steadyrl.protocols import Identified, Referring, Task
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import require_room
@@ -39,7 +39,7 @@ from steadyrl.rundir import RunDir
 from steadyrl.tasks.data_line import data_counts, data_line
 from steadyrl.tasks.jsonl import checked_text
 from steadyrl.trackers.tracked import require_trackers, tracked
-from steadyrl.train import Session, Watch, open_session, train
+from steadyrl.train import Session, Watch, open_session, target_held, train
 from steadyrl.types import Problem
 
 _SAME_RATE = 0.01  # relative
@@ -220,8 +220,8 @@ def _check_before(session: Session, watch: Watch) -> str:
     if wanted == "off":
         return "preflight: off"
     findings = preflight(session, watch.phase)
-    failed = [finding for finding in findings if finding.state == "found"]
-    for line in finding_lines(failed):
+    failed = [finding for finding in findings if fails(finding)]
+    for line in finding_lines([finding for finding in findings if finding.state == "found"]):
         watch.note(line)
     if failed and wanted == "stop":
         names = ", ".join(finding.check for finding in failed)
@@ -306,6 +306,12 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
             f"{steps_made} steps"
         )
     if done and directory.info().get("stopped_early") and directory.status == "finished":
+        rewards = {record["step"]: record.get("reward/mean") for record in directory.metrics()}
+        if target_held(settings, done[-1], rewards):
+            raise RunError(
+                f"'{directory.path}' reached run.target = {settings.run.target:g} after {done[-1]} of "
+                f"{settings.run.steps} steps; add a higher run.target=N to train longer"
+            )
         patience = settings.evaluate.patience
         if 0 < patience <= checkpoint.read_state(directory, done[-1]).evaluations_since_best:
             raise RunError(

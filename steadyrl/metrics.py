@@ -40,6 +40,8 @@ class Metric:
 CATALOGUE: tuple[Metric, ...] = (
     Metric("reward/mean", "reward", "up", "Mean total reward (the weighted sum of the parts) of scored rollouts."),
     Metric("reward/std", "reward", "", "Standard deviation of the total reward over scored rollouts."),
+    Metric("reward/min", "reward", "", "Lowest total reward of a scored rollout."),
+    Metric("reward/max", "reward", "", "Highest total reward of a scored rollout."),
     Metric(
         "reward/std_within",
         "reward",
@@ -185,8 +187,23 @@ CATALOGUE: tuple[Metric, ...] = (
         "KL to the reference as it enters the loss and averaged as the loss is, before its coefficient.",
     ),
     Metric("loss/nll", "nats/token", "", "Negative log-likelihood of the imitated texts, weighted as in the loss."),
+    Metric(
+        "loss/reward_nll",
+        "nats/token",
+        "",
+        "Reward times surprise before the update: the mean of r * (-log p) over the rollouts that the algorithm keeps, "
+        "where -log p is the mean over the tokens of a completion. It is not trained on; a review of RLAIF named its "
+        "levels. Of rlaif, raft, rwr and reinforce. Null if no rollout was kept.",
+    ),
     Metric("loss/value", "", "down", "The clipped value loss, half the squared error, before value_coef."),
     Metric("value/mean", "reward", "", "Mean prediction of the value head before the update."),
+    Metric(
+        "value/error",
+        "reward^2",
+        "down",
+        "Prediction error of the value head: the mean of (value - return)^2 before the update, neither clipped nor "
+        "halved.",
+    ),
     Metric(
         "value/explained_variance", "", "up", "1 - Var(return - value) / Var(return). Null if the returns do not vary."
     ),
@@ -269,7 +286,11 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric("judge/unmetered", "", "down", "Answers for which the endpoint reported no token counts."),
     Metric(
-        "heldout/*", "reward", "up", "Mean of a measurement on the held-out problems, after steps with an evaluation."
+        "heldout/*",
+        "reward",
+        "up",
+        "Mean of a measurement on the held-out problems, after steps with an evaluation; of the answers that "
+        "evaluate.deploy names.",
     ),
 )
 
@@ -332,6 +353,8 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     metrics: dict[str, float | None] = {
         "reward/mean": float(rewards.mean()) if rewards.size else None,
         "reward/std": float(rewards.std()) if rewards.size else None,
+        "reward/min": float(rewards.min()) if rewards.size else None,
+        "reward/max": float(rewards.max()) if rewards.size else None,
         "reward/unscored": 1 - rewards.size / len(rollouts),
         "completion/length": float(np.mean(lengths)),
         "completion/truncated": float(np.mean([r.stop_reason == "length" for r in rollouts])),
@@ -398,6 +421,7 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
             metrics[f"{name}_seq"] = float(np.where(mask, divergence, 0.0).sum(axis=1).mean())
     if old.values is not None and batch.returns is not None:
         metrics["value/mean"] = float(old.values[mask].mean())
+        metrics["value/error"] = float(((old.values - batch.returns)[mask] ** 2).mean())
         metrics["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])
         metrics["return/mean"] = float(batch.returns[mask].mean())
         metrics["return/std"] = float(batch.returns[mask].std())
@@ -405,11 +429,33 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
     if raw is not None:
         metrics["advantage/mean"] = float(raw[mask].mean())
         metrics["advantage/std"] = float(raw[mask].std())
+    if "kept" in batch.measured:
+        metrics["loss/reward_nll"] = reward_times_surprise(batch, old.logprobs)
     if batch.advantages is not None:
         metrics["advantage/used"] = float(
             np.mean((np.where(batch.trained_mask, batch.advantages, 0.0) != 0).any(axis=1))
         )
     return metrics
+
+
+def reward_times_surprise(batch: Batch, logprobs: np.ndarray) -> float | None:
+    """Return the mean of reward times surprise over the rollouts in ``measured["kept"]``, or None if there are none.
+
+        L = mean over kept rollouts i of r_i * (1 / T_i) * sum over t of -log p(t)
+
+    Without a baseline and a clip this is the loss of a policy gradient. It rises with the rewards and falls with the
+    entropy, so its level says little about how well training goes.
+
+    Args:
+        batch: With "kept" [B, T], not 0 at the completion tokens of the kept rollouts.
+        logprobs: [B, T], nats, of the policy before the update.
+    """
+    mask = batch.completion_mask
+    trained = (np.where(mask, batch.measured["kept"], 0.0) != 0).any(axis=1)  # [B]
+    if not trained.any():
+        return None
+    surprise = -np.where(mask, logprobs, 0.0).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)  # [B]
+    return float((batch.rewards * surprise)[trained].mean())
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:

@@ -108,13 +108,17 @@ def add_origin(run: RunDir, data: Mapping[str, Any], tokenizer: str | None, code
 def close(run: RunDir, status: str, config: Config) -> None:
     """Record how the run ended, its best held-out score, and whether it stopped early."""
     state, patience = checkpoint.read_state(run, run.checkpoints()[-1]), config.evaluate.patience
-    early = state.step < config.run.steps and out_of_patience(patience, state)
+    why: dict[str, float] = {}
+    if state.step < config.run.steps and out_of_patience(patience, state):
+        why = {"patience": patience}
+    elif state.step < config.run.steps and status == "finished" and config.run.target is not None:
+        why = {"target": config.run.target}
     _change(
         run,
         status=status,
         ended=time.time(),
         best=None if state.best is None else asdict(state.best),
-        stopped_early={"step": state.step, "patience": patience} if early else None,
+        stopped_early={"step": state.step, **why} if why else None,
     )
 
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.errors import AccessError, RunError
+from steadyrl.types import DECODINGS, Decoding
 
 DONE = "DONE"
 # Where another type would mislead whoever reads run.json; what a name may lack is None.
@@ -253,6 +254,20 @@ class RunDir:
             if not isinstance(section, dict):
                 raise RunError(f"'{self.resolved_file}' is damaged: '{name}' is no section of settings; restore it")
         return settings
+
+    @property
+    def deploy(self) -> Decoding:
+        """How the run's policy will be used (evaluate.deploy); "sampled" for runs that recorded no such setting.
+
+        Raises:
+            RunError: The file of its settings is damaged.
+        """
+        settings = self.resolved() if self.resolved_file.is_file() else {}
+        recorded = settings.get("evaluate", {}).get("deploy", DECODINGS[0])
+        for decoding in DECODINGS:
+            if recorded == decoding:
+                return decoding
+        raise RunError(f"'{self.resolved_file}' is damaged: evaluate.deploy is {recorded!r}; restore it")
 
 
 def _is_action(record: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from steadyrl.plugins import BUILT_IN
+from steadyrl.types import Decoding
 
 _LONGEST_NAME = 255  # bytes of one name in a path, on all common file systems
 
@@ -47,12 +48,17 @@ class RunSection(Section):
     """Settings of the run as a whole."""
 
     free_on_resume = frozenset(
-        {"steps", "epochs", "checkpoint_every", "keep_checkpoints", "rollouts_every", "token_details_every"}
+        {"steps", "epochs", "target", "checkpoint_every", "keep_checkpoints", "rollouts_every", "token_details_every"}
     )
 
     steps: int = Field(100, ge=1, description="Number of training steps.")
     epochs: int = Field(
         0, ge=0, description="Number of passes over the training problems. If it is above 0, it replaces run.steps."
+    )
+    target: float | None = Field(
+        None,
+        description="Mean reward (reward/mean) to reach. Display and report say how far the run is from it. The run "
+        "ends once the smoothed reward has held it for a tenth of run.steps. By default there is none.",
     )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
     folder: FolderText = Field("runs", description="Folder in which run directories are created.")
@@ -325,6 +331,11 @@ class EvaluateSection(Section):
         ge=0,
         description="Number of evaluations in a row without a better held-out score after which the run stops early. "
         "0 never stops early.",
+    )
+    deploy: Decoding = Field(
+        "sampled",
+        description="How the trained policy will be used: 'sampled' as in training, or 'greedy'. The verdict on the "
+        "run, its best checkpoint and `steadyrl compare` go by these answers. The others are shown beside them.",
     )
 
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +19,14 @@ BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indice
 EXACT_SIGNS = 12  # differences whose signs are all tried, 4096 ways; of more, as many are drawn as a bootstrap has
 CLOSED_FORM = 30  # degrees of freedom of Student's t
 MAD_TO_STD = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
+WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
+MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
 MIN_BLOCKS = 3  # two block means fix a line and leave nothing to judge it by
+SIGNIFICANT = 0.05  # the level that matches a 95 % interval
+LEAST_DIFFERING = 6  # problems that differ: five of five in one direction still happen by chance 1 time in 16
+UNSEEN = 3.0  # over n: share of problems that may differ when none of n did, with 95 % confidence (-log 0.05)
+
+Word = Literal["better", "worse", "equal", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,25 @@ class PairedDifference:
     low: float
     high: float
     standard_error: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a second measurement of the same problems is better than the first.
+
+    Attributes:
+        word: "better" and "worse" need the whole interval on one side of 0 and ``p_value`` below 0.05; "equal" the
+            whole interval within the margin; "undecided" is everything else.
+        reason: What the word follows from.
+        change: Means, their paired difference, its 95 % interval and standard error, over problems. With fewer than 6
+            that differ the interval allows for problems that were not seen.
+        p_value: Of flipping the signs of the differences, see ``sign_flip_p_value``.
+    """
+
+    word: Word
+    reason: str
+    change: PairedDifference
+    p_value: float
 
 
 @dataclass(frozen=True)
@@ -135,6 +162,73 @@ def sign_flip_p_value(differences: ArrayLike, seed: int = 0, resamples: int = 10
         signs = 2.0 * rng.integers(2, size=size, dtype=np.int8) - 1.0
         further += int((np.abs(signs @ moved) >= observed).sum())
     return (further + 1) / (resamples + 1)
+
+
+def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | None = None, seed: int = 0) -> Decision:
+    """Decide whether the second of two measurements of the same problems is better: all verdicts come from here.
+
+    Args:
+        before: [n], one number per problem.
+        after: [n], the same problems in the same order.
+        span: The largest possible difference between two problems, see ``largest_difference``.
+        margin: > 0, in units of the values: what counts as equal. None for no margin.
+        seed: Of the bootstrap; equal seeds give equal decisions.
+
+    Raises:
+        DataError: Unequal lengths, fewer than two problems, or a value that is not finite.
+    """
+    first, second = _paired(before, after)
+    differing = int((first != second).sum())
+    change = widened(paired_difference(first, second, seed), differing, span)
+    p_value = sign_flip_p_value(second - first, seed)
+    digits = digits_of(change)
+    bounds = f"the 95 % interval [{change.low:+.{digits}f}, {change.high:+.{digits}f}] over {change.n} problems"
+    word: Word = "undecided"
+    if span == 0:
+        reason = f"all answers to {change.n} problems have one value, which says nothing about the two"
+    elif margin is not None and -margin <= change.low and change.high <= margin:
+        word, reason = "equal", f"{bounds} lies within {margin:g} of 0"
+    elif differing < LEAST_DIFFERING:
+        reason = f"{differing} of {change.n} problems differ, and fewer than {LEAST_DIFFERING} may do so by chance"
+    elif change.low <= 0 <= change.high:
+        reason = f"{bounds} contains 0"
+    elif p_value >= SIGNIFICANT:
+        reason = f"{bounds} excludes 0, but with signs flipped at random p = {p_value:.3f}, not below {SIGNIFICANT:g}"
+    else:
+        word, side = ("better", "above") if change.low > 0 else ("worse", "below")
+        reason = f"{bounds} lies {side} 0"
+    return Decision(word, reason, change, p_value)
+
+
+def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the largest possible difference between two problems, as far as two measurements [n] of them tell it.
+
+    That is 1 for pass and fail, and 0 if all have one value.
+    """
+    measured = np.concatenate([first, second])
+    return 1.0 if np.isin(measured, (0.0, 1.0)).all() else float(np.ptp(measured))
+
+
+def widened(change: PairedDifference, differing: int, span: float) -> PairedDifference:
+    """Widen the interval of a set in which fewer than 6 problems differ, to allow for problems that were not seen.
+
+    Args:
+        change: Of the set.
+        differing: Problems that differ in it.
+        span: The largest possible difference between two problems.
+    """
+    if differing >= LEAST_DIFFERING:
+        return change
+    reach = min(1.0, UNSEEN / change.n) * span
+    return replace(change, low=min(change.low, -reach), high=max(change.high, reach))
+
+
+def digits_of(change: PairedDifference) -> int:
+    """Return how many decimals to print: two digits of half the interval's width, plus one."""
+    half = (change.high - change.low) / 2.0
+    if half == 0:
+        return 3
+    return int(min(max(2 - math.floor(math.log10(half)), 1), 8))
 
 
 def mcnemar_exact(gained: int, lost: int) -> float:
@@ -272,6 +366,50 @@ def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.
 
 
 @lru_cache(maxsize=256)
+def window(steps: int) -> int:
+    """Return the number of steps in one rolling median: odd, and 1 for a run that is too short to smooth."""
+    if steps < 2 * MIN_WINDOW:
+        return 1
+    return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
+
+
+def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
+    """Return the median of ``width`` values around each, [n]; fewer at the ends.
+
+    At the start as many values count after a value as before it, so that the first is itself: a policy can collapse
+    within a few steps, and the median of half a window would hide where it came from.
+    """
+    return np.array([_median_around(values, i, width // 2) for i in range(len(values))])
+
+
+def _median_around(values: np.ndarray, i: int, reach: int) -> float:
+    return float(np.median(values[max(0, i - reach) : i + min(i, reach) + 1]))
+
+
+def smoothed(values: ArrayLike) -> np.ndarray:
+    """Return a curve [n] as the report's pictures smooth it."""
+    curve = np.asarray(values, np.float64)
+    return rolling_median(curve, window(len(curve)))
+
+
+def steps_to_hold(steps: int) -> int:
+    """Return for how many steps a run of so many has to hold its target: a tenth of them."""
+    return -(-steps // 10)
+
+
+def holds_target(rewards: ArrayLike, target: float, steps: int) -> bool:
+    """Return whether the smoothed reward has been at its target or above it for a tenth of a run's steps.
+
+    Args:
+        rewards: [n], of the steps so far, all known.
+        target: In units of the reward.
+        steps: Of the whole run.
+    """
+    curve, wanted = np.asarray(rewards, np.float64), steps_to_hold(steps)
+    reach, newest_first = window(len(curve)) // 2, range(len(curve) - 1, len(curve) - 1 - wanted, -1)
+    return len(curve) >= wanted and all(_median_around(curve, i, reach) >= target for i in newest_first)
+
+
 def student_quantile(freedom: float, probability: float) -> float:
     """Return the number below which Student's t stays with a probability.
 

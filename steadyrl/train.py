@@ -52,6 +52,7 @@ from steadyrl.rollout.token_records import TokenLook
 from steadyrl.rundir import RunDir, append_line, write_lines, write_text
 from steadyrl.sections import UpdateSection
 from steadyrl.select import drop_equal_rewards
+from steadyrl.stats import holds_target, steps_to_hold
 from steadyrl.types import Batch, Group, Problem, Sampling
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,8 @@ def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, 
     config = session.config
     doctor = _doctor(session, run, state.step)
     pilot = Autopilot(config, run, session.backend, watch.action)
-    while state.step < config.run.steps and not evaluation.out_of_patience(config.evaluate.patience, state):
+    rewards = {row["step"]: row.get("reward/mean") for row in run.metrics()}
+    while state.step < config.run.steps and not ends_early(config, state, rewards):
         pilot.secure(state)
         guard.begin(state)
         try:
@@ -218,6 +220,7 @@ def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, 
                 append_line(run.curriculum_file, choices)
             append_line(run.metrics_file, record)
             guard.written()
+        rewards[record["step"]] = record.get("reward/mean")
         watch.step(record)
         for change in doctor.add(record["step"], record) if doctor else ():
             append_line(run.findings_file, change.record())
@@ -225,14 +228,36 @@ def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, 
         guard.moved()  # the autopilot may go back to an earlier checkpoint
         state = pilot.steer(state, record, doctor.fresh if doctor else None)
         guard.begin(state)
-        last = state.step == config.run.steps or evaluation.out_of_patience(config.evaluate.patience, state)
+        last = state.step == config.run.steps or ends_early(config, state, rewards)
         stopped = watch.stop() and not last
         best = state.best is not None and state.best.step == state.step
         if stopped or last or best or state.step % config.run.checkpoint_every == 0:
             checkpoint.save(run, session.backend, state, config.run.keep_checkpoints)
         if stopped:
             return False
+    if state.step < config.run.steps and target_held(config, state.step, rewards):
+        watch.note(
+            f"stopping early after {state.step} steps: the smoothed reward has held run.target = "
+            f"{config.run.target:g} for {steps_to_hold(config.run.steps)} steps"
+        )
     return True
+
+
+def ends_early(config: Config, state: State, rewards: Mapping[int, float | None]) -> bool:
+    """Say whether a run is over before its last step: out of patience, or at its target.
+
+    Args:
+        config: The run's.
+        state: After its newest step.
+        rewards: Mean rewards by step; those of steps that were taken back do not count.
+    """
+    return evaluation.out_of_patience(config.evaluate.patience, state) or target_held(config, state.step, rewards)
+
+
+def target_held(config: Config, done: int, rewards: Mapping[int, float | None]) -> bool:
+    """Say whether the reward has held ``run.target`` over the last of the steps that are done."""
+    known = [reward for step, reward in sorted(rewards.items()) if step < done and reward is not None]
+    return config.run.target is not None and holds_target(known, config.run.target, config.run.steps)
 
 
 def one_step(
@@ -446,10 +471,11 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
         return {}
     records = _evaluate(session)
     write_lines(run.evaluation_file(f"{step:06d}"), records)
-    latest = evaluation.follow_best(state, records)
+    deploy = session.config.evaluate.deploy
+    latest = evaluation.follow_best(state, records, deploy)
     if line := evaluation.said_of_best(state, latest, session.config.evaluate.patience):
         watch.note(line)
-    return {f"heldout/{name}": value for name, value in evaluation.means(records, "sampled").items()}
+    return {f"heldout/{name}": value for name, value in evaluation.means(records, deploy).items()}
 
 
 def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import ItemsView, Iterable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from steadyrl.errors import DataError
 # Arrays behind ``xp`` are numpy, torch or mlx arrays: the one place where Any is meant.
 Array = Any
 StopReason = Literal["stop", "length"]
+Decoding = Literal["sampled", "greedy"]  # of held-out answers: as in training, or always the most likely token
+DECODINGS: tuple[Decoding, ...] = get_args(Decoding)
 # Of reasoning, calls and answers: <think>, [/THINK], \u25c1think\u25b7.
 TAG = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\]|\u25c1[^\u25c1\u25b7\s]+\u25b7)")
 Message = Mapping[str, str]  # of a conversation: its "role" (system, user, assistant, ...) and its "content"

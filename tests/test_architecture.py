@@ -1,7 +1,7 @@
 """The floors of docs/architecture.md: what may import what, how long things may be, what starts without torch."""
 
 import ast
-import importlib.util
+import importlib
 import subprocess
 import sys
 from functools import cache
@@ -122,17 +122,33 @@ def test_there_is_no_import_cycle():
     TopologicalSorter({module: own_imports(module) for module in INSIDE}).prepare()  # raises CycleError with the cycle
 
 
+def script(name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT.parent / "scripts")
+        return importlib.import_module(name)
+
+
 def house():
-    spec = importlib.util.spec_from_file_location("house", ROOT.parent / "scripts" / "house.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["house"] = module  # where its dataclass looks for its module
-    spec.loader.exec_module(module)
-    return module
+    return script("house")
 
 
 def test_the_figures_of_the_house_are_within_their_bounds():
     beyond = [figure for figure in house().figures() if figure.value > figure.bound]
     assert beyond == []
+
+
+def test_names_that_say_nothing_are_counted_where_they_are_bound(tmp_path):
+    file = tmp_path / "room.py"
+    file.write_text(
+        "def told(found, problems):\n"
+        "    one, rows = problems\n"
+        "    self._kept = [each for each in found if known(each)]\n"
+        "    for founded in rows:\n"
+        "        print(seen)\n"
+    )
+    vague, bound = script("names").vague(file)
+    assert sorted(vague) == [(1, "found"), (1, "told"), (2, "one"), (3, "_kept"), (3, "each")]
+    assert bound == 8
 
 
 def test_what_the_figures_count():

@@ -23,11 +23,18 @@ def records(*metrics):
 
 
 def test_the_score_is_the_mean_of_what_could_be_scored():
-    found = held_out_score(records(1.0, None, 0.0, 0.5), 7)
+    found = held_out_score(records(1.0, None, 0.0, 0.5), 7, "sampled")
     assert (found.step, found.score, found.problems) == (7, 0.5, 3)
     assert found.low < 0.5 < found.high
-    assert held_out_score(records(0.25), 3) == Best(3, 0.25, None, None, 1)
-    assert held_out_score(records(None, None), 3) is None
+    assert held_out_score(records(0.25), 3, "sampled") == Best(3, 0.25, None, None, 1)
+    assert held_out_score(records(None, None), 3, "sampled") is None
+
+
+def test_the_best_is_chosen_by_the_answers_that_will_be_used():
+    lines = [{"answers": {"sampled": {"metric": 0.25}, "greedy": {"metric": 0.75}}}]
+    state = State(step=5)
+    assert [follow_best(state, lines, deploy).score for deploy in ("sampled", "greedy")] == [0.25, 0.75]
+    assert state.best.score == 0.75
 
 
 def test_a_metric_that_no_reward_gives_is_refused_before_training(toy, tmp_path):
@@ -48,14 +55,14 @@ def test_only_a_better_score_replaces_the_best():
     state, seen = State(), []
     for step, score in enumerate([0.2, 0.5, 0.5, 0.4, 0.6], start=1):
         state.step = step
-        follow_best(state, records(score, score))
+        follow_best(state, records(score, score), "sampled")
         seen.append((state.best.step, state.evaluations_since_best))
     assert seen == [(1, 0), (2, 0), (2, 1), (2, 2), (5, 0)]
 
 
 def test_an_evaluation_without_a_score_says_nothing():
     state = State(step=4, best=Best(2, 0.5, None, None, 1), evaluations_since_best=1)
-    assert follow_best(state, records(None)) is None
+    assert follow_best(state, records(None), "sampled") is None
     assert (state.best.step, state.evaluations_since_best) == (2, 1)
 
 
@@ -66,12 +73,12 @@ def test_patience_counts_evaluations_in_a_row():
 
 def test_what_is_said_of_a_best_and_of_an_end():
     state = State(step=8)
-    found = follow_best(state, records(0.0, 1.0))
+    found = follow_best(state, records(0.0, 1.0), "sampled")
     assert said_of_best(state, found, 2).startswith("held-out score 0.500 [")
     state.step = 16
-    assert said_of_best(state, follow_best(state, records(0.0)), 2) == ""
+    assert said_of_best(state, follow_best(state, records(0.0), "sampled"), 2) == ""
     state.step = 24
-    assert said_of_best(state, follow_best(state, records(0.0)), 2) == (
+    assert said_of_best(state, follow_best(state, records(0.0), "sampled"), 2) == (
         "stopping early after 24 steps: 2 evaluations in a row were not better than 0.500 after 8 steps "
         "(evaluate.patience)"
     )

@@ -54,6 +54,8 @@ def test_reward_metrics_by_hand():
         {
             "reward/mean": 1.6,
             "reward/std": math.sqrt((0.36 + 2.56 + 1.96 + 0.16 + 0.16) / 5),
+            "reward/min": 0.0,
+            "reward/max": 3.0,
             "reward/unscored": 1 / 6,
             "reward/recall": 0.75,
             "reward/std_within": math.sqrt((0.25 + 0.0) / 2),  # the second group has one scored rollout only
@@ -75,6 +77,7 @@ def test_without_any_reward_the_mean_is_unknown_and_not_zero():
     found = reward_metrics(groups_of([rollout(None)], [rollout(None)]))
     assert found["reward/mean"] is None
     assert found["reward/std"] is None
+    assert (found["reward/min"], found["reward/max"]) == (None, None)
     assert found["reward/unscored"] == 1.0
 
 
@@ -136,11 +139,21 @@ def test_value_and_advantage_metrics_by_hand():
     )
     found = batch_metrics(batch)
     assert found["value/mean"] == pytest.approx(2)
+    assert found["value/error"] == pytest.approx(5 / 3)  # errors 1, 0, 2
     assert found["return/mean"] == pytest.approx(3)
     assert found["return/std"] == pytest.approx(math.sqrt(2))
     assert found["value/explained_variance"] == pytest.approx(1 - (2 / 3) / 2)  # errors 1, 0, 2; returns 2, 2, 5
     assert found["advantage/mean"] == pytest.approx(1)
     assert found["advantage/std"] == pytest.approx(math.sqrt(2 / 3))
+
+
+def test_reward_times_surprise_is_a_mean_over_the_kept_completions():
+    """Surprises 1.5 and 0.5 nats a token, rewards 1 and 0."""
+    batch = measured_batch()
+    both = np.array([[0, 1, 1], [0, 1, 0]])
+    assert "loss/reward_nll" not in batch_metrics(batch)
+    for kept, expected in ((both, 0.75), (both * [[1], [0]], 1.5), (both * [[0], [1]], 0.0), (0 * both, None)):
+        assert batch_metrics(replace(batch, measured={"kept": kept}))["loss/reward_nll"] == expected
 
 
 def test_rollouts_that_move_the_policy_are_those_with_an_advantage_under_the_mask():

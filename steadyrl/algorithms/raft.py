@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,7 +52,7 @@ def build(settings: Settings) -> Algorithm:
     return Algorithm(
         needs=frozenset(),
         select=partial(best_of_n, count=settings.top_k),
-        prepare=lambda batch, numbers: batch,
+        prepare=lambda batch, numbers: replace(batch, measured={**batch.measured, "kept": batch.completion_mask}),
         loss=likelihood_of_samples,
     )
 

@@ -92,7 +92,8 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
         "none": lambda: rewards,
     }[settings.baseline]()
     spread = advantages.at_every_token(np.where(kept_mask, rollout_advantages, 0.0), batch.completion_mask)
-    return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})
+    measured = {"advantages_raw": spread, "kept": advantages.at_every_token(kept_mask, batch.completion_mask)}
+    return replace(batch, advantages=spread, measured={**batch.measured, **measured})
 
 
 def _loss(

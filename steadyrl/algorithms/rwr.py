@@ -40,4 +40,6 @@ def _prepare(batch: Batch, temperature: float) -> Batch:
     """Give every token of a rollout its weight, see ``advantages.exponential_weights``."""
     weights = exponential_weights(batch.rewards, batch.groups, temperature)
     spread = at_every_token(weights, batch.completion_mask)
-    return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})
+    return replace(
+        batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread, "kept": batch.completion_mask}
+    )

@@ -20,6 +20,7 @@ Step = Callable[[float, float, Rows], float]
 RATE_MULTIPLIER, KL_COEF = "rate_multiplier", "algorithm.args.kl_coef"
 LEAST_MULTIPLIER = 0.1
 MANY_DEVIATIONS = 4.0
+HALF = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,26 @@ def _more_kl(now: float, start: float, rows: Rows) -> float:
     return max(now, min(1.5 * now, 10.0 * start))  # a target for the KL may have raised it further
 
 
+def _less_kl(now: float, start: float, rows: Rows) -> float:
+    """Return half of the usual spread of the rewards, at which reward and penalty balance 2 nats from the reference."""
+    usual = _usual_spread(rows)
+    return now if usual <= 0 else max(min(now, HALF * usual), 0.1 * now)
+
+
 def _warmer(now: float, start: float, rows: Rows) -> float:
     return min(1.2 * now, max(now, min(1.5 * start, 2.0)))
 
 
 def _limited(now: float, start: float, rows: Rows) -> float:
-    """Return a limit for rewards from their median spread, on which outliers have little effect."""
-    spreads = [float(row["reward/std"]) for row in rows if isinstance(row.get("reward/std"), int | float)]
-    usual = float(np.median(spreads)) if spreads else 0.0
+    """Return a limit for rewards from their usual spread."""
+    usual = _usual_spread(rows)
     return now if now > 0 or usual <= 0 else MANY_DEVIATIONS * usual
+
+
+def _usual_spread(rows: Rows) -> float:
+    """Return the median of the steps' standard deviations of rewards, on which outliers have little effect; or 0."""
+    spreads = [float(row["reward/std"]) for row in rows if isinstance(row.get("reward/std"), int | float)]
+    return float(np.median(spreads)) if spreads else 0.0
 
 
 MOVES: Mapping[str, Move] = {
@@ -90,6 +102,7 @@ MOVES: Mapping[str, Move] = {
     "entropy_down": Move("algorithm.args.entropy_coef", _less_entropy, "x 0.3, down to 0.01 x"),
     "clip": Move("algorithm.args.clip_high", _wider, "upper clip bound to 0.28"),
     "kl_coef": Move(KL_COEF, _more_kl, "x 1.5, up to 10 x"),
+    "kl_coef_down": Move(KL_COEF, _less_kl, "to half of the usual spread of the rewards, at most to a tenth at once"),
     "temperature": Move("sampling.temperature", _warmer, "x 1.2, up to 1.5 x and 2"),
     "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
 }

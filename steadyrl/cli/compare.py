@@ -38,7 +38,9 @@ def compare_command(
         int | None, typer.Option(min=1, help="number of answers to each problem; 4, or 1 if greedy")
     ] = None,
     problems: Annotated[int | None, typer.Option(min=0, help="number of held-out problems; 0 for all")] = None,
-    decoding: Annotated[Decoding, typer.Option(help="sampled as in training, or greedy")] = Decoding.sampled,
+    decoding: Annotated[
+        Decoding | None, typer.Option(help="the answers that are judged; evaluate.deploy if left out")
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="a reward part, or 'reward' for the total")] = None,
     margin: Annotated[float | None, typer.Option(help="differences smaller than this do not matter")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")] = False,
@@ -49,10 +51,11 @@ def compare_command(
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
     if margin is not None and not 0 < margin < math.inf:
         raise ConfigError(f"--margin is {margin:g}; expected a finite number above 0, in units of the metric")
-    if decoding is Decoding.greedy and samples is not None and samples > 1:
-        raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
     config = _config(task, overrides or [])
-    options = Options(samples, problems, decoding.value, metric, margin)
+    deploy = config.evaluate.deploy if decoding is None else decoding.value
+    if deploy == "greedy" and samples is not None and samples > 1:
+        raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
+    options = Options(samples, problems, deploy, metric, margin)
     with _Followed() as followed:
         watch = Watch(begin=followed.begin, problems=followed.problems)
         record = compare((first, second), config, options, report, watch)

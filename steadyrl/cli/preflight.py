@@ -11,7 +11,7 @@ import typer
 
 from steadyrl import config as configs
 from steadyrl.cli.terminal import note, printable
-from steadyrl.preflight.run import finding_lines, preflight, summary_line
+from steadyrl.preflight.run import fails, finding_lines, preflight, summary_line
 from steadyrl.train import open_session
 
 
@@ -23,7 +23,7 @@ def preflight_command(
     """Try everything on a few prompts before spending compute. Exit code 1 if something fails."""
     session = open_session(configs.load(config, overrides or []))
     findings = preflight(session, note)
-    failed = any(finding.state == "found" for finding in findings)
+    failed = any(map(fails, findings))
     if as_json:
         print(json.dumps({"passed": not failed, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:

@@ -17,6 +17,7 @@ from steadyrl.cli.terminal import note, printable
 from steadyrl.doctor.live import Change
 from steadyrl.metrics import describe
 from steadyrl.report.actions import describe_action
+from steadyrl.rewards.functions import TAKEN
 
 # (metric, heading), in the order shown; metrics that a run does not measure are left out.
 _SHOWN = (
@@ -42,6 +43,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.total = 0  # steps of the whole run, known when they begin
+        self.target: float | None = None  # of the reward
         self._console = Console(stderr=False)
         self._first: tuple[int, float] | None = None
         self._last_plain, self._stepped = 0.0, 0.0
@@ -148,7 +150,9 @@ class Progress:
     def _line(self, record: Mapping[str, Any], now: float) -> str:
         parts = [f"step {record['step'] + 1}/{self.total}"]
         names = {heading: name for name, heading in reversed(_shown(record)) if name in _IN_A_LINE}  # one KL is enough
-        parts += [f"{heading} {_format(name, record[name])}" for heading, name in reversed(names.items())]
+        for heading, name in reversed(names.items()):
+            aim = self.target if name == "reward/mean" else None
+            parts.append(f"{heading} {_format(name, record[name])}{'' if aim is None else f' (target {_number(aim)})'}")
         return "  ".join([*parts, self._left(record, now)])
 
     def view(self) -> RenderableType:
@@ -182,6 +186,9 @@ class Progress:
             metric = describe(name)
             cells.append((heading, _number(record[name]), metric.unit if metric else ""))
             if name == "reward/mean":
+                if self.target is not None:
+                    share = f"{record[name] / self.target:.0%} reached" if self.target > 0 else ""
+                    cells.append(("  target", _number(self.target), share))
                 parts = _parts(record)
                 cells += [(f"  {part.partition('/')[2]}", _number(record[part]), "") for part in parts[:MOST_PARTS]]
                 cells += [(f"  and {len(parts) - MOST_PARTS} more", "", "")] if len(parts) > MOST_PARTS else []
@@ -202,7 +209,7 @@ def _shown(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _parts(record: Mapping[str, Any]) -> list[str]:
-    own = {"reward/mean", "reward/std", "reward/std_within", "reward/unscored"}
+    own = {f"reward/{name}" for name in TAKEN}
     return [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
 
 

@@ -11,8 +11,19 @@ import typer
 from steadyrl.cli.terminal import near, printable
 from steadyrl.errors import ConfigError
 from steadyrl.rundir import RunDir
+from steadyrl.types import DECODINGS
 
-LOSS_COLUMNS = ("loss", "policy", "likelihood", "KL", "value", "gradient", "doctor")  # of the epoch table
+LOSS_COLUMNS = (  # of the epoch table
+    "loss",
+    "loss trend [95 %]",
+    "policy",
+    "likelihood",
+    "-r log p",
+    "KL",
+    "value",
+    "gradient",
+    "status",
+)
 
 
 def report_command(
@@ -82,13 +93,14 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """Return summary.json as lines for a terminal; a mean that is not finite is a word there, such as "Infinity"."""
     lines = []
-    for name, comparison in (("sampled", summary), ("greedy", summary.get("greedy") or {})):
+    for name in DECODINGS:
+        comparison = summary[name]
         if comparison.get("difference") is not None:
             before, after, difference = (float(comparison[key]) for key in ("before", "after", "difference"))
             bounds = " [{:.3f}, {:.3f}]".format(*map(float, comparison["interval"])) if comparison["interval"] else ""
             lines.append(
                 f"held-out {summary['metric'] or 'reward'}, {name}: {before:.3f} -> {after:.3f}, "
-                f"{difference:+.3f}{bounds}, n = {comparison['n']}"
+                f"{difference:+.3f}{bounds}, n = {comparison['n']}: {comparison['verdict']}"
             )
     if best := summary.get("best"):
         score = f"held-out {best['score']:.3f} (chosen by it, so biased upward)"
@@ -102,6 +114,6 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"parseable: {health['parseable']:.1%}")
     if health.get("entropy_ratio") is not None:
         lines.append(f"entropy: {health['entropy_start']:.2f} -> {health['entropy_end']:.2f} nats/token")
-    if summary.get("verdict"):
-        lines.append(f"verdict: {summary['verdict']}")
+    if summary["conclusion"]:
+        lines.append(f"verdict: {summary['conclusion']}")
     return lines

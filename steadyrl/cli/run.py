@@ -58,6 +58,7 @@ def train_command(
         def opened(run: RunDir) -> None:
             if resume is None:  # otherwise it was named
                 progress.note(f"run directory: {near(run.path)}")
+            progress.target = run.resolved()["run"].get("target")
             outlook.opened(run)
 
         def step(record: Mapping[str, Any]) -> None:

@@ -18,15 +18,15 @@ from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.repeats import without_repeats
-from steadyrl.doctor.statistics.signals import BLOCKS
+from steadyrl.doctor.statistics.signals import BLOCKS, trend
 from steadyrl.doctor.suspicion import suspicion
 from steadyrl.errors import RunError
 from steadyrl.types import Finding
 
 # The modules with the records. Of findings that are equally bad and equally old, what brings others about comes first.
 MODULES = (
-    "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "learning_rate", "ratios", "gradient",
-    "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
+    "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "learning_rate", "ratios",
+    "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
 )  # fmt: skip
 CHECKS: tuple[Check, ...] = tuple(
     record
@@ -75,9 +75,14 @@ class Diagnosis:
     @property
     def verdict(self) -> Verdict:
         """Sick if anything harms; healthy only where reward, signal, length and gradient were judged, or are minor."""
-        if any(finding.harms for finding in self.findings):
+        if self.harmful:
             return "sick"
         return "too little to judge" if self.missing else "healthy"
+
+    @property
+    def harmful(self) -> tuple[str, ...]:
+        """The checks that found harm, the worst chain first."""
+        return tuple(dict.fromkeys(finding.check for finding in self.findings if finding.harms))
 
     @property
     def healthy(self) -> bool:
@@ -108,9 +113,13 @@ class Diagnosis:
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):
             levels = None if reward is None else measure(reward)
-        if reward is None or levels is None or not levels.rose or len(reward) * self.run.averaged_over < ENOUGH:
+            slope = None if reward is None else trend(reward)
+        if reward is None or levels is None or slope is None or len(reward) * self.run.averaged_over < ENOUGH:
             return ()
         gaps = [aspect for aspect in self._gaps if aspect in HIDDEN]
+        # Where one thing only is open, a trend above 0 is enough of a rise.
+        if not levels.rose and (slope.low <= 0 or len(self._gaps) > 1):
+            return ()
         return tuple(aspect for aspect in gaps if aspect != "length" or len(gaps) == 1)
 
     @cached_property

@@ -80,6 +80,8 @@ class RawLog:
             one file at a time.
         gains: By way of decoding, [n]: the reward of each held-out problem after training less that before it, where
             both were measured.
+        scores: By way of decoding, [2, n]: the task's metric of each held-out problem before and after training, where
+            both were measured. A run is judged by it.
         chart_of: The name of the run, in a file that holds charts of some of its metrics.
     """
 
@@ -90,6 +92,7 @@ class RawLog:
     notes: tuple[str, ...] = ()
     completions: Iterable[Written] = ()
     gains: Mapping[str, np.ndarray] = field(default_factory=dict)
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
     chart_of: str = ""
 
 
@@ -144,7 +147,7 @@ class Run:
         keys: The trainer's own name of each canonical setting, also of those that the log does not hold.
         config: All settings that the log or its neighbours hold, under the trainer's own keys.
         completions: See ``RawLog``.
-        gains: See ``RawLog``.
+        gains, scores: See ``RawLog``.
     """
 
     path: str
@@ -160,6 +163,7 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     completions: Iterable[Written] = ()
     gains: Mapping[str, np.ndarray] = field(default_factory=dict)
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def get(self, quantity: str, unit: str = "", estimator: str = "") -> Series | None:
         """Return the first series of a quantity, with its finite entries only, or None.

@@ -13,7 +13,8 @@ import numpy as np
 from steadyrl.config import in_force
 from steadyrl.preflight.forecast import forecast, memory_now
 from steadyrl.preflight.parity import reference_parity, sampled_entropy, sampler_parity
-from steadyrl.preflight.trial import Trial, advice_for_signal, begin_trial, silent
+from steadyrl.preflight.plan import schedule, targets
+from steadyrl.preflight.trial import Trial, advice_for_signal, begin_trial, gold_rollouts, silent
 from steadyrl.preflight.trial_updates import make_trial_updates
 from steadyrl.rewards.combine import score_texts
 from steadyrl.tasks.data_line import data_counts, data_line
@@ -24,7 +25,6 @@ UNSCORED_AT_MOST = 0.2  # a judge or an engine that fails more often is broken, 
 TRUNCATED_AT_MOST = 0.98
 # SmolLM2 learns sums from answers of which two thirds are empty. A prompt that is closed leaves hardly any text.
 EMPTY_AT_MOST = 0.9
-_GOLD_PROBLEMS = 64
 MARKS: Mapping[str, str] = {"ok": "ok  ", "found": "FAIL", "unknown": "?   "}
 
 
@@ -45,6 +45,8 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[F
     trial = begin_trial(session, phase)
     findings = [
         data(session),
+        schedule(session),
+        targets(trial),
         completions(trial),
         rewards(trial),
         gold_answer(trial),
@@ -58,13 +60,26 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[F
     return [replace(f, overrides=tuple(o for o in f.overrides if not in_force(session.config, o))) for f in findings]
 
 
+def fails(finding: Finding) -> bool:
+    """Return whether a run should not begin with what was found; a warning is said and stops nothing."""
+    return finding.state == "found" and finding.severity == "critical"
+
+
+def _warns(finding: Finding) -> bool:
+    return finding.state == "found" and not fails(finding)
+
+
 def summary_line(findings: Sequence[Finding]) -> str:
     """Return one line: how many passed, what failed and why, how long the run will take."""
-    failed = [f"{finding.check} ({finding.cause})" for finding in findings if finding.state == "found"]
+    failed, warned = (
+        [f"{finding.check} ({finding.cause})" for finding in findings if of_kind(finding)]
+        for of_kind in (fails, _warns)
+    )
     unknown = [finding.check for finding in findings if finding.state == "unknown"]
     passed = [finding for finding in findings if finding.state == "ok"]
     parts = [f"{len(passed)} of {len(findings)} passed"]
     parts += [f"FAILED: {', '.join(failed)}"] if failed else []
+    parts += [f"warnings: {', '.join(warned)}"] if warned else []
     parts += [f"could not tell: {', '.join(unknown)}"] if unknown else []
     parts += [f"the run takes {finding.message.partition(':')[0]}" for finding in passed if finding.check == "time"]
     return "preflight: " + "; ".join(parts)
@@ -74,7 +89,7 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
     """Return findings as lines for a terminal, with causes and remedies."""
     lines = []
     for finding in findings:
-        lines.append(f"{MARKS[finding.state]}  {finding.check}: {finding.message}")
+        lines.append(f"{'warn' if _warns(finding) else MARKS[finding.state]}  {finding.check}: {finding.message}")
         lines += [f"        cause: {finding.cause}"] if finding.cause else []
         lines += [f"        remedy: {finding.remedy}"] if finding.remedy else []
         lines += [f"        try: {override}" for override in finding.overrides]
@@ -208,12 +223,10 @@ def rewards(trial: Trial) -> Finding:
 def gold_answer(trial: Trial) -> Finding:
     """Compare what a known good answer earns with what an empty one does."""
     name, session = "gold_answer", trial.session
-    problems = list({p.id: p for p in (group.problem for group in trial.groups)}.values())[:_GOLD_PROBLEMS]
-    golds = [(problem, session.task.gold(problem)) for problem in problems]
-    answers = [(problem, text) for problem, text in golds if text is not None]
+    answers = gold_rollouts(trial)
     if not answers:
         return Finding(name, state="unknown", message="the task knows no good answers")
-    gold, empty = score_texts(answers, session.terms), score_texts([(p, "") for p, _ in answers], session.terms)
+    gold, empty = [r for _, r in answers], score_texts([(p, "") for p, _ in answers], session.terms)
     pairs = [(g, e) for g, e in zip(gold, empty, strict=True) if g.reward is not None and e.reward is not None]
     if not pairs:
         return Finding(

@@ -11,11 +11,11 @@ import numpy as np
 
 from steadyrl.batch import make_batch, take_rows
 from steadyrl.curriculum.passes import uniform
-from steadyrl.rewards.combine import require_scores, score_groups
+from steadyrl.rewards.combine import require_scores, score_groups, score_texts
 from steadyrl.rollout.collect import collect
 from steadyrl.rollout.episode import require_tokens
 from steadyrl.train import Session
-from steadyrl.types import Batch, Group, Problem, TokenScores
+from steadyrl.types import Batch, Group, Problem, Rollout, TokenScores
 
 # 64 rollouts see a reward that one answer in fifty earns, and 4096 tokens bound what long completions cost.
 ROLLOUTS, TOKENS, LEAST_ROLLOUTS = 64, 4096, 16
@@ -25,6 +25,7 @@ LEAST_SCORED = 16  # rollouts
 # From here on no more are drawn than in a step. Smaller models draw quickly, and more rollouts see rarer rewards.
 LARGE, LEAST_OF_LARGE = 10_000_000, 4  # parameters, rollouts
 _CANDIDATES = 8  # problems looked at for each one that is taken, so that long and short prompts meet in a batch
+_GOLD_PROBLEMS = 64
 _KEY = 2**31 + 2  # the preflight's draws never meet those of training or of evaluations
 
 
@@ -222,3 +223,12 @@ def _choose(session: Session) -> tuple[list[Problem], int]:
     # Lengths are mixed, so that any part of the problems is as ragged as all of them.
     order = np.random.default_rng(session.config.run.seed).permutation(count)
     return [by_length[places[i]] for i in order], samples
+
+
+def gold_rollouts(trial: Trial) -> list[tuple[Problem, Rollout]]:
+    """Return the good answers that the task knows to the trial's problems, scored; none where it knows none."""
+    problems = list({p.id: p for p in (group.problem for group in trial.groups)}.values())[:_GOLD_PROBLEMS]
+    golds = [(problem, trial.session.task.gold(problem)) for problem in problems]
+    answers = [(problem, text) for problem, text in golds if text is not None]
+    scored = score_texts(answers, trial.session.terms) if answers else []
+    return [(problem, rollout) for (problem, _), rollout in zip(answers, scored, strict=True)]

@@ -14,6 +14,7 @@ import numpy as np
 
 from steadyrl.report import markup
 from steadyrl.report.evidence import Answer, Evidence
+from steadyrl.types import DECODINGS
 
 SAMPLES = 10  # problems whose answers are shown
 FORMS = 8  # forms shown
@@ -21,7 +22,7 @@ FORMS = 8  # forms shown
 _COVERED = 0.5
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORD = re.compile(r"\w+")
-_COLUMNS = (("before", "sampled"), ("before", "greedy"), ("after", "sampled"), ("after", "greedy"))
+_COLUMNS = tuple((when, decoding) for when in ("before", "after") for decoding in DECODINGS)
 
 
 def form(text: str) -> str:
@@ -63,7 +64,7 @@ def _shares(texts: Iterable[str]) -> Mapping[str, float]:
 
 def random_samples(evidence: Evidence) -> list[dict[str, Any]]:
     """Return the answers to problems drawn at random; a run with the same problems shows the same ones."""
-    before, after = evidence.before.of("sampled"), evidence.after.of("sampled")
+    before, after = evidence.before.of(evidence.deploy), evidence.after.of(evidence.deploy)
     problems = list(before)
     drawn = np.random.default_rng(0).permutation(len(problems))[:SAMPLES]
     return [

@@ -36,7 +36,7 @@ def best_figures(evidence: Evidence) -> dict[str, Any] | None:
         "score": score,
         "interval": None if low is None or high is None else [low, high],
         "n": best.get("problems"),
-        "change": change(metric_values(evidence.before.of("sampled")), metric_values(evidence.best.of("sampled"))),
+        "change": change(*(metric_values(e.of(evidence.deploy)) for e in (evidence.before, evidence.best))),
     }
 
 
@@ -53,10 +53,10 @@ def best_sentences(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[
         lines.append(f"{line}. {BIASED}.")
     early = info.get("stopped_early")
     if early:
-        lines.append(
-            f"The run stopped early, after {early.get('step')} steps: {early.get('patience')} evaluations in a row "
-            "(evaluate.patience) were not better than the best one."
-        )
+        why = f"{early.get('patience')} evaluations in a row (evaluate.patience) were not better than the best one"
+        if "target" in early:
+            why = f"the smoothed reward held its target {number(early['target'])} (run.target) for a tenth of the run"
+        lines.append(f"The run stopped early, after {early.get('step')} steps: {why}.")
     return lines
 
 

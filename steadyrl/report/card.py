@@ -21,6 +21,7 @@ from steadyrl.report.figures import change, metric_values, part_names, part_valu
 from steadyrl.report.settings import settings_rows
 from steadyrl.report.write import page
 from steadyrl.rundir import RunDir, write_text
+from steadyrl.types import DECODINGS
 
 LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -138,13 +139,13 @@ def _changes(evidence: Evidence, after: Evaluation) -> list[dict[str, Any]]:
     rows = [
         {"name": metric, "decoding": name}
         | change(metric_values(evidence.before.of(name)), metric_values(after.of(name)))
-        for name in ("sampled", "greedy")
+        for name in DECODINGS
     ]
     for part in part_names(evidence.before, after):
         if part != metric:
             values = partial(part_values, part=part)
-            comparison = change(values(evidence.before.of("sampled")), values(after.of("sampled")))
-            rows.append({"name": part, "decoding": "sampled", **comparison})
+            comparison = change(*(values(answers.of(evidence.deploy)) for answers in (evidence.before, after)))
+            rows.append({"name": part, "decoding": evidence.deploy, **comparison})
     return rows
 
 

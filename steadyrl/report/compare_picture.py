@@ -33,8 +33,9 @@ def draw(record: Mapping[str, Any]) -> str:
 def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:
     """Draw the difference with its interval, over the range that could not be shown and the margin."""
     verdict = record["verdict"]
-    change, colour = verdict["change"], WORD_COLOURS[verdict["word"]]
-    axes.set_title(f"B - A: {verdict['word']}")
+    word = verdict["word"]
+    change, colour = verdict["change"], WORD_COLOURS["undecided" if record["doubts"] else word]
+    axes.set_title(f"B - A: {word}{', with doubts' if record['doubts'] else ''}")
     if verdict["smallest"] is not None:
         reach = verdict["smallest"]
         axes.axvspan(-reach, reach, color="#EDEDED", label="could not be shown", zorder=0)

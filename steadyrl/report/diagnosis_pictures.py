@@ -14,6 +14,7 @@ from steadyrl.doctor.deciding import deciding_series, thinned
 from steadyrl.doctor.examine import BY_NAME, Diagnosis
 from steadyrl.doctor.series import Series
 from steadyrl.report import plots
+from steadyrl.stats import rolling_median, window
 from steadyrl.types import Finding
 
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 2.6
@@ -58,10 +59,10 @@ def _figure(series: Series, findings: Sequence[Finding]) -> Figure:
     shown = thinned(series, POINTS)
     figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
     axes = figure.subplots()
-    width = plots.window(len(shown))
+    width = window(len(shown))
     axes.plot(shown.steps, shown.values, color=plots.BLUE, linewidth=0.7, alpha=0.35 if width > 1 else 1.0)
     if width > 1:
-        axes.plot(shown.steps, plots.rolling_median(shown.values, width), color=plots.BLUE, linewidth=1.8)
+        axes.plot(shown.steps, rolling_median(shown.values, width), color=plots.BLUE, linewidth=1.8)
     axes.set_title(_drawable(series.source or series.quantity))
     axes.set_xlabel("step")
     axes.set_ylabel(_drawable(series.unit) or "no unit")

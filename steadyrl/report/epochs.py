@@ -9,10 +9,12 @@ from steadyrl.report import markup
 
 COLUMNS = (
     ("reward", "reward"),
-    ("change", "change [95 %]"),
+    ("change", "reward trend [95 %]"),
     ("loss", "loss"),
+    ("loss_change", "loss trend [95 %]"),
     ("loss_policy", "policy"),
     ("loss_nll", "likelihood"),
+    ("loss_reward_nll", "-r log p"),
     ("loss_kl", "KL"),
     ("loss_value", "value"),
     ("variance", "variance"),
@@ -38,7 +40,7 @@ def shown_epochs(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
     columns = [(key, heading) for key, heading in COLUMNS if any(row[key] is not None for row in rows)]
     named = {**dict(COLUMNS), "gap": "gap"}
     return {
-        "headings": ["epoch", *(heading for _, heading in columns), "doctor"],
+        "headings": ["epoch", *(heading for _, heading in columns), "status"],
         "rows": [[row["name"], *(_cell(key, row[key]) for key, _ in columns), _status(row)] for row in rows],
         "trends": [
             f"{named[key]} {markup.signed(trend[0])} {markup.interval(trend[1:])}"
@@ -50,7 +52,7 @@ def shown_epochs(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _cell(key: str, value: Any) -> str:
-    if key == "change" and value is not None:
+    if key in ("change", "loss_change") and value is not None:
         return f"{markup.signed(value[0])} {markup.interval(value[1:])}"
     return f"{value / 60:.1f}" if key == "seconds" and value is not None else markup.number(value)
 

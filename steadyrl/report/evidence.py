@@ -10,9 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from steadyrl.errors import RunError
 from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import MOST_STEPS, RunDir, read_lines
+from steadyrl.types import Decoding
+
+MOST_RECORDED = 60  # steps whose rollouts a report reads: a column each, in a picture of 400 pixels
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,11 @@ class Evidence:
         name: Of the run directory.
         info: run.json.
         settings: Every setting of the run; empty if it recorded none.
+        deploy: The answers that the run is judged by.
         metrics: One record per step.
         actions: What the autopilot did or advised, in order.
+        findings: What the doctor raised and cleared while the run went on, in order.
+        recorded: The rewards of the recorded rollouts that have one, by step; of some steps where there are many.
         before, after: The policy on the held-out problems.
         baselines: Model-free answers to the same problems.
         best: The policy of the best checkpoint on them; empty if none was chosen.
@@ -71,8 +79,11 @@ class Evidence:
     name: str
     info: Mapping[str, Any]
     settings: Mapping[str, Any]
+    deploy: Decoding
     metrics: Sequence[Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]
+    findings: Sequence[Mapping[str, Any]]
+    recorded: Mapping[int, Sequence[float]]
     before: Evaluation
     after: Evaluation
     baselines: Evaluation
@@ -95,13 +106,27 @@ def read_evidence(path: Path | str) -> Evidence:
         name=run.path.resolve().name,
         info=info,
         settings=run.resolved() if run.resolved_file.is_file() else {},
+        deploy=run.deploy,
         metrics=metrics,
         actions=run.actions(),
+        findings=run.findings(),
+        recorded=_recorded_rewards(run, [record["step"] for record in metrics]),
         before=read_evaluation(run.evaluation_file("before")),
         after=read_evaluation(run.evaluation_file("after")),
         baselines=read_evaluation(run.evaluation_file("baselines")),
         best=read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
     )
+
+
+def _recorded_rewards(run: RunDir, steps: Sequence[int]) -> dict[int, list[float]]:
+    """Read the rewards of at most MOST_RECORDED steps, evenly spread from the first to the last that was recorded."""
+    there = [step for step in steps if run.rollouts_file(step).is_file()]
+    chosen = sorted({there[round(i)] for i in np.linspace(0, len(there) - 1, MOST_RECORDED)}) if there else []
+    rewards = {
+        step: [finite_number(line.get("reward")) for line in read_lines(run.rollouts_file(step))] for step in chosen
+    }
+    scored = {step: [reward for reward in found if reward is not None] for step, found in rewards.items()}
+    return {step: found for step, found in scored.items() if found}
 
 
 def best_step(info: Mapping[str, Any]) -> int | None:

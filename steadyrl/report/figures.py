@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from steadyrl.report.evidence import Answer, Evaluation, Evidence
+from steadyrl.report.markup import number
 from steadyrl.review.epochs import series
-from steadyrl.studies.verdict import judge
+from steadyrl.stats import smoothed
+from steadyrl.studies.verdict import Conclusion, conclude, judge
+from steadyrl.types import DECODINGS, Decoding
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
 ENTROPY_END_STEPS = 10  # enough to average out single batches
@@ -53,16 +56,17 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
         after: By problem id; None while there is no evaluation after training, then only ``before`` is filled.
 
     Returns:
-        n, before, after, difference, interval (95 %, over problems), relative (difference / before) and verdict, as
-        ``steadyrl compare`` decides; None for anything unknown.
+        n, before, after, difference, interval (95 %, over problems), relative (difference / before), verdict and its
+        reason, as ``steadyrl compare`` decides; None for anything unknown.
     """
     shared = [problem for problem in before if after is None or problem in after]
     comparison: dict[str, Any] = dict.fromkeys(
-        ("n", "before", "after", "difference", "interval", "relative", "verdict")
+        ("n", "before", "after", "difference", "interval", "relative", "verdict", "reason")
     )
     comparison["n"] = len(shared)
     if after is not None:
         comparison["verdict"] = "undecided"
+        comparison["reason"] = f"{len(shared)} problems were scored both times, and it takes two"
     if not shared:
         return comparison
     first = [before[problem] for problem in shared]
@@ -78,35 +82,93 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
         judged = judge([[value] for value in first], [[value] for value in second])
         if judged.smallest is not None:  # else all answers of both have one value, and no spread
             comparison["interval"] = [judged.change.low, judged.change.high]
-        comparison["verdict"] = judged.word
+        comparison["verdict"], comparison["reason"] = judged.word, judged.reason
     return comparison
 
 
-def summarise(evidence: Evidence) -> dict[str, Any]:
-    """Return what summary.json holds: the paired comparison, the baselines, the health figures and the verdict."""
+def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what summary.json holds: the paired comparison, the baselines, the health figures and the verdict.
+
+    Args:
+        evidence: Of the run.
+        harmful: The checks of the doctor that found harm in it.
+    """
     before, after = evidence.before, evidence.after
     finished = bool(after.answers)
 
     def compare(decoding: str, values: Callable[[Mapping[str, Answer]], dict[str, float]]) -> dict[str, Any]:
         return change(values(before.of(decoding)), values(after.of(decoding)) if finished else None)
 
-    sampled = compare("sampled", metric_values)
-    parts = {part: compare("sampled", partial(part_values, part=part)) for part in part_names(before, after)}
+    deploy = evidence.deploy
+    by_decoding: dict[str, dict[str, Any]] = {decoding: compare(decoding, metric_values) for decoding in DECODINGS}
+    conclusion = concluded(by_decoding, deploy, {"the run": harmful})
+    parts = {part: compare(deploy, partial(part_values, part=part)) for part in part_names(before, after)}
     return {
         "run": evidence.info.get("id") or evidence.name,
         "task": evidence.info.get("task"),
         "metric": evidence.info.get("metric"),
-        "decoding": "sampled",
-        **sampled,
-        "greedy": compare("greedy", metric_values),
+        "decoding": deploy,
+        **by_decoding[deploy],
+        **by_decoding,
+        "conclusion": conclusion and conclusion.sentence,
         "parts": parts,
         "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
         "health": _health(evidence),
+        "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
         "unscored": {
-            "before": _unscored(before.of("sampled")) if before.answers else None,
-            "after": _unscored(after.of("sampled")) if finished else None,
+            "before": _unscored(before.of(deploy)) if before.answers else None,
+            "after": _unscored(after.of(deploy)) if finished else None,
         },
     }
+
+
+def concluded(
+    by_decoding: Mapping[str, Mapping[str, Any]], deploy: Decoding, harms: Mapping[str, Sequence[str]]
+) -> Conclusion | None:
+    """Return what the answers as they will be used say, and what contradicts it.
+
+    Args:
+        by_decoding: The comparisons of ``change``.
+        deploy: Which of them counts.
+        harms: See ``verdict.conclude``.
+
+    Returns:
+        None while there is no evaluation after training.
+    """
+    if by_decoding[deploy]["verdict"] is None:
+        return None
+    return conclude({name: (c["verdict"], c["reason"]) for name, c in by_decoding.items()}, deploy, harms)
+
+
+def target_figures(metrics: Sequence[Mapping[str, Any]], target: float | None) -> dict[str, Any] | None:
+    """Return how near the smoothed reward came to ``run.target``; None for a run without one.
+
+    Returns:
+        target, step (the first at or above it, else None), best and best_step (the highest).
+    """
+    if target is None:
+        return None
+    rewards = series(metrics, "reward/mean")
+    steps, curve = np.flatnonzero(np.isfinite(rewards)), smoothed(rewards[np.isfinite(rewards)])
+    if not curve.size:
+        return {"target": target, "step": None, "best": None, "best_step": None}
+    numbers, at = [int(metrics[i]["step"]) for i in steps.tolist()], np.flatnonzero(curve >= target)
+    best = int(curve.argmax())
+    step = numbers[int(at[0])] if at.size else None
+    return {"target": target, "step": step, "best": float(curve[best]), "best_step": numbers[best]}
+
+
+def target_sentence(figures: Mapping[str, Any]) -> str:
+    """Return what ``target_figures`` says, in words."""
+    sentence, best = f"The reward's target (run.target) is {number(figures['target'])}", figures["best"]
+    if best is None:
+        return f"{sentence}; no reward is known yet."
+    if figures["step"] is not None:
+        return f"{sentence}: the smoothed reward reached it at step {figures['step']}; its highest is {number(best)}."
+    share = f", {best / figures['target']:.0%} of it" if figures["target"] > 0 else ""
+    return f"{sentence}, and was not reached: the smoothed reward is {number(best)} at most{share}, at step " + (
+        f"{figures['best_step']}."
+    )
 
 
 def _mean(values: Iterable[float]) -> float | None:
@@ -124,7 +186,7 @@ def _health(evidence: Evidence) -> dict[str, Any]:
     entropy = entropy[np.isfinite(entropy)]
     start, end = _ends(entropy)
     return {
-        "parseable": _mean(part_values(evidence.after.of("sampled"), "parseable").values()),
+        "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
         "entropy_start": start,
         "entropy_end": end,
         "entropy_ratio": end / start if start and end is not None else None,

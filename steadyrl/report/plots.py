@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from steadyrl.metrics import describe
 from steadyrl.review.epochs import series
+from steadyrl.stats import MIN_WINDOW, rolling_median, window
 
 Metrics = Sequence[Mapping[str, Any]]
 
@@ -31,8 +32,6 @@ INK, GREY = "#222222", "#6E6E6E"
 WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
 PNG_DPI = 200  # twice that, for sharp displays
-WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
-MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
 MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis shows only the spike
 LOWEST_EXPLAINED_VARIANCE = -1.0  # values further below 0 say no more: the value head predicts worse than a constant
 
@@ -70,23 +69,6 @@ STYLE: Any = {  # matplotlib's types of the keys change with its version
 }
 
 
-def window(steps: int) -> int:
-    """Return the number of steps in one rolling median: odd, and 1 for a run that is too short to smooth."""
-    if steps < 2 * MIN_WINDOW:
-        return 1
-    return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
-
-
-def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the median of ``width`` values around each, [n]; fewer at the ends.
-
-    At the start as many values count after a value as before it, so that the first is itself: a policy can collapse
-    within a few steps, and the median of half a window would hide where it came from.
-    """
-    reach = width // 2
-    return np.array([np.median(values[max(0, i - reach) : i + min(i, reach) + 1]) for i in range(len(values))])
-
-
 @dataclass(frozen=True)
 class Panel:
     """What one panel shows.
@@ -97,7 +79,6 @@ class Panel:
         zero: True for a line at 0.
         exact: True if the numbers have no noise that needs smoothing.
         spikes: True if the scale becomes logarithmic when a few steps dwarf all others.
-        idle: True if 0 throughout says nothing, as of what a single update per step cannot change.
         floor: The lower end of the axis, or None for no limit.
     """
 
@@ -106,7 +87,6 @@ class Panel:
     zero: bool = False
     exact: bool = False
     spikes: bool = False
-    idle: bool = False
     floor: float | None = None
 
 
@@ -123,10 +103,21 @@ COEFFICIENT_PANEL = Panel("KL coefficient", {"algorithm/kl_coef": (GREEN, "")}, 
 POLICY_LOSS_PANEL = Panel("Policy loss", {"loss/policy": (BLUE, "")}, zero=True)
 NLL_PANEL = Panel("Loss of the imitated texts", {"loss/nll": (BLUE, "")})
 VALUE_LOSS_PANEL = Panel("Value loss", {"loss/value": (BLUE, "")}, spikes=True)
+TOTAL_LOSS_PANEL = Panel("Total loss", {"loss/total": (BLUE, "")}, zero=True)
+SURPRISE_PANEL = Panel("Reward times surprise", {"loss/reward_nll": (BLUE, "")})
+TRAIN_PANELS = (
+    KL_PANEL,
+    COEFFICIENT_PANEL,
+    POLICY_LOSS_PANEL,
+    NLL_PANEL,
+    VALUE_LOSS_PANEL,
+    TOTAL_LOSS_PANEL,
+    SURPRISE_PANEL,
+)
 POLICY_PANELS = (
     Panel("Entropy", {"entropy_sampled": (VERMILLION, "sampled"), "entropy": (BLUE, "exact")}),
-    Panel("Clip fraction", {"clip_fraction": (BLUE, "")}, idle=True),
-    Panel("KL to the old policy (k3)", {"kl_old_k3": (BLUE, "")}, idle=True),
+    Panel("Clip fraction", {"clip_fraction": (BLUE, "")}),
+    Panel("KL to the old policy (k3)", {"kl_old_k3": (BLUE, "")}),
     Panel(
         "Advantage",
         {"advantage/std": (VERMILLION, "std"), "advantage/mean": (BLUE, "mean")},
@@ -138,6 +129,8 @@ POLICY_PANELS = (
         zero=True,
         floor=LOWEST_EXPLAINED_VARIANCE,
     ),
+    Panel("Value prediction error", {"value/error": (BLUE, "")}, spikes=True),
+    Panel("Value clip fraction", {"clip_fraction_value": (BLUE, "")}),
     Panel("Values and returns", {"return/mean": (VERMILLION, "return"), "value/mean": (BLUE, "value")}),
     Panel("Gradient norm before clipping", {"grad_norm": (BLUE, "")}, spikes=True),
 )
@@ -155,6 +148,7 @@ CURRICULUM_PANELS = (
     Panel("Difficulty of the chosen problems", {"curriculum/difficulty": (BLUE, "")}),
     Panel("Entropy of the choice", {"curriculum/entropy": (BLUE, "")}),
 )
+PANELS = {"train": TRAIN_PANELS, "policy": POLICY_PANELS, "groups": GROUP_PANELS, "curriculum": CURRICULUM_PANELS}
 
 
 def captions(steps: int) -> dict[str, str]:
@@ -170,14 +164,16 @@ def captions(steps: int) -> dict[str, str]:
         "learns. It is estimated from the sampled tokens (k1; the band is one standard error of a single step) and "
         "computed over the whole vocabulary (exact), and the two should agree. Where sampling cuts the vocabulary, "
         "uncut is the KL to a reference that nothing was cut from. An estimate below 0 can only be noise. "
-        "The policy loss stays near 0 and its level says little. The value loss should fall and stay low.",
+        "The policy loss stays near 0 and its level says little. The value loss should fall and stay low. The total "
+        "loss is the sum of its parts times their coefficients.",
         "policy": lines
         + "The entropy should fall slowly, and exact and sampled entropy should agree. A sudden fall means "
         "that the policy settles on few answers. Where a step makes several updates, clip fraction and KL to the old "
-        "policy show how far it moves the policy. Look for a rise that does not stop. The advantage before whitening "
-        "should have a mean near 0 and a spread well above it. The explained variance should rise above 0 and stay "
-        "there (the axis ends at -1), and values should follow the returns. Single spikes of the gradient norm are "
-        "clipped, but a rising level is a problem.",
+        "policy show how far it moves the policy. With a single update both are 0. Look for a rise that does not stop. "
+        "The advantage before whitening should have a mean near 0 and a spread well above it. The explained variance "
+        "should rise above 0 and stay there (the axis ends at -1). Values should follow the returns, and the "
+        "prediction error, their mean squared distance, should fall. Single spikes of the gradient norm are clipped, "
+        "but a rising level is a problem.",
         "groups": lines
         + "The gap between the best answer to a problem and the average shows what following the best can still teach. "
         "The spread within a problem is the learning signal. It falls as the answers become alike, and where it is 0 "
@@ -195,7 +191,7 @@ def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[s
     """Draw the pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png), ...}.
 
     A run with several answers to a problem has the picture "groups", and one whose curriculum weights problems has
-    "curriculum". A panel is left out where nothing of it was measured.
+    "curriculum". A panel is left out where nothing of it was measured; ``absences`` says which.
 
     Args:
         metrics: One record per step.
@@ -208,10 +204,35 @@ def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[s
             figures = {
                 "train": _train(metrics, weights, metric),
                 "policy": _panels(POLICY_PANELS, metrics),
-                "groups": _panels(GROUP_PANELS, metrics) if np.isfinite(series(metrics, "groups/best")).any() else None,
-                "curriculum": _curriculum(metrics) if measured(CURRICULUM_PANELS[2:], metrics) else None,
+                "groups": _panels(GROUP_PANELS, metrics) if _has_groups(metrics) else None,
+                "curriculum": _curriculum(metrics) if _has_choice(metrics) else None,
             }
-            return {name: (as_svg(figure), _png(figure)) for name, figure in figures.items() if figure is not None}
+            return {name: (as_svg(figure), as_png(figure)) for name, figure in figures.items() if figure is not None}
+
+
+def absences(metrics: Metrics) -> list[str]:
+    """Return a sentence for the panels that have no data, and one for each picture that is left out."""
+    left_out = {
+        "groups": "There is no picture of the groups: no problem had several scored answers.",
+        "curriculum": "There is no picture of the curriculum: it weighs no problems.",
+    }
+    if _has_groups(metrics):
+        del left_out["groups"]
+    if _has_choice(metrics):
+        del left_out["curriculum"]
+    panels = [panel for name, panels in PANELS.items() if name not in left_out for panel in panels]
+    shown = measured(panels, metrics)
+    empty = [f"{panel.title} ({', '.join(panel.lines)})" for panel in panels if panel not in shown]
+    names = f"These panels have no data, for the run logged none of their metrics: {'; '.join(empty)}."
+    return [*([names] if empty else []), *left_out.values()]
+
+
+def _has_groups(metrics: Metrics) -> bool:
+    return bool(np.isfinite(series(metrics, "groups/best")).any())
+
+
+def _has_choice(metrics: Metrics) -> bool:
+    return bool(np.isfinite(series(metrics, "curriculum/entropy")).any())
 
 
 def as_svg(figure: Figure) -> str:
@@ -225,8 +246,8 @@ def as_svg(figure: Figure) -> str:
     return buffer.getvalue()
 
 
-def _png(figure: Figure) -> bytes:
-    """Return a figure that was drawn before as PNG bytes; everything stays at its place, for placing takes long."""
+def as_png(figure: Figure) -> bytes:
+    """Return a figure that ``as_svg`` drew as PNG bytes; everything stays at its place, for placing takes long."""
     buffer = io.BytesIO()
     figure.set_layout_engine("none")
     figure.dpi = PNG_DPI
@@ -236,25 +257,26 @@ def _png(figure: Figure) -> bytes:
 
 
 def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Figure:
-    panels = measured((KL_PANEL, COEFFICIENT_PANEL, POLICY_LOSS_PANEL, NLL_PANEL, VALUE_LOSS_PANEL), metrics)
-    rows = -(-len(panels) // 2)
-    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * (1 + rows)))
-    grid = figure.add_gridspec(1 + rows, 2)
-    _draw_reward(figure.add_subplot(grid[0, :]), metrics, weights, metric)
+    panels = measured(TRAIN_PANELS, metrics)
+    rewards = _reward_panels(metrics, weights, metric)
+    top, rows = len(rewards), -(-len(panels) // 2)
+    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * (top + rows)))
+    grid = figure.add_gridspec(top + rows, 2)
+    for place, panel in enumerate(rewards):
+        axes = figure.add_subplot(grid[place, :])
+        draw_panel(axes, panel, metrics)
+        if place == top - 1:
+            _mark_heldout(axes, metrics, metric)
     for place, panel in enumerate(panels):
         alone = place == len(panels) - 1 and place % 2 == 0
-        axes = figure.add_subplot(grid[1 + place // 2, :] if alone else grid[1 + place // 2, place % 2])
-        _draw_kl(axes, metrics) if panel is KL_PANEL else _draw_panel(axes, panel, metrics)
+        axes = figure.add_subplot(grid[top + place // 2, :] if alone else grid[top + place // 2, place % 2])
+        _draw_kl(axes, metrics) if panel is KL_PANEL else draw_panel(axes, panel, metrics)
     return figure
 
 
 def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
     """Return the panels that have something to show."""
-    return [p for p in panels if any(_shows(p, series(metrics, name)) for name in p.lines)]
-
-
-def _shows(panel: Panel, values: np.ndarray) -> bool:
-    return bool(np.isfinite(values).any() and (np.nan_to_num(values).any() or not panel.idle))
+    return [panel for panel in panels if any(np.isfinite(series(metrics, name)).any() for name in panel.lines)]
 
 
 def _panels(panels: Sequence[Panel], metrics: Metrics) -> Figure | None:
@@ -267,7 +289,7 @@ def _panels(panels: Sequence[Panel], metrics: Metrics) -> Figure | None:
     grid = figure.add_gridspec(rows, 2)
     for place, panel in enumerate(shown):
         alone = place == len(shown) - 1 and place % 2 == 0
-        _draw_panel(figure.add_subplot(grid[place // 2, :] if alone else grid[place // 2, place % 2]), panel, metrics)
+        draw_panel(figure.add_subplot(grid[place // 2, :] if alone else grid[place // 2, place % 2]), panel, metrics)
     return figure
 
 
@@ -275,19 +297,28 @@ def _curriculum(metrics: Metrics) -> Figure:
     panels = measured(CURRICULUM_PANELS, metrics)
     figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
-        _draw_panel(axes, panel, metrics)
+        draw_panel(axes, panel, metrics)
     return figure
 
 
-def _draw_reward(axes: Axes, metrics: Metrics, weights: Iterable[str], metric: str | None) -> None:
+def _reward_panels(metrics: Metrics, weights: Iterable[str], metric: str | None) -> list[Panel]:
+    """Return the panel of the total, and one of the parts that differ from it.
+
+    They have a scale each: a part that is near 1 throughout would flatten a total that rises from 0.1 to 0.2.
+    """
     total = series(metrics, "reward/mean")
     parts = {part: series(metrics, f"reward/{part}") for part in [*weights, *([metric] if metric else [])]}
     parts = {part: values for part, values in parts.items() if np.isfinite(values).any()}
     same = [part for part, values in parts.items() if np.allclose(values, total, equal_nan=True)]
     drawn = [part for part in parts if part not in same][: len(PART_COLOURS)]
-    lines = {f"reward/{part}": (PART_COLOURS[i], part) for i, part in enumerate(drawn)}
-    label = " = ".join(["total", *same])
-    _draw_panel(axes, Panel("Reward in training", {**lines, "reward/mean": (BLUE, label)}), metrics)
+    panels = [Panel("Reward in training", {"reward/mean": (BLUE, " = ".join(["total", *same]))})]
+    if drawn:
+        lines = {f"reward/{part}": (PART_COLOURS[i], part) for i, part in enumerate(drawn)}
+        panels.append(Panel("Parts of the reward", lines))
+    return panels
+
+
+def _mark_heldout(axes: Axes, metrics: Metrics, metric: str | None) -> None:
     heldout = series(metrics, f"heldout/{metric}")
     measured = np.isfinite(heldout)
     if measured.any():
@@ -297,7 +328,7 @@ def _draw_reward(axes: Axes, metrics: Metrics, weights: Iterable[str], metric: s
 
 
 def _draw_kl(axes: Axes, metrics: Metrics) -> None:
-    _draw_panel(axes, KL_PANEL, metrics)
+    draw_panel(axes, KL_PANEL, metrics)
     kl, error = series(metrics, "kl_ref_k1_seq"), series(metrics, "kl_ref_k1_seq_se")
     measured = np.isfinite(kl) & np.isfinite(error)
     if measured.any():
@@ -306,7 +337,8 @@ def _draw_kl(axes: Axes, metrics: Metrics) -> None:
         axes.fill_between(_steps(metrics)[measured], low, high, color=BLUE, alpha=0.2, linewidth=0, zorder=1)
 
 
-def _draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
+def draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
+    """Draw the curves of a panel; of none that was measured, say so in their place."""
     steps = _steps(metrics)
     axes.set_title(panel.title)
     axes.set_xlabel("step")
@@ -325,6 +357,9 @@ def _draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
         _draw_line(axes, (steps[measured], values[measured]), width, *panel.lines[name])
     if panel.zero:
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1.5)
+    if not any(values[np.isfinite(values)].any() for values in curves.values()):
+        axes.set_ylim(-0.05, 1.0)  # around 0 alone the axis would show a millionth as it shows a half
+        axes.text(0.5, 0.5, "0 throughout", transform=axes.transAxes, ha="center", va="center", color=GREY)
     if panel.floor is not None and axes.get_ylim()[0] < panel.floor:
         axes.set_ylim(bottom=panel.floor)
     if panel.spikes and _dwarfed(np.concatenate(list(curves.values()))):

@@ -17,6 +17,7 @@ from steadyrl.metrics import describe
 from steadyrl.report import plots
 from steadyrl.report.curves import Records, thinned
 from steadyrl.review.epochs import series
+from steadyrl.stats import rolling_median, window
 
 MOST_POINTS = 100  # of a curve in a picture
 ROW_INCHES = 2.25
@@ -101,7 +102,7 @@ def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tupl
         if not finite.any():
             continue
         steps = np.array([record["step"] for record in records], np.float64)[finite]
-        smooth = values[finite] if spikes else plots.rolling_median(values[finite], plots.window(int(finite.sum())))
+        smooth = values[finite] if spikes else rolling_median(values[finite], window(int(finite.sum())))
         for step, value in zip(steps, smooth, strict=True):
             at.setdefault(float(step), []).append(float(value))
     if not at:

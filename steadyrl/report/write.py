@@ -19,30 +19,22 @@ from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.errors import AccessError
-from steadyrl.report import markup, plots
+from steadyrl.report import markup, plots, reward_histogram
 from steadyrl.report.actions import action_rows
 from steadyrl.report.answers import form_rows, random_samples
 from steadyrl.report.best import best_figures, best_sentences
 from steadyrl.report.epochs import shown_epochs
 from steadyrl.report.evidence import Evidence, read_evidence
-from steadyrl.report.figures import means, metric_values, summarise
+from steadyrl.report.figures import means, metric_values, summarise, target_sentence
 from steadyrl.report.settings import settings_rows
 from steadyrl.review.checklist import checklist
 from steadyrl.review.epochs import epoch_table
 from steadyrl.rewards.form import FORM_ONLY
 from steadyrl.rundir import RunDir, write_json, write_text
 from steadyrl.tasks.data_line import data_line
+from steadyrl.types import DECODINGS
 
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
-MEANING = {
-    "better": "Better: the whole 95 % interval of the paired difference lies above 0, and chance alone gives such a "
-    "difference in fewer than 5 % of the cases.",
-    "worse": "Worse: the whole 95 % interval of the paired difference lies below 0, and chance alone gives such a "
-    "difference in fewer than 5 % of the cases.",
-    "undecided": "Undecided: the 95 % interval of the paired difference contains 0, chance alone gives such a "
-    "difference too often, or too few problems were measured. The interval allows for unseen problems if fewer than 6 "
-    "problems differ. `steadyrl compare` decides by the same rule.",
-}
 
 
 def write_report(path: Path | str) -> Path:
@@ -59,6 +51,8 @@ def write_report(path: Path | str) -> Path:
     folder = RunDir(path).report_folder
     write_json(folder / "summary.json", view["summary"])
     pictures = plots.draw(evidence.metrics, _weights(evidence.settings), view["summary"]["metric"])
+    if rewards := reward_histogram.draw(evidence.metrics, evidence.recorded):
+        pictures["rewards"] = rewards
     for name, (svg, png) in pictures.items():
         write_text(folder / f"{name}.svg", svg)
         _write_bytes(folder / f"{name}.png", png)
@@ -79,19 +73,24 @@ def report_view(path: Path | str) -> dict[str, Any]:
 
 def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
     diagnosis = examine(identify(read_log(Path(path))))
-    summary = {**summarise(evidence), "best": best_figures(evidence)}
+    summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
     summary |= {"epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
     return {
         "summary": summary,
         "headline": headline(summary),
-        "meaning": MEANING.get(summary["verdict"]),
-        "notes": [*best_sentences(summary, evidence.info), *_notes(evidence, summary)],
+        "notes": [
+            *([target_sentence(summary["target"])] if summary["target"] else []),
+            *best_sentences(summary, evidence.info),
+            *_notes(evidence, summary),
+        ],
         "changes": _changes(summary),
         "ranking": _ranking(evidence, summary),
         "epochs": shown_epochs(summary["epochs"]),
         "diagnosis": diagnosis,
         "actions": action_rows(evidence.actions),
         "captions": plots.captions(len(evidence.metrics)),
+        "reward_sentences": reward_histogram.sentences(evidence.metrics, evidence.recorded),
+        "absences": plots.absences(evidence.metrics),
         "inline": {},
         "forms": form_rows(evidence),
         "samples": random_samples(evidence),
@@ -114,7 +113,7 @@ def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _epochs(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Return the epoch table of a run with its checklist, or None if it has none."""
-    table = epoch_table(evidence.metrics, diagnosis.findings)
+    table = epoch_table(evidence.metrics, diagnosis.findings, evidence.findings)
     if table is None:
         return None
     return {**table, "checklist": [asdict(point) for point in checklist(table, evidence.metrics, diagnosis.findings)]}
@@ -158,7 +157,7 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
-    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}"
+    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['conclusion']}"
 
 
 def _holes(steps: Sequence[int]) -> Iterator[str]:
@@ -191,7 +190,7 @@ def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
         counts = " and ".join(f"{count} {when} training" for when, count in unscored.items())
         notes.append(f"Problems that could not be scored: {counts}. They are left out of the comparison.")
     notes += _form_notes(evidence, summary)
-    alone = set(evidence.before.of("sampled")) ^ set(evidence.after.of("sampled"))
+    alone = set(evidence.before.of(evidence.deploy)) ^ set(evidence.after.of(evidence.deploy))
     if evidence.after.answers and alone:
         notes.append(f"{len(alone)} problems are in only one of the two evaluations and are left out.")
     return notes
@@ -218,11 +217,9 @@ def _form_notes(evidence: Evidence, summary: Mapping[str, Any]) -> Iterator[str]
 def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the comparison: the metric twice, then every part."""
     metric = summary["metric"] or "metric"
-    rows = [
-        {"name": metric, "decoding": "sampled", **{key: summary[key] for key in summary["greedy"]}},
-        {"name": metric, "decoding": "greedy", **summary["greedy"]},
-    ]
-    parts = [{"name": part, "decoding": "sampled", **comparison} for part, comparison in summary["parts"].items()]
+    rows = [{"name": metric, "decoding": decoding, **summary[decoding]} for decoding in DECODINGS]
+    deploy = summary["decoding"]
+    parts = [{"name": part, "decoding": deploy, **comparison} for part, comparison in summary["parts"].items()]
     return rows + [row for row in parts if row["name"] != metric]
 
 
@@ -233,7 +230,7 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
     columns = [name for name in FIRST_COLUMNS if name in parts] + sorted(parts - set(FIRST_COLUMNS))
     rows = []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
-        answers = evaluation.of("sampled")
+        answers = evaluation.of(evidence.deploy)
         if scored := metric_values(answers):
             rows.append((f"this model, {when} training", True, len(scored), means(answers)))
     for name, part_means in summary["baselines"].items():

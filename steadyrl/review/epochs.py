@@ -7,7 +7,8 @@ claim a direction even if noise of the same size goes the other way in the next 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,37 +26,66 @@ MEANS = {
     "loss": "loss/total",
     "loss_policy": "loss/policy",
     "loss_nll": "loss/nll",
+    "loss_reward_nll": "loss/reward_nll",
     "loss_kl": "loss/kl",
     "loss_value": "loss/value",
     "best": "groups/best",
     "grad_norm": "grad_norm",
 }
 SQUARES = {"variance": "reward/std", "within": "reward/std_within", "between": "groups/mean_std"}
-TRENDS = ("reward", "loss", "loss_policy", "loss_nll", "loss_kl", "loss_value", "variance", "gap", "grad_norm")
+TRENDS = (
+    "reward",
+    "loss",
+    "loss_policy",
+    "loss_nll",
+    "loss_reward_nll",
+    "loss_kl",
+    "loss_value",
+    "variance",
+    "gap",
+    "grad_norm",
+)
 WORST = ("critical", "warning")
 
 
-def epoch_table(metrics: Records, findings: Sequence[Finding]) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class _Notice:
+    """A finding on the steps of a run.
+
+    Attributes:
+        check, severity: Of the finding.
+        steps: At which it shows or was raised.
+        end: The step after which it held no longer; None if it holds at the end.
+    """
+
+    check: str
+    severity: str
+    steps: tuple[float, ...]
+    end: float | None = None
+
+
+def epoch_table(
+    metrics: Records, findings: Sequence[Finding], live: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any] | None:
     """Return a run's epochs as plain data, or None if it has fewer than two or did not count them.
 
     Args:
         metrics: One record per step.
         findings: What the doctor found in the run.
+        live: What it raised and cleared while the run went on, see ``RunDir.findings``.
 
     Returns:
-        "rows" (a dict per epoch: name, first and last step, means by column, change of the reward with its bounds,
-        seconds, the doctor's status and its findings that begin there) and "trends" (column -> change per epoch with
-        its bounds). Unknown is None.
+        "rows" (a dict per epoch: name, first and last step, means by column, changes of the reward and of the loss with
+        their bounds, seconds, status, and the doctor's findings that begin or were raised there) and "trends" (column
+        -> change per epoch with its bounds). Unknown is None. The status is the worst severity of these findings,
+        "nothing new" if an earlier one still holds, and otherwise "fine".
     """
     parts = split(metrics)
     if parts is None:
         return None
-    rows: list[dict[str, Any]] = []
-    for names, records in parts:
-        before = rows[-1]["_rewards"] if rows else None
-        rows.append(_row(names, records, before, findings))
-    for row in rows:
-        del row["_rewards"]
+    notices = [*_found(findings, metrics[0]["step"]), *_raised(live)]
+    before = [None, *(records for _, records in parts[:-1])]
+    rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
     passes = passes_at_end(metrics)
     return {"rows": rows, "trends": {name: _trend(metrics, name, passes) for name in TRENDS}}
 
@@ -96,27 +126,56 @@ def _name(first: int, last: int) -> str:
     return f"{first}" if first == last else f"{first}-{last}"
 
 
-def _row(name: str, records: Records, before: np.ndarray | None, findings: Sequence[Finding]) -> dict[str, Any]:
+def _found(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:
+    """Place what the doctor found at the end: at the step where it begins, or at the first if it holds throughout."""
+    for finding in findings:
+        if finding.severity in WORST:
+            yield _Notice(
+                finding.check, finding.severity, (first if finding.since_step is None else finding.since_step,)
+            )
+
+
+def _raised(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:
+    """Place what was raised while the run went on: where it was raised, and where it begins."""
+    for i, line in enumerate(live):
+        step, since = (finite_number(line.get(key)) for key in ("step", "since_step"))
+        if step is None or line.get("state") != "raised" or line.get("severity") not in WORST:
+            continue
+        name = (line.get("check"), line.get("cause"))
+        same = (later for later in live[i + 1 :] if (later.get("check"), later.get("cause")) == name)
+        end = next((finite_number(later.get("step")) for later in same if later.get("state") == "cleared"), None)
+        yield _Notice(str(name[0]), str(line["severity"]), (step,) if since is None else (since, step), end)
+
+
+def _row(name: str, records: Records, before: Records | None, notices: Sequence[_Notice]) -> dict[str, Any]:
     first, last = records[0]["step"], records[-1]["step"]
-    rewards = values_of(records, "reward")
-    begun = [f for f in findings if f.since_step is not None and first <= f.since_step <= last and f.severity in WORST]
-    change = None if before is None else difference_of_means(before, rewards)
+    new = [notice for notice in notices if any(first <= step <= last for step in notice.steps)]
+    old = any(min(n.steps) < first and (n.end is None or n.end >= first) for n in notices)
+    quiet = "nothing new" if old else "fine"
     seconds = series(records, "time/step")
     return {
         "name": name,
         "first": first,
         "last": last,
         "steps": len(records),
-        **{column: _mean(values_of(records, column)) for column in (*MEANS, *SQUARES, "gap")},
-        "change": None if change is None else list(change),
+        **{column: mean_of(values_of(records, column)) for column in (*MEANS, *SQUARES, "gap")},
+        "change": _change(before, records, "reward"),
+        "loss_change": _change(before, records, "loss"),
         "seconds": float(seconds.sum()) if np.isfinite(seconds).all() else None,
-        "status": next((word for word in WORST if any(f.severity == word for f in begun)), "fine"),
-        "findings": [f.check for f in begun],
-        "_rewards": rewards,
+        "status": next((word for word in WORST if any(notice.severity == word for notice in new)), quiet),
+        "findings": list(dict.fromkeys(notice.check for notice in new)),
     }
 
 
-def _mean(values: np.ndarray) -> float | None:
+def _change(before: Records | None, records: Records, column: str) -> list[float] | None:
+    if before is None:
+        return None
+    change = difference_of_means(values_of(before, column), values_of(records, column))
+    return None if change is None else list(change)
+
+
+def mean_of(values: np.ndarray) -> float | None:
+    """Return the mean of the finite values, or None if there are none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else None
 

@@ -29,7 +29,7 @@ AnyRewardFn = Callable[[Problem, Rollout], Any]
 RAISED = (Exception, SystemExit, asyncio.CancelledError)
 
 # reward/<name> of these says something of the total; see metrics.CATALOGUE.
-TAKEN = frozenset({"mean", "std", "std_within", "unscored"})
+TAKEN = frozenset({"mean", "std", "min", "max", "std_within", "unscored"})
 
 
 @runtime_checkable

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from steadyrl import config as configs
 from steadyrl import plugins
 from steadyrl.config import Config
+from steadyrl.doctor.examine import diagnose
 from steadyrl.errors import DataError
 from steadyrl.evaluate import greedy_sampling, pick_heldout
 from steadyrl.launch import digest
@@ -24,11 +25,13 @@ from steadyrl.rundir import write_json
 from steadyrl.studies.answers import Answers, Kept, Questions, all_known, answer
 from steadyrl.studies.findings import MEASURED, TOTAL, findings, part_names, sample_value
 from steadyrl.studies.subject import Subject, find_subject, open_policy
-from steadyrl.types import Sampling
+from steadyrl.studies.verdict import conclude, with_doubts
+from steadyrl.types import DECODINGS, Decoding, Sampling
 
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
 RECORD = "comparison.json"
-Progress = Callable[[Answers], None]
+QuestionsOf = Mapping[Decoding, Questions]
+Files = Mapping[Decoding, Kept]  # empty where nothing is kept
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,16 @@ class Options:
     """How to compare.
 
     Attributes:
-        samples: Answers to each problem; None for 4 sampled ones, or 1 greedy one.
+        samples: Answers to each problem, of those that are judged; None for 4 sampled ones, or 1 greedy one.
         problems: Held-out problems; None for as many as the config's evaluations use, 0 for all.
-        decoding: "sampled" as in training, or "greedy".
+        decoding: The answers that are judged; None for evaluate.deploy. One of the other kind stands beside them.
         metric: A reward part, or "reward" for the total; None for the task's own.
         margin: Differences smaller than this do not matter; None for no margin.
     """
 
     samples: int | None = None
     problems: int | None = None
-    decoding: Literal["sampled", "greedy"] = "sampled"
+    decoding: Decoding | None = None
     metric: str | None = None
     margin: float | None = None
 
@@ -81,35 +84,70 @@ def compare(
     watch = watch or Watch()
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    questions = _questions(task, config, options)
+    deploy = options.decoding or config.evaluate.deploy
+    (beside,) = (decoding for decoding in DECODINGS if decoding != deploy)
+    questions_of = {
+        deploy: _questions(task, config, options, deploy),
+        beside: _questions(task, config, replace(options, samples=1), beside),
+    }
     metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
-    files = [
-        None if folder is None else _answers_file(folder / f"answers-{side}.jsonl", subject, questions, config)
+    files: list[Files] = [
+        {
+            decoding: _answers_file(folder / f"answers-{side}{suffix}.jsonl", subject, questions_of[decoding], config)
+            for decoding, suffix in ((deploy, ""), (beside, f"-{beside}"))
+            if folder is not None
+        }
         for side, subject in zip("ab", subjects, strict=True)
     ]
-    if not any(all_known(questions, answers_file) for answers_file in files):
+    if not any(_all_answered(questions_of, of_side) for of_side in files):
         _require_policy(subjects[1])
-    answers = []
-    for number, (subject, answers_file) in enumerate(zip(subjects, files, strict=True)):
-        watch.begin(f"{'AB'[number]} = {subject.name} ({subject.what})", len(questions.problems))
-        answers.append(_answers(subject, questions, answers_file, partial(_follow, watch, metric, questions)))
-        _require_values(metric, answers[-1])
+    answers = [
+        _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, (watch, metric))
+        for label, subject, of_side in zip("AB", subjects, files, strict=True)
+    ]
+    called = _called(subjects)
+    judged = {
+        decoding: findings(
+            questions.problems, (answers[0][decoding], answers[1][decoding]), metric, options.margin, called
+        )
+        for decoding, questions in questions_of.items()
+    }
+    verdicts = {str(decoding): comparison["verdict"] for decoding, comparison in judged.items()}
+    decided = {decoding: (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
+    doubts = conclude(decided, deploy, _harms(subjects, called)).doubts
+    headline, *details = judged[deploy]["sentences"]
     record = {
         "task": config.task.name,
         "metric": metric,
-        "decoding": options.decoding,
-        "samples": questions.samples,
+        "decoding": deploy,
+        "samples": questions_of[deploy].samples,
         "seed": config.run.seed,
-        "a": _about(subjects[0], answers[0], metric),
-        "b": _about(subjects[1], answers[1], metric),
-        **findings(questions.problems, (answers[0], answers[1]), metric, options.margin, _called(subjects)),
+        "a": _about(subjects[0], answers[0][deploy], metric),
+        "b": _about(subjects[1], answers[1][deploy], metric),
+        **judged[deploy],
+        "doubts": list(doubts),
+        "beside": {"decoding": beside, "verdict": verdicts[beside]},
+        "sentences": [
+            with_doubts(headline, doubts),
+            *details,
+            f"{beside} answers, one to each problem: {judged[beside]['sentences'][0]}",
+        ],
     }
     if folder is not None:
         write_json(folder / RECORD, record)
     return record
 
 
-def _questions(task: Task, config: Config, options: Options) -> Questions:
+def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return what the doctor found harmful in the runs that the subjects come from, by what they are called."""
+    return {
+        name: diagnose(subject.run.path)[0].harmful
+        for name, subject in zip(called, subjects, strict=True)
+        if subject.run is not None and subject.run.metrics_file.is_file()
+    }
+
+
+def _questions(task: Task, config: Config, options: Options, decoding: Decoding) -> Questions:
     count = config.evaluate.problems if options.problems is None else options.problems
     if count == 1:
         setting = "evaluate.problems" if options.problems is None else "--problems"
@@ -120,7 +158,7 @@ def _questions(task: Task, config: Config, options: Options) -> Questions:
             f"the task '{config.task.name}' has {len(problems)} held-out problems, expected at least 2; see task.args "
             "for how many are held out"
         )
-    greedy = options.decoding == "greedy"
+    greedy = decoding == "greedy"
     sampling = Sampling(**config.sampling.model_dump())
     return Questions(
         problems=problems,
@@ -158,12 +196,26 @@ def _require_policy(subject: Subject) -> None:
     gc.collect()
 
 
-def _answers(subject: Subject, questions: Questions, answers_file: Kept | None, progress: Progress) -> Answers:
-    if all_known(questions, answers_file):
-        assert answers_file is not None, "nothing is known without a file"
-        return {problem.id: answers_file.answers[problem.id] for problem in questions.problems}
-    backend = open_policy(subject)
-    answers = answer(backend, questions, answers_file, progress)
+def _all_answered(questions_of: QuestionsOf, files: Files) -> bool:
+    return all(all_known(questions, files.get(decoding)) for decoding, questions in questions_of.items())
+
+
+def _answers(
+    title: str, subject: Subject, questions_of: QuestionsOf, files: Files, follow: tuple[Watch, str]
+) -> dict[Decoding, Answers]:
+    """Return a subject's answers by way of decoding; its policy is loaded once, and not at all if all are known."""
+    backend = None if _all_answered(questions_of, files) else open_policy(subject)
+    answers: dict[Decoding, Answers] = {}
+    for decoding, questions in questions_of.items():
+        watch, metric = follow
+        watch.begin(f"{title}, {decoding}", len(questions.problems))
+        if backend is None:
+            earlier_answers = files[decoding].answers
+            answers[decoding] = {problem.id: earlier_answers[problem.id] for problem in questions.problems}
+        else:
+            progress = partial(_follow, watch, metric, questions)
+            answers[decoding] = answer(backend, questions, files.get(decoding), progress)
+        _require_values(metric, answers[decoding])
     del backend
     gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
     return answers

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from steadyrl.errors import DataError
-from steadyrl.stats import paired_difference
+from steadyrl.stats import paired_difference, widened
 from steadyrl.studies.answers import Answers
-from steadyrl.studies.verdict import in_words, judge, span_of, widened
+from steadyrl.studies.verdict import in_words, judge, span_of
 from steadyrl.types import Problem
 
 TOTAL = "reward"  # the name of the weighted sum of all parts

@@ -41,10 +41,10 @@ def measure(run: RunDir, records: Sequence[Mapping[str, Any]], metric: str, take
 
 
 def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
-    """Return the mean of a part over a held-out evaluation's sampled answers; None if nothing was measured."""
-    values = []
+    """Return the mean of a part over a held-out evaluation, of the answers that count; None if none was measured."""
+    values, deploy = [], run.deploy
     for line in run.evaluations().get(when, []):
-        answer = line.get("answers", {}).get("sampled", {})
+        answer = line.get("answers", {}).get(deploy, {})
         value = answer.get("metric") if part == "metric" else answer.get("parts", {}).get(part)
         if part == "reward":
             value = answer.get("reward")

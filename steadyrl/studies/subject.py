@@ -30,6 +30,7 @@ class Subject:
         what: A description.
         config: Its model, with the arithmetic of the comparison.
         folder: Where its weights are; None if the config names them.
+        run: The directory of the run that it comes from; None if it comes from none.
         loads: True if its backend must load ``folder``; False if ``config.model.path`` is enough.
     """
 
@@ -38,6 +39,7 @@ class Subject:
     config: Config
     folder: Path | None = None
     loads: bool = False
+    run: RunDir | None = None
 
     def identity(self) -> dict[str, Any]:
         """Return what distinguishes these weights from others: where they are, and when they were written."""
@@ -119,7 +121,7 @@ def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: 
     trained = config if run is None else configs.resolve(run.resolved())
     policy = folder / "policy"
     if (policy / "config.json").is_file():  # needs neither the model that the run began from nor the optimizer
-        return Subject(name, what, _with_model(config, trained, str(policy)), folder)
+        return Subject(name, what, _with_model(config, trained, str(policy)), folder, run=run)
     if run is None:
         raise CheckpointError(
             f"the checkpoint '{name}' holds no whole model and lies in no run directory, whose settings would say what "
@@ -127,7 +129,7 @@ def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: 
         )
     changes = {"model": trained.model, "algorithm": trained.algorithm, "run": trained.run, "update": trained.update}
     return Subject(
-        name, what, config.model_copy(update={**changes, "backend": _backend(config, trained)}), folder, True
+        name, what, config.model_copy(update={**changes, "backend": _backend(config, trained)}), folder, True, run
     )
 
 

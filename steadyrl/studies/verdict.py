@@ -7,27 +7,26 @@ mean more precise, but they do not count as more problems. Every difference is s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from steadyrl.errors import DataError
 from steadyrl.stats import (
+    LEAST_DIFFERING,
+    UNSEEN,
     PairedDifference,
+    Word,
+    decide,
+    digits_of,
+    largest_difference,
     mcnemar_exact,
-    paired_difference,
-    sign_flip_p_value,
     smallest_detectable,
 )
 
-SIGNIFICANT = 0.05  # the level that matches a 95 % interval
-LEAST_DIFFERING = 6  # problems that differ: five of five in one direction still happen by chance 1 time in 16
 MOST_SAID = 1_000_000  # problems: a larger number is given in words
-UNSEEN = 3.0  # over n: share of problems that may differ when none of n did, with 95 % confidence (-log 0.05)
 
-Word = Literal["better", "worse", "equal", "undecided"]
 Samples = Sequence[Sequence[float]]  # of each problem, the values of its samples
 
 
@@ -36,10 +35,7 @@ class Verdict:
     """The result of comparing two subjects on a set of problems.
 
     Attributes:
-        word: Of the second against the first. "better" and "worse" need the whole interval on one side of 0 and
-            ``p_value`` below 0.05; "equal" the whole interval within the margin; "undecided" is everything else.
-        change: Means, their paired difference, its 95 % interval and standard error, over problems.
-        p_value: Of flipping the signs of the differences, see ``stats.sign_flip_p_value``.
+        word, reason, change, p_value: Of the second against the first, see ``stats.Decision``.
         wins, ties, losses: Problems on which the second is above, equal, below.
         pass_fail: True if every sample is 0 or 1.
         mcnemar: McNemar's exact p-value of wins and losses for pass and fail; of several samples of a problem the
@@ -55,6 +51,7 @@ class Verdict:
     """
 
     word: Word
+    reason: str
     change: PairedDifference
     p_value: float
     wins: int
@@ -87,13 +84,14 @@ def judge(first: Samples, second: Samples, margin: float | None = None, seed: in
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     pass_fail, span = is_pass_fail(first, second), span_of(first, second)
     sparse = wins + losses < LEAST_DIFFERING
-    change = widened(paired_difference(before, after, seed), wins + losses, span)
-    p_value = sign_flip_p_value(differences, seed)
+    decision = decide(before, after, span, margin, seed)
+    change = decision.change
     smallest = _smallest(change, span, sparse)
     return Verdict(
-        word=_word(change, p_value, margin) if span > 0 else "undecided",
+        word=decision.word,
+        reason=decision.reason,
         change=change,
-        p_value=p_value,
+        p_value=decision.p_value,
         wins=wins,
         ties=change.n - wins - losses,
         losses=losses,
@@ -114,24 +112,53 @@ def is_pass_fail(first: Samples, second: Samples) -> bool:
 
 def span_of(first: Samples, second: Samples) -> float:
     """Return the largest possible difference between two problems, as far as it is known; 0 if all means are equal."""
-    if is_pass_fail(first, second):
-        return 1.0
-    means = [*_problem_means(first), *_problem_means(second)]
-    return float(max(means) - min(means))
+    return 1.0 if is_pass_fail(first, second) else largest_difference(_problem_means(first), _problem_means(second))
 
 
-def widened(change: PairedDifference, differing: int, span: float) -> PairedDifference:
-    """Widen the interval of a set in which fewer than 6 problems differ, to allow for problems that were not seen.
+@dataclass(frozen=True)
+class Conclusion:
+    """What several ways of answering and the doctor say of a policy together.
+
+    Attributes:
+        word: Of the answers as they will be used.
+        deploy: How that is: "sampled" or "greedy".
+        reason: What the word follows from.
+        doubts: What speaks against the word: answers drawn in another way that say something else, and what the doctor
+            calls sick.
+    """
+
+    word: Word
+    deploy: str
+    reason: str
+    doubts: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The whole in one line."""
+        return with_doubts(f"{self.word} by {self.deploy} answers, because {self.reason}", self.doubts)
+
+
+def conclude(decided: Mapping[str, tuple[Word, str]], deploy: str, harms: Mapping[str, Sequence[str]]) -> Conclusion:
+    """Judge a policy by the way it will be used, and name what contradicts that.
 
     Args:
-        change: Of the set.
-        differing: Problems that differ in it.
-        span: The largest possible difference between two problems, see ``span_of``.
+        decided: By way of decoding, the word and what it follows from, as ``stats.decide`` gives them.
+        deploy: The one of them that counts (evaluate.deploy).
+        harms: By run, as a sentence calls it, the checks of the doctor that found harm.
     """
-    if differing >= LEAST_DIFFERING:
-        return change
-    reach = min(1.0, UNSEEN / change.n) * span
-    return replace(change, low=min(change.low, -reach), high=max(change.high, reach))
+    word, reason = decided[deploy]
+    contradictions = [
+        f"{name} answers are {differing_word}, because {why}"
+        for name, (differing_word, why) in decided.items()
+        if differing_word not in (word, "undecided")
+    ]
+    sick = [f"the doctor calls {run} sick: {', '.join(checks)}" for run, checks in harms.items() if checks]
+    return Conclusion(word, deploy, reason, (*contradictions, *sick))
+
+
+def with_doubts(verdict: str, doubts: Sequence[str]) -> str:
+    """Return the line of a verdict with what speaks against it."""
+    return f"{verdict}; but {'; and '.join(doubts)}" if doubts else verdict
 
 
 def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str]:
@@ -157,8 +184,9 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
         "undecided": "undecided",
     }[verdict.word]
     sentences = [f"{opening}: {numbers}"]
+    if verdict.word == "undecided":
+        sentences.append(f"undecided because {verdict.reason}")
     if verdict.smallest is None:
-        sentences.append("all answers of both got the same value: this set says nothing about the two")
         return sentences
     could_not = f"this set could not have shown less than {verdict.smallest:.{digits}f} (80 % power)"
     if verdict.word == "undecided":
@@ -173,38 +201,16 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
             )
     else:
         sentences.append(could_not)
-    sentences += _doubts(verdict)
+    if verdict.sparse:
+        differing = f"only {verdict.wins + verdict.losses} of {n} problems differ"
+        sentences.append(f"{differing}; the interval allows for {UNSEEN:g} more that may differ unseen")
     return sentences
-
-
-def digits_of(change: PairedDifference) -> int:
-    """Return how many decimals to print: two digits of half the interval's width, plus one."""
-    half = (change.high - change.low) / 2.0
-    if half == 0:
-        return 3
-    return int(min(max(2 - math.floor(math.log10(half)), 1), 8))
 
 
 def rounded_up(count: int) -> int:
     """Return a count rounded up to two significant digits."""
     unit: int = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
-
-
-def _doubts(verdict: Verdict) -> list[str]:
-    """Return caveats about the verdict."""
-    differing = verdict.wins + verdict.losses
-    if verdict.sparse:
-        return [
-            f"only {differing} of {verdict.change.n} problems differ; the interval allows for "
-            f"{UNSEEN:g} more that may differ unseen"
-        ]
-    excluded = verdict.change.low > 0 or verdict.change.high < 0
-    if verdict.word == "undecided" and excluded:
-        return [
-            f"the interval excludes 0, but chance alone gives such a difference in {verdict.p_value:.0%} of the cases"
-        ]
-    return []
 
 
 def _problem_means(samples: Samples) -> np.ndarray:
@@ -228,16 +234,6 @@ def _sampling_noise(first: Samples, second: Samples, differences: np.ndarray) ->
         return None
     variances = [float(np.var(np.subtract(b, a), ddof=1)) / len(a) for a, b in pairs]
     return min(1.0, float(np.mean(variances)) / spread)
-
-
-def _word(change: PairedDifference, p_value: float, margin: float | None) -> Word:
-    if margin is not None and -margin <= change.low and change.high <= margin:
-        return "equal"
-    if p_value < SIGNIFICANT and change.low > 0:
-        return "better"
-    if p_value < SIGNIFICANT and change.high < 0:
-        return "worse"
-    return "undecided"
 
 
 def _smallest(change: PairedDifference, span: float, sparse: bool) -> float | None:

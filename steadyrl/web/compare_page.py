@@ -9,9 +9,10 @@ from typing import Any
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.errors import RunError
-from steadyrl.report.figures import change
+from steadyrl.report.figures import change, concluded
 from steadyrl.review.epochs import finite_number
 from steadyrl.rundir import RunDir, read_lines
+from steadyrl.types import DECODINGS, Decoding
 from steadyrl.web.columns import Shelf
 from steadyrl.web.diagnosis import Diagnoses, log_panels
 from steadyrl.web.folder import Folder, Place
@@ -119,21 +120,28 @@ def topics_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> di
 
 
 def _verdict(first: Place, second: Place) -> dict[str, Any]:
-    """Return how the held-out answers of two runs differ, problem by problem."""
-    answers = [_answers(place) for place in (first, second)]
+    """Return how the held-out answers of two runs differ, problem by problem, as the second will be used."""
     names = {"first": first.name, "second": second.name}
+    deploy = DECODINGS[0] if second.kind == "log" else RunDir(second.path).deploy
+    by_decoding = {decoding: [_answers(place, decoding) for place in (first, second)] for decoding in DECODINGS}
+    answers = by_decoding[deploy]
     if not all(answers):
         lacks = [place.name for place, by_problem in zip((first, second), answers, strict=True) if not by_problem]
         return {**names, "change": None, "lacks": lacks, "gained": [], "lost": []}
-    before, after = ({problem: answer["metric"] for problem, answer in by_problem.items()} for by_problem in answers)
+    metrics = {decoding: [_metrics(side) for side in sides] for decoding, sides in by_decoding.items()}
+    before, after = metrics[deploy]
     moved = {problem: after[problem] - value for problem, value in before.items() if problem in after}
     ordered = sorted(moved, key=lambda problem: -moved[problem])
-    changed = change(before, after)
+    changes: dict[str, dict[str, Any]] = {decoding: change(*sides) for decoding, sides in metrics.items()}
+    leading = {place.name: row(place).finding for place in (first, second)}
+    harms = {name: [str(finding["check"])] for name, finding in leading.items() if finding is not None}
     return {
         **names,
         "lacks": [],
-        "change": changed,
-        "word": changed["verdict"],
+        "deploy": deploy,
+        "change": changes[deploy],
+        "changes": changes,
+        "conclusion": concluded(changes, deploy, harms),
         "gained": [_pair(p, moved[p], answers) for p in ordered[:SHOWN_PROBLEMS] if moved[p] > 0],
         "lost": [_pair(p, moved[p], answers) for p in ordered[::-1][:SHOWN_PROBLEMS] if moved[p] < 0],
         "wins": sum(value > 0 for value in moved.values()),
@@ -142,14 +150,18 @@ def _verdict(first: Place, second: Place) -> dict[str, Any]:
     }
 
 
-def _answers(place: Place) -> dict[str, dict[str, Any]]:
-    """Return the sampled answers after training, by problem, those that have a metric."""
+def _metrics(answers: Answers) -> dict[str, float]:
+    return {problem: answer["metric"] for problem, answer in answers.items()}
+
+
+def _answers(place: Place, decoding: Decoding) -> dict[str, dict[str, Any]]:
+    """Return the answers of one kind after training, by problem, those that have a metric."""
     if place.kind == "log":
         return {}
     by_problem = {}
     for line in read_lines(RunDir(place.path).evaluation_file("after")):
         answers = line.get("answers")
-        answer = answers.get("sampled") if isinstance(answers, dict) else None
+        answer = answers.get(decoding) if isinstance(answers, dict) else None
         metric = finite_number(answer.get("metric")) if isinstance(answer, dict) else None
         if isinstance(answer, dict) and metric is not None:
             by_problem[str(line.get("problem"))] = {

@@ -28,6 +28,7 @@ TOGETHER: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("KL to the old policy", ("kl_old_k1", "kl_old_k3", "kl_step_k3")),
     ("Entropy", ("entropy", "entropy_sampled")),
     ("Reward", ("reward/mean", "groups/best")),
+    ("Range of the reward", ("reward/min", "reward/max")),
     ("Spread of the reward", ("reward/std", "reward/std_within", "groups/mean_std")),
     ("Clip fraction", ("clip_fraction", "clip_fraction_value")),
     ("Return", ("return/mean", "value/mean")),

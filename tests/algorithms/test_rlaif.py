@@ -8,6 +8,7 @@ from steadyrl import plugins
 from steadyrl.batch import loss_arrays, take_rows
 from steadyrl.config import resolve, validate
 from steadyrl.errors import ConfigError
+from steadyrl.metrics import batch_metrics
 from steadyrl.rundir import RunDir
 from steadyrl.train import Watch, train
 from steadyrl.types import Batch, Score, TokenScores
@@ -62,6 +63,19 @@ FILTERS = [
 @pytest.mark.parametrize(("settings", "expected"), FILTERS)
 def test_filters_and_baselines_by_hand(settings, expected):
     np.testing.assert_allclose(first_tokens(built(**settings).prepare(six_rows(), {})), expected, atol=1e-12)
+
+
+def test_the_kept_rollouts_are_known_to_the_metrics():
+    """Reward times surprise is a mean over what passes the filter: surprise 1 everywhere, so the kept rewards' mean."""
+    batch = replace(six_rows(), old=TokenScores(logprobs=OLD, ref_logprobs=REF, entropy=-OLD))
+    expected = {
+        "rlaif": ({"keep": "above", "reward_threshold": 0.5}, 2 / 3),
+        "raft": ({}, 0.4), "rwr": ({}, 0.4), "reinforce": ({"kl_coef": 0.0}, 0.4),
+    }  # fmt: skip
+    for name, (own, level) in expected.items():
+        prepared = built(name, **own).prepare(batch, {})
+        assert batch_metrics(prepared)["loss/reward_nll"] == pytest.approx(level), name
+    assert "loss/reward_nll" not in batch_metrics(built("grpo", kl_coef=0.0).prepare(batch, {}))
 
 
 def test_a_filter_leaves_every_rollout_in_the_batch():

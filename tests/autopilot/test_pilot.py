@@ -388,6 +388,15 @@ def test_moves_are_bounded(move, now, start, values):
         assert now == pytest.approx(value)
 
 
+@pytest.mark.parametrize(("coefficient", "spread", "lowered"), [
+    (0.8, 0.2, 0.1), (0.8, 0.04, 0.08), (0.05, 0.2, 0.05), (0.8, 0.0, 0.8),
+])  # fmt: skip
+def test_a_penalty_is_lowered_to_half_of_the_usual_spread_of_the_rewards(coefficient, spread, lowered):
+    rows = [{"reward/std": spread}, {"reward/std": spread}, {"reward/std": 7.0}, {"reward/std": None}]
+    assert MOVES["kl_coef_down"].step(coefficient, coefficient, rows) == pytest.approx(lowered)
+    assert MOVES["kl_coef_down"].step(coefficient, coefficient, []) == coefficient
+
+
 def test_a_limit_for_rewards_is_four_usual_deviations_and_moves_outliers_only(toy):
     rows = [{"reward/std": 0.5}, {"reward/std": 0.5}, {"reward/std": 40.0}]
     assert MOVES["reward_limit"].step(0.0, 0.0, rows) == 2.0

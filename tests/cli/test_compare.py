@@ -103,7 +103,9 @@ def test_the_verdict_comes_first_with_its_numbers(steadyrl, run):
     what = rf"reward {number} -> {number}, difference {number}, 95 % interval \[{number}, {number}\], 12 problems"
     could_not = rf"could not have shown less than {number} \(80 % power\)"
     undecided = rf"undecided, and this set {could_not}: {what}"
-    assert re.fullmatch(rf"{undecided}|B \({run}\) is (better|worse) than A \(base\): {what}", lines[0])
+    verdict = rf"{undecided}|B \({run}\) is (better|worse) than A \(base\): {what}"
+    assert re.fullmatch(rf"({verdict}); but the doctor calls B \({run}\) sick: truncated", lines[0])
+    assert re.search(rf"^greedy answers, one to each problem: ({verdict})$", out, re.MULTILINE)
     assert re.search(rf"this set {could_not}", out)
     assert re.search(r"^B wins \d+, ties \d+, loses \d+ of 12 problems; chance alone .* p [=<] ", out, re.MULTILINE)
     (row,) = [line.split() for line in lines if line.startswith(" reward ")]
@@ -111,8 +113,10 @@ def test_the_verdict_comes_first_with_its_numbers(steadyrl, run):
     assert float(row[3]) - float(row[2]) == pytest.approx(float(row[4]), abs=0.0011)
     assert "by difficulty" in out
     assert err.splitlines() == [
-        "answering 12 problems: A = base (base model 'base')",
-        f"answering 12 problems: B = {run} (run, step 4)",
+        "answering 12 problems: A = base (base model 'base'), sampled",
+        "answering 12 problems: A = base (base model 'base'), greedy",
+        f"answering 12 problems: B = {run} (run, step 4), sampled",
+        f"answering 12 problems: B = {run} (run, step 4), greedy",
     ]
 
 
@@ -139,6 +143,21 @@ def test_a_checkpoint_folder_problems_decoding_and_overrides_are_obeyed(steadyrl
     found = json.loads(out)
     assert (found["verdict"]["change"]["n"], found["samples"], found["seed"]) == (5, 1, 3)
     assert (found["metric"], found["decoding"]) == ("tokens", "greedy")
+
+
+def test_the_answers_that_will_be_used_are_judged_and_the_others_stand_beside(steadyrl, run):
+    arguments = ("compare", "base", run, "--task", "config.toml", "--json")
+    for overrides, judged, beside in (
+        (("evaluate.deploy=greedy",), "greedy", "sampled"),
+        (("evaluate.deploy=greedy", "--decoding", "sampled"), "sampled", "greedy"),
+    ):
+        code, out, _ = steadyrl(*arguments, *overrides)
+        assert code == 0
+        record = json.loads(out)
+        assert (record["decoding"], record["beside"]["decoding"]) == (judged, beside)
+        assert record["verdict"]["change"]["mean_after"] != record["beside"]["verdict"]["change"]["mean_after"]
+        assert record["doubts"][-1] == f"the doctor calls B ({run}) sick: truncated"
+        assert record["sentences"][-1].startswith(f"{beside} answers, one to each problem: ")
 
 
 @pytest.mark.parametrize(

@@ -116,3 +116,24 @@ def test_no_check_fails_on_odd_numbers(values):
 def test_a_path_that_is_not_there_is_an_error_that_says_what_to_give(tmp_path):
     with pytest.raises(RunError, match="there is no file or folder"):
         diagnose(tmp_path / "nothing")
+
+
+def test_generation_settings_beside_a_log_of_trls_old_ppo_name_warped_sampling_before_all_else(tmp_path):
+    rng, path = np.random.default_rng(3), tmp_path / "log.jsonl"
+    rows = (
+        {
+            "objective/kl": 7.0 + 12.0 * rng.normal(),
+            "objective/kl_coef": 0.4,
+            "ppo/mean_scores": 0.8,
+            "ppo/std_scores": 0.2,
+            "tokens/responses_len_mean": 24.0,
+        }
+        for _ in range(400)
+    )
+    logs.write(path, rows)
+    given = {"temperature": 0.8, "top_p": 1.0, "top_k": 40}
+    (named,) = diagnose(path, {f"generation_kwargs.{name}": value for name, value in given.items()})
+    (unnamed,) = diagnose(path)
+    assert [finding.check for finding in named.findings[:2]] == ["warped_sampling", "negative_kl"]
+    assert named.findings[0].overrides == ("generation_kwargs.temperature=1", "generation_kwargs.top_k=0")
+    assert unnamed.findings[0].check == "negative_kl"

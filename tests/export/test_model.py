@@ -177,8 +177,8 @@ def test_the_card_has_the_figures_of_the_checkpoint(trained, tiny_models, tmp_pa
     assert "license: apache-2.0\n" in front and "library_name: transformers\n" in front
     assert (tmp_path / "best" / "LICENSE").read_text() == "the terms"
     found = run.evaluations()
-    before = held_out_score(found["before"], 0).score
-    after = held_out_score(found[f"{chosen.step:06d}"], chosen.step).score
+    before = held_out_score(found["before"], 0, "sampled").score
+    after = held_out_score(found[f"{chosen.step:06d}"], chosen.step, "sampled").score
     assert before != after
     row = next(line for line in card.splitlines() if line.startswith("| reward | sampled | 4 |")).split("|")
     assert [float(cell) for cell in row[4:7]] == pytest.approx([before, after, after - before], abs=1e-3)

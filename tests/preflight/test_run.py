@@ -21,6 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is d
 
 NAMES = [
     "data",
+    "schedule",
+    "targets",
     "completions",
     "rewards",
     "gold_answer",

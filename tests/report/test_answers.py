@@ -26,7 +26,8 @@ def answered(*texts):
 
 
 def evidence(before, after):
-    return Evidence("run", {}, {}, [], [], answered(*before), answered(*after), Evaluation(), Evaluation())
+    policies = answered(*before), answered(*after)
+    return Evidence("run", {}, {}, "sampled", [], [], [], {}, *policies, Evaluation(), Evaluation())
 
 
 def test_shares_of_forms_stand_side_by_side_the_largest_first():

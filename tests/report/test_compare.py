@@ -39,6 +39,7 @@ def written(folder, first, second, text="plain", levels=(1, 2)):
         "a": {**about, "unscored": 0},
         "b": about,
         **findings(given, answers, "reward", None, ("A", "B")),
+        "doubts": [],
     }
     folder.mkdir(exist_ok=True)
     (folder / "comparison.json").write_text(json.dumps(record))

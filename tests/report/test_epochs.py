@@ -89,6 +89,51 @@ def test_the_doctor_speaks_in_the_epoch_in_which_it_begins():
     assert (second["status"], second["findings"]) == ("critical", ["kl_runaway", "non_finite"])
 
 
+def raised(check, step, since=None, state="raised", severity="warning"):
+    """A line of findings.jsonl."""
+    return {"check": check, "cause": "unknown", "severity": severity, "since_step": since, "step": step, "state": state}
+
+
+def statuses(findings, live):
+    rows = epoch_table(records([0.1] * 8), findings, live)["rows"]  # steps 0-1, 2-3, 4-5, 6-7
+    return [": ".join([row["status"], *row["findings"]]) for row in rows]
+
+
+def test_no_epoch_is_fine_in_which_the_doctor_warned_while_the_run_went_on():
+    """What was cleared before the end is no finding of the whole run, and the table said "fine" in all epochs."""
+    live = [raised("reward_flat", 3), raised("reward_flat", 5, state="cleared")]
+    assert statuses([], live) == ["fine", "warning: reward_flat", "nothing new", "fine"]
+    assert statuses([], [raised("reward_flat", 5, since=2)]) == [
+        "fine", "warning: reward_flat", "warning: reward_flat", "nothing new",
+    ]  # fmt: skip
+    assert statuses([], [raised("loss_reading", 3, severity="info")]) == ["fine"] * 4
+
+
+def test_an_epoch_after_a_finding_that_still_holds_is_not_fine():
+    assert statuses([finding("kl_runaway", 2)], []) == ["fine", "warning: kl_runaway", "nothing new", "nothing new"]
+    assert statuses([finding("learning_rate_too_low", None)], [])[:2] == [
+        "warning: learning_rate_too_low",
+        "nothing new",
+    ]
+
+
+def test_the_loss_trend_is_the_change_of_the_total_since_the_epoch_before():
+    """Losses of 1 and 3, 2 and 6: means 2 and 4; a loss that rises has a trend above 0."""
+    first, second = epoch_table(records([0.1] * 4, loss_of_total=[1.0, 3.0, 2.0, 6.0]), [])["rows"]
+    assert first["loss_change"] is None
+    assert second["loss_change"][0] == pytest.approx(2.0)
+    assert second["loss_change"][1] < 0.0 < second["loss_change"][2]
+    shown = shown_epochs({**epoch_table(records([0.1] * 4, loss_of_total=[1.0, 1.0, 2.0, 2.0]), []), "checklist": []})
+    cells = [row[shown["headings"].index("loss trend [95 %]")] for row in shown["rows"]]
+    assert cells == ["–", "+1.000 [1.000, 1.000]"]
+    assert shown["headings"][-1] == "status"
+
+
+def test_the_founding_loss_has_a_column():
+    shown = shown_epochs({**epoch_table(records([0.1] * 4, loss_of_reward_nll=0.25), []), "checklist": []})
+    assert shown["rows"][1][shown["headings"].index("-r log p")] == "0.250"
+
+
 def test_the_trend_is_per_epoch():
     """0.01 a step are 0.05 in an epoch of 5, without any noise."""
     trend = epoch_table(records([0.01 * i for i in range(40)], per_epoch=5), [])["trends"]["reward"]
@@ -103,7 +148,7 @@ def healthy(**more):
     """Seven epochs of ten steps, rising from 0.3 to 0.6."""
     rising = [0.3 + 0.3 * i / 69 + x for i, x in enumerate(NOISE)]
     usual = {
-        "loss_of_total": 0.1, "loss_of_policy": [float(x) for x in NOISE],
+        "loss_of_total": 0.1, "loss_of_policy": [-0.2 + float(x) for x in NOISE],
         "loss_of_kl": [0.05 * float(np.exp(x)) for x in NOISE],
         "reward_of_std": 0.2, "reward_of_std_within": 0.1, "groups_of_best": [r + 0.1 for r in rising],
     }  # fmt: skip
@@ -111,17 +156,60 @@ def healthy(**more):
 
 
 def test_a_healthy_run_passes_every_point():
-    assert words(healthy()) == ["ok"] * 5
+    assert words(healthy()) == ["ok"] * 6
+
+
+def growth(**parts):
+    lines = healthy(**parts)
+    return checklist(epoch_table(lines, []), lines, [])[0]
+
+
+def by_epoch(*levels):
+    return [level * factor for level in levels for factor in (0.99, 1.01) * 5]
+
+
+def test_a_loss_that_grows_by_more_than_30_percent_in_an_epoch_fails():
+    """The founding review's own losses: 0.4562 to 0.8188 and 0.5512 to 0.7412 are the spikes that it names."""
+    point = growth(loss_of_total=by_epoch(0.4562, 0.8188, 0.8910, 0.7003, 0.6166, 0.5512, 0.7412))
+    assert point.check == "no part of the loss but the KL grows by more than 30% from one epoch to the next"
+    assert point.state == "found"
+    assert point.message.startswith("total 0.456 → 0.819 in epoch 2 (+79%)")
+    assert "total 0.551 → 0.741 in epoch 7 (+34%)" in point.message
+    assert "epoch 3" not in point.message
+
+
+def test_a_policy_loss_that_grows_below_zero_grows_too():
+    levels = (-0.09, -0.09, -0.09, -0.09, -0.09, -0.091, -0.143)
+    assert growth(loss_of_policy=by_epoch(*levels)).message == "policy -0.091 → -0.143 in epoch 7 (+57%)"
+    assert growth(loss_of_policy=by_epoch(*levels[::-1])).state == "ok"
+
+
+def test_a_growth_within_the_noise_is_neither_passed_nor_failed():
+    """A policy loss near 0 doubles and halves with the noise."""
+    point = growth(loss_of_policy=[float(x) for x in NOISE])
+    assert point.state == "unknown"
+    assert point.message.startswith("more than that, but within the noise of its steps: policy")
+    assert words(records([0.1] * 70, per_epoch=10))[0] == "unknown"  # no loss was logged
+
+
+def test_a_part_that_passes_says_how_much_it_grew():
+    assert growth(loss_of_total=by_epoch(1, 1, 1, 1.2, 1, 1, 1)).message.startswith(
+        "the most is total 1 → 1.2 in epoch 4"
+    )
+
+
+def test_the_kl_may_grow_as_the_policy_learns():
+    assert growth(loss_of_kl=by_epoch(0.01, 0.02, 0.04, 0.05, 0.06, 0.07, 0.08)).state == "ok"
 
 
 def test_a_spike_of_one_part_fails_only_if_another_step_confirms_it():
     kl = healthy()
     alone = [line["loss/kl"] for line in kl]
     alone[50] *= 3
-    assert words(healthy(loss_of_kl=alone))[0] == "ok"
+    assert words(healthy(loss_of_kl=alone))[1] == "ok"
     alone[51] *= 3
     lines = healthy(loss_of_kl=alone)
-    (point, *_) = checklist(epoch_table(lines, []), lines, [])
+    point = checklist(epoch_table(lines, []), lines, [])[1]
     assert (point.state, point.message) == ("found", "the KL part at step 50, 51")
 
 
@@ -129,39 +217,39 @@ def test_the_policys_part_spikes_where_the_doctor_says_so():
     """It has both signs: a value of fifty times the last one is no spike of 5000 %."""
     policy = [float(x) for x in NOISE]
     policy[40:42] = [1.0, -1.0]
-    assert words(healthy(loss_of_policy=policy))[0] == "ok"
-    assert words(healthy(), [finding("policy_loss_spikes", 40)])[0] == "found"
-    assert words(healthy(), [finding("policy_loss_spikes", 40, "info")])[0] == "ok"
+    assert words(healthy(loss_of_policy=policy))[1] == "ok"
+    assert words(healthy(), [finding("policy_loss_spikes", 40)])[1] == "found"
+    assert words(healthy(), [finding("policy_loss_spikes", 40, "info")])[1] == "ok"
 
 
 def test_too_few_steps_do_not_tell_of_spikes():
-    assert words(records([0.1, 0.2, 0.3, 0.4]))[0] == "unknown"
+    assert words(records([0.1, 0.2, 0.3, 0.4]))[1] == "unknown"
 
 
 def test_a_reward_that_falls_or_falls_back_fails_and_a_flat_one_cannot_tell():
     falling = [0.6 - 0.3 * i / 69 + x for i, x in enumerate(NOISE)]
     back = [0.3 + 0.3 * i / 69 - (0.2 if 50 <= i < 60 else 0) + x for i, x in enumerate(NOISE)]
     flat = [0.3 + x for x in NOISE]
-    assert [words(records(r, per_epoch=10))[1] for r in (falling, back, flat)] == ["found", "found", "unknown"]
+    assert [words(records(r, per_epoch=10))[2] for r in (falling, back, flat)] == ["found", "found", "unknown"]
     lines = records(back, per_epoch=10)
-    assert "epoch 6 is below the previous one" in checklist(epoch_table(lines, []), lines, [])[1].message
+    assert "epoch 6 is below the previous one" in checklist(epoch_table(lines, []), lines, [])[2].message
 
 
 def test_the_marks_of_variance_gap_and_time():
-    assert words(healthy(reward_of_std=0.25))[2] == "found"  # 0.0625
-    assert words(healthy(groups_of_best=0.9))[3] == "found"  # the last epoch earns about 0.58
+    assert words(healthy(reward_of_std=0.25))[3] == "found"  # 0.0625
+    assert words(healthy(groups_of_best=0.9))[4] == "found"  # the last epoch earns about 0.58
     slow = healthy()
     for line in slow:
         line["time/step"] = 301.0
-    assert words(slow)[4] == "found"  # ten of them are 50.2 minutes
-    assert words(records([0.1] * 70, per_epoch=10))[2:4] == ["unknown"] * 2
+    assert words(slow)[5] == "found"  # ten of them are 50.2 minutes
+    assert words(records([0.1] * 70, per_epoch=10))[3:5] == ["unknown"] * 2
 
 
 def test_columns_without_a_number_are_left_out_and_cells_are_text():
     lines = healthy()
     shown = shown_epochs({**epoch_table(lines, []), "checklist": []})
     assert "value" not in shown["headings"]
-    assert {"epoch", "change [95 %]", "KL", "gap", "doctor"} <= set(shown["headings"])
+    assert {"epoch", "reward trend [95 %]", "KL", "gap", "status"} <= set(shown["headings"])
     assert all(len(row) == len(shown["headings"]) for row in shown["rows"])
     assert shown_epochs(None) is None
     assert epoch_lines(None) == []

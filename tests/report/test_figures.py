@@ -91,6 +91,7 @@ def test_the_summary_of_a_hand_computed_case(run):
         "interval": [-1.0, 1.0],
         "relative": pytest.approx(-2 / 3),
         "verdict": "undecided",
+        "reason": "2 of 2 problems differ, and fewer than 6 may do so by chance",
     }
     assert summary["parts"]["recall"]["before"] == pytest.approx(0.3)
     assert summary["parts"]["recall"]["after"] == pytest.approx(0.7)
@@ -136,7 +137,7 @@ def test_answers_that_all_have_one_value_have_no_interval(run):
     summary = evaluate(run, before=scored(*[1.03] * 4), after=scored(*[1.03] * 4))
     assert (summary["difference"], summary["interval"], summary["verdict"]) == (0.0, None, "undecided")
     (line,) = [line for line in summary_lines(summary) if line.startswith("held-out")]
-    assert line == "held-out retrieval, sampled: 1.030 -> 1.030, +0.000, n = 4"
+    assert line == "held-out retrieval, sampled: 1.030 -> 1.030, +0.000, n = 4: undecided"
 
 
 def test_a_mean_of_zero_before_has_no_relative_change(run):
@@ -168,10 +169,59 @@ def test_means_that_no_float_holds_are_printed(run):
     summary = evaluate(run, before=huge, after=huge, baselines={"long": huge["sampled"], "short": {"p0": answer(2.0)}})
     write_json(run.path / "summary.json", summary)
     assert summary_lines(json.loads((run.path / "summary.json").read_text()))[:3] == [
-        "held-out retrieval, sampled: inf -> inf, +0.000, n = 2",
+        "held-out retrieval, sampled: inf -> inf, +0.000, n = 2: undecided",
         "  without a model, short: 2.000",
         "  without a model, long: inf",
     ]
+
+
+# the answers that count
+
+
+RISING, FALLING = ([0.25 + 0.01 * i for i in range(24)], [0.75 - 0.02 * i for i in range(24)])
+
+
+def contrary(run, deploy=None):
+    """Return the summary of a run whose sampled answers became better, and whose greedy ones worse."""
+    if deploy is not None:
+        write_json(run.resolved_file, {"evaluate": {"deploy": deploy}})
+    sides = {"before": ([0.2] * 24, [0.8] * 24), "after": (RISING, FALLING)}
+    return evaluate(
+        run,
+        **{
+            when: {"sampled": scored(*sampled)["sampled"], "greedy": scored(*greedy)["sampled"]}
+            for when, (sampled, greedy) in sides.items()
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("recorded", "deploy", "word", "opposite"),
+    [
+        (None, "sampled", "better", "greedy answers are worse"),
+        ("sampled", "sampled", "better", "greedy answers are worse"),
+        ("greedy", "greedy", "worse", "sampled answers are better"),
+    ],
+)
+def test_a_run_is_judged_by_the_way_it_will_be_used(run, recorded, deploy, word, opposite):
+    summary = contrary(run, recorded)
+    assert (summary["decoding"], summary["verdict"]) == (deploy, word)
+    assert {key: summary[key] for key in summary[deploy]} == summary[deploy]
+    lines = summary_lines(summary)
+    assert [line.rpartition(": ")[2] for line in lines[:2]] == ["better", "worse"]
+    assert lines[-1].startswith(f"verdict: {word} by {deploy} answers, because the 95 % interval [")
+    assert f"; but {opposite}, because the 95 % interval [" in lines[-1]
+
+
+def test_a_damaged_way_of_use_is_an_error_that_names_the_file(run):
+    with pytest.raises(RunError, match=r"resolved.json' is damaged: evaluate.deploy is 'beam'"):
+        contrary(run, "beam")
+
+
+def test_a_sick_run_has_that_word_in_its_verdict(run):
+    evaluate(run, before=scored(*[0.2] * 24), after=scored(*RISING))
+    conclusion = summarise(read_evidence(run.path), ("repetition",))["conclusion"]
+    assert conclusion.endswith("; but the doctor calls the run sick: repetition")
 
 
 # health

@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from steadyrl.config import Config, dump
 from steadyrl.errors import AccessError, RunError
+from steadyrl.report.evidence import read_evidence
 from steadyrl.report.write import write_report
 from steadyrl.rundir import RunDir, append_line, write_json, write_lines
 
@@ -144,8 +145,9 @@ def test_both_pages_open_with_the_verdict_and_its_numbers(hostile):
     low, high = summary["interval"]
     sentence = (
         f"held-out retrieval {summary['before']:.3f} → {summary['after']:.3f}, "
-        f"+{summary['difference']:.3f} [{low:.3f}, {high:.3f}], n = 40: better"
+        f"+{summary['difference']:.3f} [{low:.3f}, {high:.3f}], n = 40: {summary['conclusion']}"
     )
+    assert summary["conclusion"].startswith("better by sampled answers, because the 95 % interval [+")
     assert text_of(hostile, "report.md").splitlines()[:3] == ["# a-run", "", f"**{sentence}**"]
     assert sentence in Page(text_of(hostile, "report.html")).text
 
@@ -287,6 +289,54 @@ def test_a_run_whose_curriculum_weighs_problems_has_a_picture_of_it(tmp_path):
     page = text_of(run, "report.html")
     assert page.count("<svg") == 3
     assert "Groups with signal" in page
+
+
+def test_the_rewards_that_were_recorded_have_a_histogram(tmp_path):
+    run = make_run(tmp_path / "run")
+    rng = np.random.default_rng(1)
+    for step in range(STEPS):
+        ends = {"reward/min": 0.0, "reward/max": 1.0}
+        append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **ends})
+    lines = [{"problem": "p", "reward": reward} for reward in (0.0, 0.5, 1.0, None, "NaN")]
+    for step in (0, 30, 59, 80):  # the last is of a step that the run never ended
+        write_lines(run.rollouts_file(step), lines)
+    assert {step: list(values) for step, values in read_evidence(run.path).recorded.items()} == {
+        step: [0.0, 0.5, 1.0] for step in (0, 30, 59)
+    }
+    write_report(run.path)
+    picture = text_of(run, "rewards.svg")
+    assert "<!-- Reward range -->" in picture and "<!-- Rewards by step -->" in picture
+    for name in ("report.md", "report.html"):
+        page = " ".join(text_of(run, name).split())
+        assert "The histogram is of the 3 steps of 60 whose rollouts were recorded" in page
+    assert "](rewards.png)" in text_of(run, "report.md")
+
+
+def test_a_run_that_recorded_no_rollouts_says_that_there_is_no_histogram(hostile):
+    for name in ("report.md", "report.html"):
+        page = " ".join(text_of(hostile, name).split())
+        assert "There is no histogram of the rewards: the run recorded no rollouts with a reward" in page
+        assert "reward/min and reward/max were not logged" in page
+
+
+def test_a_long_run_reads_some_of_its_rollouts_only(tmp_path):
+    run = RunDir(tmp_path / "long")
+    write_json(run.info_file, {})
+    for step in range(150):
+        append_line(run.metrics_file, {"step": step, "attempt": 0})
+        write_lines(run.rollouts_file(step), [{"reward": float(step)}])
+    recorded = read_evidence(run.path).recorded
+    assert len(recorded) == 60
+    assert (min(recorded), max(recorded)) == (0, 149)
+
+
+def test_a_panel_without_data_says_so_in_one_line(bare, hostile):
+    for name in ("report.md", "report.html"):
+        page = " ".join(text_of(hostile, name).split())
+        assert "These panels have no data, for the run logged none of their metrics:" in page
+        assert "Value loss (loss/value)" in page
+        assert "Policy loss (loss/policy)" not in page
+    assert "Policy loss (loss/policy)" in text_of(bare, "report.md")
 
 
 def test_the_panels_name_units_of_the_catalogue(hostile):

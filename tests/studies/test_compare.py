@@ -95,10 +95,11 @@ def test_a_killed_comparison_goes_on_where_it_was(settings, tmp_path, monkeypatc
     done = []
     resumed = compare(("base", "base"), config, Options(samples=2), tmp_path / "killed", Watch(problems=done.append))
     assert strip(resumed) == strip(whole)
-    assert worlds.Killed.batches == 2 + 3 + 3  # the first part again, for its torn line; nothing of the second subject
+    # The first part again, for its torn line, and each subject's greedy answers.
+    assert worlds.Killed.batches == 2 + 3 + 3 + 2 * 3
     again = compare(("base", "base"), config, Options(samples=2), tmp_path / "killed")
     assert strip(again) == strip(whole)
-    assert worlds.Killed.batches == 8
+    assert worlds.Killed.batches == 14
 
 
 def test_kept_answers_of_other_questions_are_not_used(settings, tmp_path):
@@ -151,7 +152,7 @@ def test_a_task_of_several_turns_is_compared_in_the_same_worlds(settings):
     found = compare(("base", "base"), config, Options(samples=2))
     assert (found["same_answers"], found["left_out"]) == (5, 1)
     assert found["a"] == {**found["a"], "answers": 12, "unscored": 2}
-    assert len(worlds.SEEDS) == 24
+    assert len(worlds.SEEDS) == 24 + 12  # sampled twice, and greedy once beside
     assert len(set(worlds.SEEDS)) == 6  # an environment per problem, whoever tries it
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from steadyrl.errors import DataError
-from steadyrl.studies.verdict import digits_of, in_words, judge, rounded_up
+from steadyrl.stats import digits_of
+from steadyrl.studies.verdict import conclude, in_words, judge, rounded_up
 
 
 def one_each(values):
@@ -118,7 +119,9 @@ def test_the_founding_difference_is_undecided_and_says_what_could_have_been_show
     spread = np.std(np.subtract(second, first), ddof=1)
     assert verdict.smallest == pytest.approx(2.8 * spread / math.sqrt(n), rel=0.06)
     assert verdict.smallest > 5 * 0.0020
-    sentence, advice = in_words(verdict, "original", "trained", "reward")
+    sentence, reason, advice = in_words(verdict, "original", "trained", "reward")
+    assert reason == f"undecided because {verdict.reason}"
+    assert verdict.reason.endswith(f" over {n} problems contains 0")
     assert sentence.startswith(f"undecided, and this set could not have shown less than {verdict.smallest:.4f}")
     assert "difference -0.0020, 95 % interval [-0.0" in sentence
     assert sentence.endswith(f"{n} problems")
@@ -130,7 +133,7 @@ def test_more_than_a_million_problems_are_not_counted_out():
     differences += 1e-4 - differences.mean()
     verdict = judge(one_each(np.zeros(100)), one_each(differences))
     assert verdict.needed > 1_000_000
-    advice = in_words(verdict, "A", "B", "reward")[1]
+    advice = in_words(verdict, "A", "B", "reward")[2]
     assert advice == "to show a true difference as small as the one seen takes more than a million such problems"
 
 
@@ -165,7 +168,7 @@ def test_no_difference_seen_is_no_proof_of_equality_in_a_small_set():
     assert judge(same, same, margin=0.11).word == "equal"
     assert verdict.smallest == pytest.approx(6 / 30)
     assert verdict.needed is None
-    assert "only 0 of 30 problems differ" in in_words(verdict, "A", "B", "pass")[1]
+    assert "only 0 of 30 problems differ" in in_words(verdict, "A", "B", "pass")[2]
 
 
 def test_five_gains_and_no_loss_are_undecided_and_six_are_better():
@@ -184,7 +187,8 @@ def test_an_interval_without_0_that_chance_gives_too_is_undecided_and_says_so():
     assert verdict.p_value == pytest.approx(18 / 256)
     assert verdict.change.low > 0
     assert verdict.word == "undecided"
-    assert "chance alone gives such a difference in 7% of the cases" in in_words(verdict, "A", "B", "pass")[-1]
+    why = in_words(verdict, "A", "B", "pass")[1]
+    assert why.endswith("] over 200 problems excludes 0, but with signs flipped at random p = 0.070, not below 0.05")
 
 
 def test_a_set_whose_answers_are_all_worth_the_same_tells_nothing():
@@ -248,3 +252,57 @@ def test_an_undecided_verdict_says_what_would_help():
     first, second = drawn(np.random.default_rng(12), 12, 4, 0.0)
     sentences = in_words(judge(first, second), "A", "B", "f1")
     assert re.search(r"sampling makes \d+% of the spread", sentences[-1])
+
+
+CLEAR = {  # numbers before and after of 30 problems, by the word that they give
+    "better": ([0.2] * 30, [0.2 + 0.01 * i for i in range(30)]),
+    "worse": ([0.9] * 30, [0.9 - 0.02 * i for i in range(30)]),
+    "undecided": ([0.5] * 30, [0.5 + 0.1 * (-1) ** i for i in range(30)]),
+}
+
+
+def decided(**words):
+    """Return what ``conclude`` takes, decided from numbers that give these words."""
+    verdicts = {name: judge(*map(one_each, CLEAR[word])) for name, word in words.items()}
+    assert {name: verdict.word for name, verdict in verdicts.items()} == words
+    return {name: (verdict.word, verdict.reason) for name, verdict in verdicts.items()}
+
+
+@pytest.mark.parametrize("deploy", ["sampled", "greedy"])
+def test_a_policy_is_judged_by_the_way_it_is_used_and_the_opposite_is_named(deploy):
+    words = {"sampled": "better", "greedy": "worse"}
+    conclusion = conclude(decided(**words), deploy, {})
+    (contrary,) = set(words) - {deploy}
+    assert conclusion.word == words[deploy]
+    assert conclusion.sentence.startswith(f"{words[deploy]} by {deploy} answers, because the 95 % interval [")
+    assert conclusion.doubts[0].startswith(f"{contrary} answers are {words[contrary]}, because the 95 % interval [")
+    assert conclusion.doubts[0] in conclusion.sentence
+
+
+def test_answers_that_cannot_tell_speak_against_nothing_and_those_that_can_against_undecided():
+    assert conclude(decided(sampled="better", greedy="undecided"), "sampled", {"the run": ()}).doubts == ()
+    open_question = conclude(decided(sampled="undecided", greedy="better"), "sampled", {})
+    assert "over 30 problems contains 0; but greedy answers are better, because " in open_question.sentence
+
+
+def test_a_sick_run_is_never_called_better_without_that_word():
+    conclusion = conclude(decided(sampled="better", greedy="better"), "greedy", {"the run": ("repetition", "kl_zero")})
+    assert conclusion.sentence.endswith(" lies above 0; but the doctor calls the run sick: repetition, kl_zero")
+    assert conclusion.word == "better"
+    both = conclude(decided(sampled="better", greedy="worse"), "sampled", {"the run": ("repetition",)})
+    assert re.search(r"; but greedy answers are worse, .* 0; and the doctor calls the run sick", both.sentence)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ([0.3] * 5, [0.3] * 5, "all answers to 5 problems have one value, which says nothing about the two"),
+        ([0.0] * 9, [1.0] * 4 + [0.0] * 5, "4 of 9 problems differ, and fewer than 6 may do so by chance"),
+        ([0.0, 1.0] * 8, [1.0, 0.0] * 8, "over 16 problems contains 0"),
+    ],
+)
+def test_undecided_says_what_it_follows_from(first, second, reason):
+    verdict = judge(one_each(first), one_each(second))
+    assert verdict.word == "undecided"
+    assert verdict.reason.endswith(reason)
+    assert f"undecided because {verdict.reason}" in in_words(verdict, "A", "B", "f1")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from steadyrl.doctor.examine import diagnose
-from steadyrl.rundir import append_line, write_json, write_lines
+from steadyrl.rundir import RunDir, append_line, write_json, write_lines
 from tests import needs
 from tests.web.ask import ask, ask_json
 from tests.web.made import FINDING, make_run, metrics, rollout
@@ -341,7 +341,25 @@ def test_a_comparison_shows_what_differs_and_which_problems_moved(folder):
     assert "2 gained, 1 lost, 1 equal" in text
     gained, lost = text.index("Gained ("), text.index("Lost (")
     assert gained < text.index("<strong>p0</strong>") < lost < text.index("<strong>p1</strong>")
-    assert "undecided" in text
+    assert "undecided by sampled answers, because 3 of 4 problems differ" in text
+    assert "the doctor calls ppo-one sick: kl_runaway" in text
+
+
+def test_a_comparison_goes_by_the_answers_that_will_be_used_and_names_the_opposite(folder):
+    for name, sampled, greedy in (("ppo-one", 0.25, 0.75), ("grpo-two", 0.5, 0.125)):
+        by_decoding = {"sampled": {"text": "a", "metric": sampled}, "greedy": {"text": "b", "metric": greedy}}
+        lines = [{"problem": f"p{i}", "prompt": "x", "answers": by_decoding} for i in range(9)]
+        write_lines(folder / name / "evaluations" / "after.jsonl", lines)
+    pairs = {"sampled": ("better", "greedy answers are worse"), "greedy": ("worse", "sampled answers are better")}
+    run = RunDir(folder / "grpo-two")
+    for deploy, (word, opposite) in pairs.items():
+        write_json(run.resolved_file, {**run.resolved(), "evaluate": {"deploy": deploy}})
+        text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+        assert f'<span class="verdict is-none">{word}</span>' in text
+        assert f"{word} by {deploy} answers, because the 95 % interval [" in text
+        assert f"; but {opposite}, because the 95 % interval [" in text
+        assert "sampled answers: <strong>grpo-two</strong> 0.500, ppo-one 0.250" in text
+        assert "greedy answers: <strong>grpo-two</strong> 0.125, ppo-one 0.750" in text
 
 
 def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):

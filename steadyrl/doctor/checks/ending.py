@@ -12,9 +12,12 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
 from steadyrl.doctor.statistics.readings import fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
+from steadyrl.doctor.statistics.units import together
 
 SOME, NOTABLE, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.3, 0.5, 0.9  # shares cut off
-PINNED_SHARE, PINNED_LEAST = 0.5, 32.0  # of the rows; tokens, below which answers can all have one length
+PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
+PINNED_LEAST = 32.0  # tokens, below which answers can all have one length
+ALL, HALF_TOKEN = 0.999, 0.5  # share cut off that is all; by which lengths differ, in tokens
 PINNED = 1e-6  # relative: a mean of different lengths is no such number
 EMPTY_WARN, EMPTY_CRITICAL = 0.01, 0.1
 AT_FIRST, FROM_START = 3, 0.5  # steps before much is learned; of the later share that has to be there already
@@ -26,7 +29,7 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     """Return the share of completions that the limit ends and how it is known, or None where it is not.
 
     Where it is not logged, end tokens that are counted and never seen say that none ended. Completions whose mean
-    length is the same number in most rows, and never more, have all reached the limit: a mean of different lengths is
+    length is the same number in many rows, and never more, have all reached the limit: a mean of different lengths is
     hardly ever a whole number, and not the same one again.
     """
     share = run.get("truncated")
@@ -42,12 +45,14 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
         return None
     at_most = np.abs(length.values - most) <= PINNED * most
     at_limit = limit is not None and abs(most - limit) <= PINNED * limit
-    again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SHARE and most == round(most) and limit is None
+    again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SOME and most == round(most) and limit is None
     if not at_limit and not (again and most >= PINNED_LEAST):
         return None
     how = f"the mean length is {most:g} tokens in {at_most.mean():.0%} of the rows and never more: that is the limit"
     # In the other rows no larger share can have reached it: the rest has no less than no tokens.
-    return Series("truncated", "share", "", length.source, length.steps, length.values / most), how
+    at_all_times = at_limit or at_most.mean() >= PINNED_SHARE
+    most_cut = length.values / most if at_all_times else np.full(len(length), at_most.mean())
+    return Series("truncated", "share", "", length.source, length.steps, most_cut), how
 
 
 def _source(run: Run, quantity: str) -> str | None:
@@ -64,6 +69,8 @@ def truncated(run: Run) -> Result:
     start, limit = head(share, least=AT_FIRST), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
+    if endless := _other_end(run, share):
+        return endless
     # A share that the lengths bound from above may have been any lower one at the start.
     if start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
@@ -85,6 +92,20 @@ def truncated(run: Run) -> Result:
         f"{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
     )
+
+
+def _other_end(run: Run, share: Series) -> Result:
+    """Find completions that all count as cut off though their lengths differ: the limit would make them equal."""
+    shortest, longest = run.get("length_min"), run.get("length_max")
+    if shortest is None or longest is None or (share.values < ALL).any():
+        return None
+    shortest, longest = together(shortest, longest)
+    differ = shortest.values < longest.values - HALF_TOKEN
+    if not len(differ) or differ.mean() <= PINNED_SHARE:
+        return None
+    sentence = "all completions count as cut off though their lengths differ: something else than the limit ends them"
+    shown = f"{number(float(shortest.values[-1]))} to {number(float(longest.values[-1]))} tokens in the last row"
+    return Found("other_end", "info", None, sentence, (shown,))
 
 
 @check()

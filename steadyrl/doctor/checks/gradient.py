@@ -113,7 +113,7 @@ def _spikes(run: Run, norm: Series) -> Result:
     cause, why = goes_with(run, norm.steps[far], SPIKES_WITH)
     top = far[np.argmax(norm.values[far])]
     # Spikes far below where norms are clipped move the weights no further than others.
-    small = norm.values.max() <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT)
+    small = norm.values[top] <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT)
     idle = signal_lost(run)  # steps without any signal have a gradient near 0, and lower what is usual
     harmless = (idle is not None and float(idle[0].values.mean()) > NO_SIGNAL_MANY) or learns(run)
     return Found(

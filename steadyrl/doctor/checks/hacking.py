@@ -11,6 +11,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import learns, number, within
+from steadyrl.stats import decide, largest_difference
 
 # Held-out measurements of which more is not better, or that are no goal.
 NO_GOAL = (
@@ -53,6 +54,30 @@ def reward_hacking(run: Run) -> Result | list[Result]:
             Found(cause, "critical" if grave else "info", int(since), f"{rise} while {fall}", (f"{name}: {shown}",))
         )
     return results
+
+
+@check()
+def heldout_worse(run: Run) -> Result:
+    measured = {
+        name: decide(scores[0], scores[1], largest_difference(scores[0], scores[1]))
+        for name, scores in run.scores.items()
+        if scores.shape[1] > 1
+    }
+    if not measured:
+        return Unknown("fewer than two held-out problems were scored both before and after training", ("evaluations",))
+    worse = [name for name, decision in measured.items() if decision.word == "worse"]
+    if not worse:
+        return None
+    changes = [
+        f"{name} {number(d.change.mean_before)} -> {number(d.change.mean_after)}" for name, d in measured.items()
+    ]
+    return Found(
+        "everywhere" if len(worse) == len(measured) else "one_decoding",
+        "warning",
+        None,
+        f"held-out answers became worse if they are {' or '.join(worse)}: {', '.join(changes)}",
+        tuple(f"{name} answers are {decision.word}: {decision.reason}" for name, decision in measured.items()),
+    )
 
 
 def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:

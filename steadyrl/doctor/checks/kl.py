@@ -24,7 +24,7 @@ from steadyrl.doctor.statistics.readings import (
     within,
 )
 from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
-from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
+from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find, together
 
 # TRL's FAQ has 0 to 10 nats per sequence as healthy, users' complaints start at 20; long completions have healthily
 # more per sequence, tiny models healthily 2 per token: so both have to be exceeded where both are known.
@@ -45,7 +45,10 @@ WILD_NORM = 100.0  # gradient norm: a hundred times where trainers clip
 NEARER, MUCH_NEARER = 0.9, 0.7  # of the first KL, to which a policy comes that learns from its reference
 LOSS_COEF, REWARD_COEF = 0.01, 0.05  # usual coefficients of a penalty in the loss and in the reward
 DISTILLED = re.compile(r"teacher|distil", re.IGNORECASE)
+WEAK = 0.005  # coefficient of a penalty in the loss, whose pull is that share of an advantage of 1
+PRINTED, ALIKE, MOSTLY = 1e-4, 0.1, 0.9  # of the loss: rounding, what is alike, and in how many of the rows
 SPIKES = 2  # rows of an impossible KL: one may be a broken line
+UNSLOTH = {"completion_length", "completions/mean_length"}  # TRL itself logs one of the two
 UNMOVED = 1e-8  # nats per token: a KL between successive policies that is rounding
 
 
@@ -61,7 +64,8 @@ def kl_runaway(run: Run) -> Result:
     per_token, reward, learned = find(run, "kl_ref"), run.get("reward"), learns(run)
     lost = per_token is not None and tail(per_token) > LOST_TOKEN and learned is False
     falls = reward is not None and direction(reward) < 0
-    rising = _rises_late(kl)
+    # Longer answers have a larger sum: a policy that runs away does so per token.
+    rising = _rises_late(kl) and (per_token is None or _rises_late(per_token))
     cause, because = _runaway_cause(run, since, kl)
     # A policy that learns moves away from its reference: that is what the reward is paid for.
     harms = lost or (rising and not (cause == "weak_penalty" and learned))
@@ -85,15 +89,16 @@ def _impossible(run: Run) -> Result:
         return None
     beyond = kl.values > LN_LARGEST_VOCABULARY
     if beyond.mean() <= 0.5:
-        return _spikes(kl, beyond)
+        return _spikes(run, kl, beyond)
     since = int(kl.steps[beyond.argmax()])
     message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
     return Found("impossible_tokens", "critical", since, message, (levels(kl.source, kl),))
 
 
-def _spikes(kl: Series, beyond: np.ndarray) -> Result:
+def _spikes(run: Run, kl: Series, beyond: np.ndarray) -> Result:
     """Find single rows with a KL that no drift makes: tokens that one of the two models all but excludes."""
-    if beyond.sum() < SPIKES or tail(kl) > LN_LARGEST_VOCABULARY / 4:  # what rises there is a runaway of another kind
+    enough = SPIKES if run.averaged_over == 1 else 1  # a row that averages several steps stands for as many
+    if beyond.sum() < enough or tail(kl) > LN_LARGEST_VOCABULARY / 4:  # what rises there is a runaway of another kind
         return None
     message = (
         f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up to "
@@ -160,14 +165,36 @@ def _at_start(run: Run) -> Result:
         return None
     nearer = last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0)
     teacher = not exactly and nearer and _distils(run)
+    # Another reference does no harm while the reward rises and the policy keeps its distance from it.
+    weak = None if exactly else _weak_penalty(run, kl)
+    harmless = teacher or weak is not None or (not exactly and last > MUCH_NEARER * first and learns(run) is True)
     return Found(
         "teacher" if teacher else "reference_mismatch",
-        "info" if teacher else "warning",
+        "info" if harmless else "warning",
         int(kl.steps[0]),
         "the KL to the reference is large before any update: the reference is not what training started from"
         + (", and the policy comes nearer to it, as to a teacher" if teacher else ""),
-        (f"{number(first)} {kl.unit} at step {kl.steps[0]}; {number(last)} at the end",),
+        (
+            f"{number(first)} {kl.unit} at step {kl.steps[0]}; {number(last)} at the end",
+            *(() if weak is None else (f"the loss is {number(weak)} times the KL: the penalty hardly pulls",)),
+        ),
     )
+
+
+def _weak_penalty(run: Run, kl: Series) -> float | None:
+    """Return the coefficient of the penalty where the loss is that times the KL, and next to nothing; else None.
+
+    The policy's part of a loss is 0 where advantages are centred and the ratio is 1.
+    """
+    loss = run.get("loss") if run.traits.kl_place == "loss" else None
+    if loss is None:
+        return None
+    loss, kl = together(loss, kl)
+    if len(kl) < LASTING or not kl.values.any():
+        return None
+    coefficient = float(loss.values @ kl.values / (kl.values @ kl.values))
+    off = np.abs(loss.values - coefficient * kl.values) - np.maximum(PRINTED, ALIKE * np.abs(loss.values))
+    return coefficient if 0 < coefficient <= WEAK and (off <= 0).mean() >= MOSTLY else None
 
 
 def _distils(run: Run) -> bool:
@@ -214,6 +241,8 @@ def kl_zero(run: Run) -> Result:
     cause, because = _zero_cause(run, since, until)
     stuck = not len(after) and until - since >= MIN_STEPS and cause in ("no_update", "bf16_rounding", "no_advantage")
     harmless = len(after) or (run.get("grad_norm") is None and learns(run))
+    if cause == "unknown" and {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH:
+        harmless, because = True, ("Unsloth logs a KL of 0 where beta is 0, and none is computed",)
     return Found(
         cause,
         "critical" if stuck else "info" if harmless else "warning",

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import fell, kl_coef, number, setting
+from steadyrl.doctor.statistics.readings import (
+    direction,
+    fell,
+    kl_coef,
+    levels,
+    nothing_to_learn,
+    number,
+    reward_spread,
+    setting,
+)
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 
@@ -21,6 +31,8 @@ OUTWEIGHS = 1.0  # penalty of a completion over what its reward can vary by
 OPENING = 3  # rows
 SHRANK = 0.5  # of the first length
 FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
+RESTS, DRIVEN = 1.0, 30.0  # times the KL of the balance: from here on a run rests; beyond, its steps are noise
+ROOM = 0.5  # of the spread of the rewards: a coefficient whose balance is at 2 nats per completion
 
 
 @check()
@@ -81,7 +93,7 @@ def _penalty(run: Run) -> tuple[float, float, str] | None:
     paid = run.traits.kl_place == "reward" or run.traits.critic
     if kl is None or coefficient is None or reward is None or not paid:
         return None
-    penalty = float(np.median((coefficient * np.abs(kl.values))[:OPENING]))
+    penalty = float(np.median((coefficient * kl.values)[:OPENING]))  # a KL below 0 gives, and takes nothing
     least, greatest = run.get("reward_min"), run.get("reward_max")
     if least is not None and greatest is not None:
         width = float(greatest.values.max() - least.values.min())
@@ -124,4 +136,71 @@ def kl_penalty_outweighs(run: Run) -> Result:
         f"the KL penalty outweighs the reward: {sentence}",
         (f"coefficient {number(float(coefficient[0]))}, KL {number(float(kl.values[0]))} nats per completion",),
         change=better,
+    )
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Where reward and penalty hold each other, and where the run is.
+
+    The best policy under a penalty is the reference times exp(reward / coefficient). While it is near the reference,
+    its KL is the variance of the rewards over twice the squared coefficient, and what it gains is the variance over the
+    coefficient. A run that is held by the penalty has come to that KL; one that moves too little is far below it.
+
+    Attributes:
+        coefficient: In force at the end.
+        spread: Standard deviation of the rewards at the start.
+        kl: Nats per completion in the later half of the run (mean).
+        share: The KL over that of the balance at each step's coefficient, median of the later half.
+    """
+
+    coefficient: float
+    spread: float
+    kl: float
+    share: float
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the run rests where reward and penalty hold each other, within half a nat of the reference."""
+        return RESTS <= self.share <= DRIVEN and self.spread < self.coefficient
+
+
+def balance(run: Run) -> Balance | None:
+    """Return where a run stands between reward and penalty; None where that is not known or there is no penalty."""
+    kl, spread = find(run, "kl_ref", SEQUENCE), reward_spread(run)
+    coefficient = None if kl is None else kl_coef(run, kl)
+    if kl is None or coefficient is None or spread is None or not spread.values.any() or not coefficient.any():
+        return None
+    width = head(spread)
+    if width <= 0:
+        return None
+    if run.traits.kl_place == "loss":  # its rewards are divided by their spread, where nothing else is known
+        width = max(width, 1.0)
+    later = slice(len(kl) // 2, None)
+    resting = width**2 / (2.0 * np.maximum(coefficient[later], 1e-9) ** 2)
+    return Balance(
+        float(coefficient[-1]), width, float(kl.values[later].mean()), float(np.median(kl.values[later] / resting))
+    )
+
+
+@check()
+def kl_penalty_holds(run: Run) -> Result:
+    reward, where = run.needed("reward"), balance(run)
+    if where is None:
+        return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
+    if not where.holds or direction(reward) != 0 or nothing_to_learn(run):
+        return None
+    resting = where.spread**2 / (2.0 * where.coefficient**2)
+    return Found(
+        "penalty_too_strong",
+        "warning",
+        None,
+        f"the KL penalty holds the policy where it is: coefficient {number(where.coefficient)} beside rewards that "
+        f"differ by {number(where.spread)}",
+        (
+            levels("the reward", reward),
+            f"reward and penalty balance at a KL of {number(resting)} nats per completion, and the KL is "
+            f"{number(where.kl)}: a higher learning rate would not move the policy further",
+        ),
+        change={"kl_coef": float(f"{ROOM * where.spread:.1g}")},
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
+from steadyrl.doctor.checks.kl_penalty import balance
 from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
@@ -133,6 +134,8 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
 def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
     if nothing_to_learn(run) or direction(reward) != 0:
+        return None
+    if (where := balance(run)) is not None and where.holds:  # at any rate
         return None
     signs, moving = _stillness(run)
     if moving or len(signs) < SHOWN:

@@ -10,8 +10,8 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.sampler import sampling_gap, warps_by_settings
 from steadyrl.doctor.remedies import go_back
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import number, within
-from steadyrl.doctor.statistics.signals import long_run_error, tail
+from steadyrl.doctor.statistics.readings import number, setting, within
+from steadyrl.doctor.statistics.signals import LASTING, long_run_error, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
 from steadyrl.stats import MAD_TO_STD
 
@@ -24,6 +24,7 @@ Z_SPREAD = 4.0  # with errors from the spread, and two windows in a row
 FLOOR = {TOKEN: 1e-3, SEQUENCE: 1e-2, "": 1e-2}
 # TRL 0.11 warns below -1 nat per sequence; -0.05 per token is the same at 20 tokens.
 DEEP = {TOKEN: -0.05, SEQUENCE: -1.0, "": -1.0}
+CHANCE = 1e-6  # of a sound run to look as bad as one whose single updates are judged
 DEEPER = 2.0  # times as deep, where a few rows are all there is
 PAD_MASS = 0.5  # E[ref/p] - 1 = k3 - k1; simulated 2.13 with padding in the mask, 0.18 at most with a mismatch
 PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a sampling mismatch or noise
@@ -36,14 +37,14 @@ class _Below:
     Attributes:
         since: First step.
         level: Median from there on.
-        error: Standard error of a window's mean there, same unit.
-        lasts: True if the last window is below 0 too.
+        noise: What chance could do there, in words.
+        lasts: True if it still is at the end.
         at_start: True if it holds from the first steps on, at the size that it has later.
     """
 
     since: int
     level: float
-    error: float
+    noise: str
     lasts: bool
     at_start: bool
 
@@ -58,6 +59,8 @@ def negative_kl(run: Run) -> Result:
     errors = run.get("kl_ref_se", kl.unit)
     short = len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS)
     below = _all_below(kl) if short else _below(kl, errors)
+    if below is None and errors is None:
+        below = _beyond_chance(run, kl)
     if below is None and short:
         return Unknown(f"it falls below 0, but {len(kl)} steps do not tell a fault from noise", ("kl_ref_se",))
     if below is None:
@@ -68,14 +71,14 @@ def negative_kl(run: Run) -> Result:
     grave = below.lasts and below.level < DEEP.get(kl.unit, DEEP[""]) and not unused
     paid = "" if unused else "; a penalty on it pays the policy for drifting"
     shown = (
-        f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.since} on, with a standard "
-        f"error of {number(below.error)} for {min(WINDOW, len(kl))} steps{'' if below.lasts else '; it ended later'}"
+        f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.since} on, {below.noise}"
+        f"{'' if below.lasts else '; it ended later'}"
     )
     return Found(
         cause,
         "critical" if grave else "warning",
         below.since,
-        f"the KL to the reference stays below 0, which no KL can{paid}",
+        f"the KL to the reference is below 0 by more than its error, which no KL can be{paid}",
         (shown, *because),
         f"{negative_kl.cause(cause).remedy} Then {go_back(below.since)}.",
     )
@@ -94,7 +97,39 @@ def _all_below(kl: Series) -> _Below | None:
     if len(rows) < LEAST_WITH_ERRORS or rows.values.max() > DEEPER * DEEP.get(kl.unit, DEEP[""]):
         return None
     level, error = float(rows.values.mean()), float(rows.values.std(ddof=1) / np.sqrt(len(rows)))
-    return _Below(int(rows.steps[0]), level, error, True, len(rows) == len(kl)) if -level > Z_SPREAD * error else None
+    if -level <= Z_SPREAD * error:
+        return None
+    return _Below(int(rows.steps[0]), level, _error_of(error, len(rows)), True, len(rows) == len(kl))
+
+
+def _error_of(error: float, steps: int) -> str:
+    return f"with a standard error of {number(error)} for {steps} steps"
+
+
+def _beyond_chance(run: Run, kl: Series) -> _Below | None:
+    """Find single updates so far below 0, and so many, as chance does not bring about, whatever the spread.
+
+    The mean of ref/p over the policy's own samples is 1. So the mean log-ratio of n samples is below -a with a chance
+    of exp(-n a) at most (Markov), and k updates of N are with one of (e N / k)^k exp(-k n a).
+    """
+    if kl.unit != SEQUENCE or run.get("staleness") is not None or run.settings.get("ahead"):
+        return None
+    order = np.argsort(kl.values)[: int((kl.values < DEEP[SEQUENCE]).sum())]  # the deepest first
+    if len(order) < LASTING:  # fewer are one broken batch
+        return None
+    samples, count = max(setting(run, "batch_size") or 1.0, 1.0), np.arange(1, len(order) + 1)
+    surprise = count * (-samples * kl.values[order] - 1.0 - np.log(len(kl) / count))
+    most = LASTING - 1 + int(surprise[LASTING - 1 :].argmax())
+    if surprise[most] < np.log(len(kl) / CHANCE):
+        return None
+    deep = np.sort(order[: most + 1])
+    noise = (
+        f"in {most + 1} single updates; it is below 0 in {(kl.values < 0).sum()} of {len(kl)} updates and falls to "
+        f"{number(float(kl.values.min()))}, as fewer than one of a million sound runs with {samples:.0f} or more "
+        "completions an update"
+    )
+    level, last = float(np.median(kl.values[deep])), len(kl) - max(WINDOW, len(kl) // 10)
+    return _Below(int(kl.steps[deep[0]]), level, noise, bool(deep[-1] >= last), False)
 
 
 def _below(kl: Series, errors: Series | None) -> _Below | None:
@@ -117,7 +152,8 @@ def _below(kl: Series, errors: Series | None) -> _Below | None:
     from_here = kl.values[at:]
     opening = kl.values[:3].mean()
     level = float(np.median(from_here[from_here < 0]))
-    return _Below(int(kl.steps[at]), level, float(noise[first]), bool(bad[-1]), bool(at == 0 and opening < 0.3 * level))
+    spread = _error_of(float(noise[first]), width)
+    return _Below(int(kl.steps[at]), level, spread, bool(bad[-1]), bool(at == 0 and opening < 0.3 * level))
 
 
 def _spread_error(kl: Series, means: np.ndarray, width: int) -> float:

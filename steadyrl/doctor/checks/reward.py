@@ -7,12 +7,13 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import drop, measure
+from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
 from steadyrl.doctor.statistics.readings import (
     gained,
     levels,
     nothing_to_learn,
     number,
+    setting,
     update_size,
     updates_per_step,
     worth_having,
@@ -33,6 +34,7 @@ NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of othe
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
 LOST_AT_ONCE = 0.5  # of the level before; a policy that learns by small updates does not lose so much
+LUCKY, FEW = 4.0, 4  # standard errors of a batch's mean; completions of a batch of which no size is known
 STEEP = 10.0  # times the median gradient norm, around the step at which the reward was lost
 HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 
@@ -46,12 +48,14 @@ def reward_flat(run: Run) -> Result:
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
     wanted = worth_having(run, float(np.median(reward.values)))
-    if detectable > wanted and not shows_no_gain(run):
+    cause, reason = _flat_cause(run)
+    # A policy that has not moved, or has nothing to follow, cannot have gained what the interval still holds.
+    if not shows_no_gain(run) and (detectable > wanted or cause in ("moving_without_gain", "unknown")):
+        hidden = detectable if detectable > wanted else slope.high * len(reward)
         return Unknown(
-            f"the reward shows no trend, but a change of {number(detectable)} could hide in its noise, and "
+            f"the reward shows no trend, but a change of {number(hidden)} could hide in its noise, and "
             f"{number(wanted)} would be worth having: run longer, or with more completions per step"
         )
-    cause, reason = _flat_cause(run)
     changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
     shown = f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen"
     shown = f"{shown}, {number(wanted)} would be worth having" if detectable else "the means of all blocks are equal"
@@ -156,7 +160,7 @@ def reward_falling(run: Run) -> Result:
     wanted = worth_having(run, float(np.median(reward.values)))
     lost, blocks = drop(reward), measure(reward)
     cause, suffix = _fall_cause(run)
-    if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before)):
+    if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before), _luck(run, lost)):
         steep = _steepest(run, lost.step)
         if steep and cause == "unknown":
             cause, suffix = "large_update", f", after a gradient norm of {number(steep)}"
@@ -181,6 +185,15 @@ def reward_falling(run: Run) -> Result:
         f"the reward fell from {number(best)} to {number(blocks.end)}{suffix}",
         (f"{shown} explains a difference of {number(blocks.least)}",),
     )
+
+
+def _luck(run: Run, lost: Drop) -> float:
+    """Return by how much one or two batches of few completions may lie above the rest; 0 where more were above."""
+    reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
+    if spread is None or int((reward.steps < lost.step).sum()) >= AFTER:
+        return 0.0
+    batch = setting(run, "batch_size") or FEW
+    return LUCKY * float(spread.values[spread.steps < lost.step].max(initial=0.0)) / float(np.sqrt(batch))
 
 
 def _steepest(run: Run, since: int) -> float:

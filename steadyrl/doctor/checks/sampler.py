@@ -33,7 +33,6 @@ MASKED = 0.5  # of the tokens: learning stopped where 0.75 were dropped, and not
 GROWN = 0.2  # first difference over the last, below which it came with the updates
 # TRL's newer PPO counts -1 for each padding token in its sampled entropy and averages the exact one over padding.
 PADDED_ENTROPY = ("trl-ppo",)
-RAW_TRAINERS = ("trl-ppo-old",)  # log-softmax of raw logits, whatever the generation settings are
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,7 @@ def noisy_policy(run: Run) -> str:
 
 def warps_by_settings(run: Run) -> str:
     """Return a sentence if the settings alone say that log-probs are not of what was sampled from; else ""."""
-    raw = run.settings.get("logprobs") == "raw" or run.trainer in RAW_TRAINERS
-    if not raw or run.settings.get("logprobs") == "sampled":
+    if run.settings.get("logprobs") != "raw":
         return ""
     warping = [
         f"{name} {value}"

@@ -78,6 +78,7 @@ def identify(log: RawLog) -> Run:
         config=log.settings,
         completions=log.completions,
         gains=log.gains,
+        scores=log.scores,
     )
 
 

@@ -34,8 +34,11 @@ OPENING = re.compile(r"\{ *[\"']")
 BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
 # What a dict of metrics has at least one of; token ids and counts of devices are printed as dicts, too.
 METRIC = re.compile(
-    r"(^|[/_ ])(loss|rewards?|kl|entropy|grad_norm|accuracy|score|learning_rate|advantages?)($|[/_ ])", re.I
+    r"(^|[/_ ])(loss|rewards?|kl|entropy|grad_norm|accuracy|score|learning_rate|advantages?|truncated)($|[/_ ])", re.I
 )
+
+
+LOSS = re.compile("loss", re.IGNORECASE)
 
 
 class _Console:
@@ -45,6 +48,8 @@ class _Console:
         self.config, self.bars = PrintedConfig(), Bars()
         self.verl, self.dicts, self.words = Rows(("step",)), Rows(), Words()
         self.framed = False  # whether there are tables of completions
+        self.before = 0  # rows of a training without rewards that ended before one with them
+        self._ended = self._rewarded = False  # whether a Trainer has summed up, and whether a row had a reward
         self._begun = ""  # a dict whose end is on a later line
 
     def add(self, raw: bytes) -> bool:
@@ -61,12 +66,22 @@ class _Console:
         begins = texts[0].rfind("{") > texts[0].rfind("}") and len(texts[0]) < MAX_TEXT
         self._begun = texts[0] if begins else ""
         row = next(filter(None, map(_dict_in, texts)), {}) if "}" in line else {}
+        self._ended |= SUMMARY in row
         if _is_metrics(row):
+            self._see_reward(row)
             self.bars.rows += 1
             self.dicts.put(row)
         elif not self.dicts.count and not self.verl.count:
             self.words.add(line)
         return self.words.sure or self.dicts.count > 0
+
+    def _see_reward(self, row: dict[str, Any]) -> None:
+        """Begin anew with the first reward after a Trainer's summary: rows before it are of supervised training."""
+        if self._rewarded or not any(tables.REWARD.search(key) for key in row):
+            return
+        self._rewarded = True
+        if self._ended and self.dicts.count:
+            self.before, self.dicts, self.bars = self.dicts.count, Rows(), Bars()
 
 
 def read(path: Path) -> RawLog:
@@ -75,16 +90,32 @@ def read(path: Path) -> RawLog:
     for chunk in lines(path, notes):
         for line in chunk:
             console.add(line)
-    if console.verl.count:
-        log = console.verl.log(str(path), "verl_console", {}, notes)
-    elif console.dicts.count:
-        log = _placed(console, str(path), notes)
-    else:
-        log = tables.find(path, notes) or console.words.log(str(path), notes)
+    log = (
+        console.verl.log(str(path), "verl_console", {}, notes) if console.verl.count else _fullest(console, path, notes)
+    )
     planned = {"max_steps": console.bars.planned} if console.bars.planned and log.format != "verl_console" else {}
     return replace(
         log, settings={**planned, **console.config.settings}, completions=PrintedTables(path) if console.framed else ()
     )
+
+
+def _fullest(console: _Console, path: Path, notes: list[str]) -> RawLog:
+    """Return the rows of dicts, tables or words: of the first of these with a loss and a reward, else the first."""
+    first = None
+    if console.dicts.count:
+        before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
+        first = _placed(console, str(path), [*notes, *before])
+        if _is_full(first):
+            return first
+    table = tables.find(path, notes)
+    words = console.words.log(str(path), notes) if table is None or console.words.sure else None
+    logs = [log for log in (first, table, words) if log is not None]
+    return next(filter(_is_full, logs), logs[0])
+
+
+def _is_full(log: RawLog) -> bool:
+    names = " ".join(log.columns)
+    return bool(LOSS.search(names) and tables.REWARD.search(names))
 
 
 def holds_metrics(path: Path) -> bool:

@@ -16,6 +16,7 @@ from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import RawLog
 from steadyrl.errors import RunError
 from steadyrl.rundir import RunDir, read_lines
+from steadyrl.types import DECODINGS
 
 MAX_ATTEMPT = 2**20
 _ENDS = ("before", "after")  # evaluations
@@ -68,26 +69,28 @@ def read(folder: Path) -> RawLog:
     except (RunError, RecursionError) as error:
         notes.append(f"the settings are unknown: {error}")
     log = rows.log(str(folder), "steadyrl", settings, notes)
-    return replace(log, completions=JsonTexts(step_files(run.rollouts_file(0).parent)), gains=_gains(run))
+    gains = {decoding: after - before for decoding, (before, after) in _held_out(run, "reward").items()}
+    completions = JsonTexts(step_files(run.rollouts_file(0).parent))
+    return replace(log, completions=completions, gains=gains, scores=_held_out(run, "metric"))
 
 
-def _gains(run: RunDir) -> dict[str, np.ndarray]:
-    """Return what held-out problems gained from before to after training, [n] by way of decoding; see ``RawLog``."""
+def _held_out(run: RunDir, measured: str) -> dict[str, np.ndarray]:
+    """Return a number of the held-out problems before and after training, [2, n] by way of decoding."""
     before, after = (
         {str(line.get("problem")): line for line in read_lines(run.evaluation_file(name))} for name in _ENDS
     )
-    gains = {}
-    for decoding in ("sampled", "greedy"):
-        pairs = [(_reward(before[name], decoding), _reward(after[name], decoding)) for name in before if name in after]
-        differences = np.array([end - start for start, end in pairs if start is not None and end is not None])
-        if len(differences):
-            gains[decoding] = differences
-    return gains
+    pairs: dict[str, np.ndarray] = {}
+    for decoding in DECODINGS:
+        sides = [[_number(of[name], decoding, measured) for of in (before, after)] for name in before if name in after]
+        scored = [side for side in sides if None not in side]
+        if scored:
+            pairs[decoding] = np.array(scored, np.float64).T
+    return pairs
 
 
-def _reward(line: dict[str, Any], decoding: str) -> float | None:
-    """Return the finite reward of an answer, None where it has none."""
+def _number(line: dict[str, Any], decoding: str, measured: str) -> float | None:
+    """Return a finite number of an answer, None where it has none."""
     answers = line.get("answers")
     answer = answers.get(decoding) if isinstance(answers, dict) else None
-    reward = answer.get("reward") if isinstance(answer, dict) else None
-    return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None
+    value = answer.get(measured) if isinstance(answer, dict) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -29,6 +29,7 @@ MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode", re.IGNORECASE)
+REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
@@ -149,20 +150,29 @@ def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
 
 
 def find(path: Path, notes: Sequence[str]) -> RawLog | None:
-    """Return the log of the first table of metrics in a text, or None if it holds none."""
-    rows, header, before = Rows(), list[str](), list[str]()
+    """Return the log of the first table with a reward in a text, else of its first table of metrics; None without any.
+
+    A notebook shows one of supervised training before it.
+    """
+    tables, header, before = dict[tuple[str, ...], Rows](), list[str](), list[str]()
     for line in _lines(path):
         if len(line) > MAX_TEXT or RULE.fullmatch(line):
             continue
         cells = _cells(line)
-        names = header or before
-        if names and len(cells) == len(names) + 1:  # an index without a name, as pandas prints
-            cells = cells[1:]
-        if len(cells) == len(names) and _is_row(cells):
-            header = names
-            rows.put(dict(zip(names, cells, strict=True)))
+        for names in filter(None, (before, header)):
+            # One cell more is an index without a name, as pandas prints.
+            row = cells[1:] if len(cells) == len(names) + 1 else cells
+            if len(row) == len(names) and _is_row(row):
+                header = names
+                tables.setdefault(tuple(names), Rows()).put(dict(zip(names, row, strict=True)))
+                break
         before = cells if _is_header(cells) else []
-    return rows.log(str(path), "printed", {}, notes) if rows.count else None
+    names_of = next((names for names in tables if REWARD.search(" ".join(names))), next(iter(tables), None))
+    if names_of is None:
+        return None
+    left_rows = sum(rows.count for names, rows in tables.items() if names != names_of)
+    left_out = [f"rows of other tables, left out: {left_rows}"] if left_rows else []
+    return tables[names_of].log(str(path), "printed", {}, [*notes, *left_out])
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -172,7 +182,7 @@ def _lines(path: Path) -> Iterator[str]:
         yield from (text_of(line) for chunk in lines(path) for line in chunk)
         return
     flat = re.sub(r"\s+", " ", text_of(page))
-    ruled = re.sub(r"<t[dh]\b[^>]{0,2000}>", "|", re.sub(r"<tr\b[^>]{0,2000}>", "\n", flat))
+    ruled = re.sub(r"<t[dh]\b[^>]{0,2000}>", "|", re.sub(r"</tr>|<tr\b[^>]{0,2000}>", "\n", flat))
     yield from html.unescape(re.sub(r"<[^>]{0,2000}>", "", ruled)).splitlines()
 
 

@@ -1,6 +1,9 @@
-import numpy as np
+from dataclasses import replace
 
-from steadyrl.doctor.checks.hacking import reward_hacking
+import numpy as np
+import pytest
+
+from steadyrl.doctor.checks.hacking import heldout_worse, reward_hacking
 from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, series, unclear
 
 N = 300
@@ -66,3 +69,42 @@ def test_a_plateau_with_noise_is_no_peak():
         rng = np.random.default_rng(seed)
         course = rise(len(AT), 0.1, 0.5, 5.0) + noise(rng, len(AT), 0.02)
         assert said(reward_hacking(healthy(seed, N, heldout__retrieval=series("heldout/retrieval", course, AT)))) == []
+
+
+RISES, FALLS, STAYS = (
+    np.array([np.full(40, 0.5), np.full(40, 0.5) + change])
+    for change in (np.linspace(0.01, 0.3, 40), np.linspace(-0.3, -0.01, 40), np.tile([-0.2, 0.2], 20))
+)
+
+
+@pytest.mark.parametrize(
+    ("scores", "cause"),
+    [
+        ({"sampled": RISES, "greedy": FALLS}, "one_decoding"),
+        ({"sampled": FALLS, "greedy": STAYS}, "one_decoding"),
+        ({"sampled": FALLS, "greedy": FALLS}, "everywhere"),
+        ({"sampled": FALLS}, "everywhere"),
+        ({"sampled": RISES, "greedy": STAYS}, None),
+        ({"sampled": STAYS, "greedy": STAYS}, None),
+    ],
+)
+def test_held_out_answers_that_became_worse_make_no_healthy_run(scores, cause):
+    results = said(heldout_worse(replace(healthy(n=N), scores=scores)))
+    assert [(found.cause, found.severity) for found in results] == ([(cause, "warning")] if cause else [])
+
+
+def test_ways_of_answering_that_contradict_each_other_are_both_named():
+    found = finding(heldout_worse(replace(healthy(n=N), scores={"sampled": RISES, "greedy": FALLS})))
+    assert found.message.startswith(
+        "held-out answers became worse if they are greedy: sampled 0.5 -> 0.655, greedy 0.5"
+    )
+    assert [line.partition(":")[0] for line in found.evidence] == [
+        "sampled answers are better",
+        "greedy answers are worse",
+    ]
+
+
+@pytest.mark.parametrize("scores", [{}, {"sampled": np.array([[0.5], [0.25]])}])
+def test_without_two_problems_that_were_scored_twice_it_cannot_be_told(scores):
+    missing = unclear(heldout_worse(replace(healthy(n=N), scores=scores)))
+    assert "fewer than two held-out problems" in missing.message

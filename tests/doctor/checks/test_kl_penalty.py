@@ -1,6 +1,7 @@
 import numpy as np
 
-from steadyrl.doctor.checks.kl_penalty import kl_penalty_off
+from steadyrl.doctor.checks.kl_penalty import balance, kl_penalty_holds, kl_penalty_off, kl_penalty_outweighs
+from steadyrl.doctor.checks.learning_rate import learning_rate_too_low
 
 
 def grouped(made, measured, **settings):
@@ -61,3 +62,66 @@ def test_a_value_loss_hides_what_the_loss_holds_of_the_penalty(make, unclear):
     grouped(made, 0.0)
     made.put("loss_value", 0.1)
     assert unclear(kl_penalty_off, made).would_tell == ("kl_coef", "loss", "loss_policy")
+
+
+def flat(made, coefficient, spread, share):
+    """Let a run earn the same all along, at so many times the KL of the balance of penalty and reward."""
+    made.put("reward", 0.3 + 0.02 * made.noise())
+    made.put("reward_std", spread * np.exp(0.05 * made.noise()))
+    made.put("kl_coef", coefficient)
+    kl = share * spread**2 / (2.0 * made.curves[("kl_coef", "", "")] ** 2)
+    kl[0] = 0.0
+    made.kl(kl * np.exp(0.1 * made.noise()))
+    return made
+
+
+def test_the_best_policy_under_a_penalty_has_the_kl_and_the_gain_of_the_balance():
+    """Of two answers, exactly: p = softmax(log p_ref + reward / coefficient), the coefficient far above the spread."""
+    rewards, reference = np.array([0.0, 0.4]), np.array([0.7, 0.3])
+    variance = float(reference @ rewards**2 - (reference @ rewards) ** 2)
+    for coefficient in (4.0, 8.0):
+        weights = reference * np.exp(rewards / coefficient)
+        best = weights / weights.sum()
+        kl = float(best @ np.log(best / reference))
+        assert np.isclose(kl, variance / (2.0 * coefficient**2), rtol=0.1)
+        assert np.isclose((best - reference) @ rewards, variance / coefficient, rtol=0.1)
+
+
+def test_a_flat_run_at_the_balance_is_held_by_its_penalty_and_not_by_its_rate(make, finding, silent):
+    made = flat(make(0), 0.8, 0.16, 2.0)
+    held = finding(kl_penalty_holds, made)
+    assert (held.cause, held.severity) == ("penalty_too_strong", "warning")
+    assert held.overrides == ("algorithm.args.kl_coef=0.08",)
+    silent(learning_rate_too_low, made)
+
+
+def test_a_controller_that_lowers_its_coefficient_is_followed_by_the_balance(make, finding):
+    made = make(1)
+    assert finding(kl_penalty_holds, flat(made, 0.9 * 0.5**made.t, 0.2, 1.5)).cause == "penalty_too_strong"
+
+
+def test_a_flat_run_far_below_the_balance_is_not_held(make, silent):
+    for share in (0.02, 0.4):
+        silent(kl_penalty_holds, flat(make(2), 0.8, 0.16, share))
+
+
+def test_a_weak_penalty_a_rising_reward_and_a_lost_policy_are_not_held(make, silent):
+    silent(kl_penalty_holds, flat(make(3), 0.05, 0.16, 2.0))  # the balance is at 5 nats
+    silent(kl_penalty_holds, flat(make(3), 0.8, 0.16, 100.0))  # no penalty takes a policy there
+    rising = flat(make(3), 0.8, 0.16, 2.0)
+    rising.put("reward", 0.3 + 0.4 * rising.t)
+    silent(kl_penalty_holds, rising)
+
+
+def test_rewards_that_the_loss_divides_by_their_spread_have_a_spread_of_1(make):
+    made = flat(make(4), 0.5, 0.16, 2.0)
+    made.algorithm = "grpo"
+    made.settings["kl_place"] = "loss"
+    assert balance(made.run()).spread == 1.0
+
+
+def test_a_negative_kl_takes_nothing_from_the_reward(make, silent):
+    made = make(5)
+    made.put("kl_coef", 1.0)
+    made.kl(np.full(made.n, -9.0))
+    silent(kl_penalty_outweighs, made)

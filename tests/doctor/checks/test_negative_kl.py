@@ -29,13 +29,11 @@ def test_a_gap_to_the_entropy_names_warped_sampling(seed, make, finding):
     assert nearest(found) == "warped_sampling"
 
 
-def test_the_old_trainer_with_a_temperature_is_warped_by_its_settings(make, finding):
+def test_raw_logprobs_with_a_temperature_are_warped_by_the_settings_alone(make, finding):
     made = make(1)
     fall_below(made)
     made.drop("entropy", "sampler_gap")
-    made.trainer = "trl-ppo-old"
-    del made.settings["logprobs"]
-    made.settings |= {"temperature": 0.7, "top_p": 0.9}
+    made.settings |= {"logprobs": "raw", "temperature": 0.7, "top_p": 0.9}
     found = finding(negative_kl, made)
     assert found.cause == "warped_sampling"
     assert "temperature 0.7 and top_p 0.9" in " ".join(found.evidence)
@@ -90,6 +88,31 @@ def test_a_negative_kl_that_ended_is_a_warning(make, finding):
     for key in (("kl_ref", "nats/sequence", "k1"), ("kl_ref", "nats/token", "k1")):
         made.curves[key][100:] = 1.0
     assert finding(negative_kl, made).severity == "warning"
+
+
+def scattered(made, mean, spread, batch=None):
+    """Leave nothing but a KL that single updates throw to both sides of 0."""
+    made.curves = {("kl_ref", "nats/sequence", "k1"): mean + spread * made.rng.normal(size=made.n)}
+    made.settings = {} if batch is None else {"batch_size": batch}
+
+
+@pytest.mark.parametrize(("mean", "spread", "batch"), [(9.0, 14.0, None), (2.0, 3.0, 16)])
+def test_single_updates_far_below_what_chance_allows_are_a_fault(mean, spread, batch, make, finding):
+    made = make(8, n=500)
+    scattered(made, mean, spread, batch)
+    kl = made.curves[("kl_ref", "nats/sequence", "k1")]
+    found = finding(negative_kl, made)
+    assert found.severity == "critical"
+    assert f"below 0 in {(kl < 0).sum()} of 500 updates" in " ".join((found.message, *found.evidence))
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64])
+def test_updates_as_far_below_zero_as_sound_batches_fall_are_no_fault(batch, make, silent):
+    for seed in range(10):
+        made = make(seed, n=500)
+        true = 1.5  # nats: a log-ratio that is normal around it has a variance of twice that
+        scattered(made, true, np.sqrt(2 * true / batch), batch)
+        silent(negative_kl, made)
 
 
 def test_noise_around_zero_is_no_fault(make, silent):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from steadyrl.doctor.examine import diagnose
@@ -241,3 +242,93 @@ def test_a_frozen_reward_over_other_prompts_is_named(tmp_path):
 def test_the_remedy_is_in_the_trainers_own_key(trl):
     diagnosis = trl([{"completions/clipped_ratio": 0.97, "completions/max_length": 128.0}] * 4)
     assert diagnosis.findings[0].overrides == ("max_completion_length=256",)
+
+
+def found(diagnosis, check):
+    return next(((one.cause, one.severity) for one in diagnosis.findings if one.check == check), None)
+
+
+def test_one_row_of_an_impossible_kl_is_enough_where_it_averages_several_steps(trl):
+    rows = [{"kl": 21.0 if i == 4 else 0.05, "reward": 0.2 + 0.02 * i} for i in range(20)]
+    assert lead(trl(rows, every=5)) == ("kl_runaway", "spikes")
+    assert found(trl(rows, every=1), "kl_runaway") is None
+
+
+@pytest.mark.parametrize(("row", "severity"), [
+    (lambda i: {"kl": 0.9 - 0.005 * (i % 5), "reward": 0.2 + 0.01 * i}, "info"),  # it rises, and keeps its distance
+    (lambda i: {"kl": 0.9 - 0.02 * i, "reward": 0.2 + 0.01 * i}, "warning"),  # it comes nearer to what it should be
+    (lambda i: {"kl": 0.9 - 0.005 * (i % 5), "loss": 0.002 * (0.9 - 0.005 * (i % 5))}, "info"),  # a weak penalty
+    (lambda i: {"kl": 0.9 - 0.005 * (i % 5), "loss": 0.04 * (0.9 - 0.005 * (i % 5))}, "warning"),
+])  # fmt: skip
+def test_another_reference_harms_where_it_holds_the_policy_back(trl, row, severity):
+    diagnosis = trl([row(i) for i in range(40)], every=1)
+    assert found(diagnosis, "kl_runaway") == ("reference_mismatch", severity)
+
+
+def test_one_lucky_batch_before_the_others_is_no_fall(trl):
+    rewards = [0.2, -0.6, -0.55, -0.62, -0.58]
+    assert found(trl([{"reward": reward, "reward_std": 0.45} for reward in rewards]), "reward_falling") is None
+    assert found(trl([{"reward": reward, "reward_std": 0.05} for reward in rewards]), "reward_falling") is not None
+
+
+def test_rows_at_the_greatest_length_tell_of_themselves_where_they_are_fewer_than_half(trl):
+    lengths = [900.0 if i % 3 == 0 else 700.5 + i for i in range(30)]
+    row = {"completions/clipped_ratio": None, "reward": 0.4, "kl": None}
+    diagnosis = trl([{**row, "completions/mean_length": length} for length in lengths], every=1)
+    assert found(diagnosis, "truncated") == ("limit_too_low", "warning")
+    assert "33% of the completions are cut off" in str(diagnosis.findings)
+    assert found(trl([{**row, "completions/mean_length": 600.5 + i} for i in range(30)], every=1), "truncated") is None
+
+
+def test_a_part_that_no_answer_gets_to_before_it_is_cut_off_is_no_fault_of_its_rule(trl):
+    rows = [{"completions/clipped_ratio": 1.0, "reward": 0.5 + 0.01 * (i % 3), "rewards/answer": 0.0,
+             "rewards/form": 0.5 + 0.01 * (i % 3)} for i in range(12)]  # fmt: skip
+    diagnosis = trl(rows)
+    assert lead(diagnosis) == ("truncated", "never_ends")
+    assert next(one for one in diagnosis.findings if one.check == "reward_part_idle").follows == "truncated"
+
+
+def test_a_kl_of_0_that_unsloth_logs_without_a_penalty_is_no_harm(trl):
+    rows = [{"kl": 0.0, "reward": 0.4 + 0.01 * (i * 7 % 5)} for i in range(30)]
+    assert found(trl(rows, every=1), "kl_zero") == ("unknown", "warning")
+    theirs = [{**row, "completion_length": 180.0} for row in rows]
+    assert found(trl(theirs, every=1), "kl_zero") == ("unknown", "info")
+
+
+def test_spikes_are_measured_by_themselves_not_by_the_first_steps(trl):
+    norms = [12.0, 4.0, 3.0, *([2.5, 0.01, 0.02, 0.01, 0.01, 0.02] * 30)]
+    rows = [{"grad_norm": norm, "reward": min(0.2 + 0.01 * i, 0.9), "frac_reward_zero_std": float(norm < 1)}
+            for i, norm in enumerate(norms)]  # fmt: skip
+    assert found(trl(rows, every=1), "grad_norm") in (None, ("unknown", "info"))
+
+
+def test_a_rise_within_the_noise_of_few_rows_is_enough_where_the_gradient_alone_is_missing(trl):
+    rows = [{"grad_norm": None, "reward": 0.4 + 0.02 * i + 0.09 * (-1) ** i} for i in range(25)]
+    assert trl(rows).verdict == "healthy"
+    assert "the gradient" in trl(rows).minor[0]
+    level = [{"grad_norm": None, "reward": 0.4 + 0.09 * (-1) ** i} for i in range(25)]
+    assert trl(level).verdict != "healthy"
+
+
+def test_a_reward_is_not_flat_while_its_interval_holds_a_gain_worth_having(trl):
+    noise = 0.15 * np.random.default_rng(23).normal(size=240)  # its slope lies between 0 and 0.13; 0.1 is worth having
+    rows = [{"reward": 0.5 + 0.04 * i / 240 + noise[i], "reward_std": 0.4} for i in range(240)]
+    diagnosis = trl(rows, every=1)
+    assert found(diagnosis, "reward_flat") is None
+    assert any(gap.check == "reward_flat" and "worth having" in gap.message for gap in diagnosis.unknown)
+    falling = [{**row, "reward": row["reward"] - 0.06 * i / 240} for i, row in enumerate(rows)]
+    assert found(trl(falling, every=1), "reward_flat") == ("moving_without_gain", "warning")
+
+
+@pytest.mark.parametrize(("least", "expected"), [(212.0, ("other_end", "info")), (256.0, ("never_ends", "warning"))])
+def test_answers_of_different_lengths_are_not_cut_by_the_limit_though_all_lack_an_end(trl, least, expected):
+    row = {"completions/clipped_ratio": 1.0, "completions/min_length": least, "completions/max_length": 256.0}
+    assert found(trl([{**row, "reward": 0.2 + 0.01 * i} for i in range(8)]), "truncated") == expected
+
+
+@pytest.mark.parametrize(("per_token", "severity"), [(lambda i: 0.4, "info"), (lambda i: 0.1 + 0.01 * i, "warning")])
+def test_a_kl_that_rises_with_the_length_alone_is_no_runaway(trl, per_token, severity):
+    rows = [
+        {"kl": per_token(i) if i else 0.0, "reward": 0.4, "completions/mean_length": 60.0 + 3 * i} for i in range(60)
+    ]
+    assert found(trl(rows, every=1), "kl_runaway")[1] == severity

@@ -118,6 +118,32 @@ def test_trls_old_ppo_config_is_understood_wrapped_or_not(wrapper):
     }
 
 
+@pytest.mark.parametrize(
+    "above", ["", "generation_kwargs.", "gen_kwargs.", "trl_ppo_trainer_config.generation_kwargs."]
+)
+@pytest.mark.parametrize("names", [PPO_OLD, ("reward", "loss")])
+def test_generation_settings_are_found_flat_and_nested(above, names):
+    given = {"temperature": "0.65", "top_p": 0.8, "top_k": 0.0, "max_new_tokens": 48}
+    found = settings(names, {above + key: value for key, value in given.items()})
+    if above.startswith("trl") and names is not PPO_OLD:
+        assert "temperature" not in found  # the wrapper is one trainer's own
+    else:
+        assert [found[key] for key in given] == [0.65, 0.8, 0, 48]
+
+
+def test_grpos_generation_kwargs_outdo_what_stands_beside_them():
+    found = settings(GRPO, {"temperature": 1.0, "top_p": 1.0, "generation_kwargs.top_p": 0.85})
+    assert (found["temperature"], found["top_p"], found["logprobs"]) == (1.0, 0.85, "tempered")
+
+
+def test_rolls_generation_settings_are_found_where_its_sampler_has_them():
+    found = settings(
+        ("actor/approxkl", "actor_train/grad_norm", "system/step"),
+        {"actor_infer.generating_args.temperature": 0.9, "actor_infer.generating_args.top_k": 80},
+    )
+    assert (found["temperature"], found["top_k"]) == (0.9, 80)
+
+
 def test_facts_of_a_trainer_need_no_config():
     old, new = settings(PPO_OLD, {}), settings(PPO_NEW, {})
     assert (old["whitened"], old["kl_target_unit"], old["logprobs"]) == (True, "nats/sequence", "raw")

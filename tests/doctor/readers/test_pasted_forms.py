@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.errors import RunError
@@ -117,3 +118,76 @@ def test_training_and_evaluation_of_an_epoch_are_one_step(tmp_path):
     log = read(tmp_path / "train.log", text)
     assert log.columns["loss"].steps.tolist() == log.columns["eval_reward"].steps.tolist() == [1, 2, 3]
     assert not np.isnan(log.columns["loss"].values).any()
+
+
+def table(names, rows):
+    cells = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{cells}</table><p>"
+
+
+@pytest.mark.parametrize("supervised", [["Step", "Training Loss"], ["Step", "Training Loss", "Validation Loss"]])
+def test_of_the_tables_of_a_notebook_the_one_with_a_reward_is_read_to_its_last_row(tmp_path, supervised):
+    shown = [
+        table(supervised, [[5 * i, *[2.5 / i] * (len(supervised) - 1)] for i in range(1, 8)]),
+        table(["Step", "Training Loss", "reward"], [[i, 0.01, i / 8] for i in range(1, 5)]),
+    ]
+    outputs = [{"output_type": "display_data", "data": {"text/html": page}} for page in shown]
+    outputs.append({"output_type": "stream", "text": ["saved the adapter\n"]})
+    log = read(tmp_path / "run.ipynb", notebook(*outputs))
+    assert log.columns["reward"].steps.tolist() == [1, 2, 3, 4]
+    assert values(log, "reward") == [0.125, 0.25, 0.375, 0.5]
+    assert "rows of other tables, left out: 7" in log.notes
+
+
+def test_rows_of_a_training_without_rewards_before_the_one_with_them_are_left_out(tmp_path):
+    before = [f"{{'loss': {2 - i / 4}, 'entropy': 1.5, 'epoch': {i}}}" for i in range(1, 4)]
+    after = [f"{{'loss': 0.0, 'reward': {i / 8}, 'entropy': 0.25, 'epoch': {i / 100}}}" for i in range(1, 5)]
+    ended = "{'train_runtime': 12.5, 'train_loss': 1.25, 'epoch': 3.0}"
+    log = read(tmp_path / "run.log", "\n".join([*before, ended, *after]))
+    assert values(log, "reward") == [0.125, 0.25, 0.375, 0.5]
+    assert values(log, "entropy") == [0.25] * 4
+    assert "rows of a training without rewards before it, left out: 3" in log.notes
+    # Rows without a reward of one training, between those with one, stay.
+    assert values(read(tmp_path / "one.log", "\n".join([*before, *after])), "entropy") == [1.5] * 3 + [0.25] * 4
+
+
+def test_a_dict_of_lengths_with_a_share_cut_off_is_a_row_of_metrics(tmp_path):
+    line = "perf 0: {'rollout/response_len/mean': 812.5, 'rollout/truncated_ratio': 0.375}\n"
+    assert values(read(tmp_path / "run.log", line), "rollout/truncated_ratio") == [0.375]
+
+
+def test_a_gradient_norm_may_be_called_grad(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text("step,grad\n1,0.5\n2,41250000.0\n")
+    diagnosis = diagnose(path)[0]
+    assert [(finding.check, finding.cause) for finding in diagnosis.findings] == [("grad_norm", "exploding")]
+
+
+def test_what_holds_a_loss_and_a_reward_goes_before_what_is_printed_more_surely(tmp_path):
+    losses = table(["Step", "Training Loss"], [[i, 0.5] for i in range(1, 5)])
+    both = table(["Step", "Training Loss", "reward"], [[i, 0.5, i / 4] for i in range(1, 5)])
+    lines = [f"[Step {i}] loss=0.5000 reward={i / 8:.4f} completions/mean_length=96.0\n" for i in range(1, 5)]
+    samples = [f"{{'reward/total': {i / 2}, 'log/serial': {i}}}\n" for i in range(1, 9)]
+
+    def shown(page, texts):
+        outputs = [{"output_type": "display_data", "data": {"text/html": page}}]
+        return notebook(*outputs, {"output_type": "stream", "text": texts})
+
+    assert values(read(tmp_path / "words.ipynb", shown(losses, lines)), "reward") == [0.125, 0.25, 0.375, 0.5]
+    assert values(read(tmp_path / "table.ipynb", shown(both, samples)), "reward") == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_nulls_of_a_table_in_which_no_row_is_complete_were_not_logged(tmp_path):
+    def rows(gaps):
+        return json.dumps([row for i in range(1, 4) for row in (
+            {"step": i, "reward": i / 4, "kl": None, "train/loss": gaps},
+            {"step": i, "reward": gaps, "kl": None, "train/loss": i / 8},
+        )])  # fmt: skip
+
+    log = read(tmp_path / "wide.json", rows(None))
+    assert values(log, "reward") == [0.25, 0.5, 0.75]
+    assert values(log, "train/loss") == [0.125, 0.25, 0.375]
+    # A column that is never a number may be what broke, and a null in a log with complete rows is no number.
+    assert np.isnan(values(log, "kl")).all()
+    broke = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None}, {"step": 3, "reward": 0.5}]
+    assert np.isnan(values(read(tmp_path / "broke.json", json.dumps(broke)), "reward")[1])

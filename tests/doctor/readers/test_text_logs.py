@@ -239,6 +239,17 @@ def test_what_held_out_problems_gained_is_read_from_the_evaluations_of_our_own_r
     assert {name: values.tolist() for name, values in gains.items()} == {"sampled": [0.75, -0.5]}
 
 
+def test_the_metric_of_held_out_problems_before_and_after_is_read_for_each_way_of_decoding(tmp_path):
+    folder = own_run(tmp_path / "run")
+    (folder / "evaluations").mkdir()
+    for when, metrics in (("before", (0.5, 1.0, None)), ("after", (0.25, 0.75, 1.0))):
+        for problem, metric in enumerate(metrics):
+            answers = {"sampled": {"metric": metric, "reward": 9.0}, "greedy": {"metric": None}}
+            append_line(folder / "evaluations" / f"{when}.jsonl", {"problem": problem, "answers": answers})
+    scores = read(folder)[0].scores
+    assert {name: pairs.tolist() for name, pairs in scores.items()} == {"sampled": [[0.5, 1.0], [0.25, 0.75]]}
+
+
 def test_a_folder_of_runs_gives_each(tmp_path):
     own_run(tmp_path / "b")
     own_run(tmp_path / "a")

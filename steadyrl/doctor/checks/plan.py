@@ -1,0 +1,94 @@
+"""What a run cannot reach by its own plan: the learning rate that is set, and its targets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steadyrl.doctor.check import Found, Result, check
+from steadyrl.doctor.checks.kl_control import OFF_TARGET
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.readings import direction, number, setting, steps_of
+from steadyrl.doctor.statistics.signals import LASTING, tail
+from steadyrl.doctor.statistics.units import SEQUENCE, find
+from steadyrl.stats import smoothed
+
+LEAST = 20  # steps; a shorter run tries something out, and is not meant to learn
+HALF = 0.5  # of the rate that is set
+WARM = 0.1  # of a run: a usual warm-up
+
+
+def plans_a_rate(run: Run) -> bool:
+    """Return whether the planned steps and the rate of a run are known."""
+    return bool(setting(run, "steps") and setting(run, "learning_rate"))
+
+
+@check(when=plans_a_rate)
+def rate_not_reached(run: Run) -> Result:
+    steps, warm_up, rate = (setting(run, name) or 0.0 for name in ("steps", "warmup_steps", "learning_rate"))
+    if warm_up >= steps:
+        share = steps / warm_up
+        return Found(
+            "warm_up",
+            "warning" if share < HALF and steps >= LEAST else "info",
+            None,
+            f"the warm-up of {warm_up:.0f} steps takes all {steps:.0f} steps of the run, so that the learning rate "
+            f"ends at {share * rate:.3g}, {share:.0%} of the {rate:g} that is set",
+            change={"warmup_steps": max(1, round(WARM * steps))},
+        )
+    logged = run.get("learning_rate")
+    # The autopilot moves the rate away from what is set, and its own lines say why.
+    if logged is None or run.span[1] + 1 < max(steps, LEAST) or run.get("autopilot/scale") is not None:
+        return None
+    reached = float(logged.values.max())
+    if reached >= HALF * rate:
+        return None
+    message = f"the learning rate came to {reached:.3g} at most, {reached / rate:.0%} of the {rate:g} that is set"
+    return Found("schedule", "warning", None, message)
+
+
+def has_target(run: Run) -> bool:
+    """Return whether a run has a target of its own for its reward or for its KL to the reference."""
+    return setting(run, "reward_target") is not None or bool(setting(run, "kl_ref_target"))
+
+
+@check(when=has_target)
+def target_out_of_reach(run: Run) -> list[Result]:
+    reward, kl = run.get("reward"), find(run, "kl_ref", SEQUENCE, "exact", "k1")
+    return [
+        None if reward is None or len(reward) < LEAST else _reward_missed(run, reward),
+        None if kl is None or len(kl) < LEAST else _kl_missed(run, kl),
+    ]
+
+
+def _reward_missed(run: Run, reward: Series) -> Result:
+    target, curve = setting(run, "reward_target"), smoothed(reward.values)
+    if target is None or curve.max() >= target:
+        return None
+    highest, best = float(curve.max()), run.get("reward_best")
+    message = f"the smoothed reward is {number(highest)} at most, and its target is {target:g}"
+    best_earned = None if best is None else float(smoothed(best.values).max())
+    if best_earned is not None and best_earned < target and direction(reward) <= 0:
+        shown = f"even the best of each group's completions earn {number(best_earned)} at most, with no rise"
+        change = {"reward_target": float(f"{best_earned:.2g}")}
+        return Found("nothing_earns_it", "warning", None, message, (shown,), change=change)
+    if run.span[1] + 1 < steps_of(run):
+        return None
+    return Found("not_reached", "info", None, message, (f"the run made its {steps_of(run)} steps",))
+
+
+def _kl_missed(run: Run, kl: Series) -> Result:
+    target, level = setting(run, "kl_ref_target"), tail(kl)
+    if not target or target / OFF_TARGET <= level <= OFF_TARGET * target:
+        return None
+    message = f"the KL to the reference ends at {number(level)} nats/sequence, and its target is {target:g}"
+    step, length, coef = run.get("kl_step"), run.get("length"), run.get("kl_coef")
+    change = {"kl_ref_target": float(f"{level:.1g}")}
+    if level > target and step is not None and length is not None:
+        step_kl = float(np.median(step.values)) * tail(length)
+        if step_kl > target:
+            shown = f"a single step moves the policy by {number(step_kl)} nats/sequence (median)"
+            return Found("below_a_step", "warning", None, message, (shown,), change=change)
+    if coef is not None and len(coef) > LASTING and not np.ptp(coef.values[-LASTING:]):
+        shown = f"the coefficient stays at {number(float(coef.values[-1]))}, the end of its range"
+        return Found("coefficient_at_its_end", "warning", None, message, (shown,), change=change)
+    return None

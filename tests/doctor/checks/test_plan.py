@@ -1,0 +1,104 @@
+"""What a run's own plan keeps it from: a warm-up longer than the run, rates and targets that are never reached."""
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.checks.plan import rate_not_reached, target_out_of_reach
+from steadyrl.doctor.examine import examine
+from tests.doctor.checks.series_for_values import said
+
+
+def test_a_warm_up_longer_than_the_run_is_named_with_its_numbers(make, finding):
+    made = make(0, n=60)
+    made.settings |= {"steps": 60, "warmup_steps": 300, "learning_rate": 5e-6}
+    found = finding(rate_not_reached, made)
+    assert (found.cause, found.severity) == ("warm_up", "warning")
+    assert "300 steps takes all 60 steps" in found.message
+    assert "ends at 1e-06, 20% of the 5e-06" in found.message
+    assert found.overrides == ("update.warmup_steps=6",)
+
+
+@pytest.mark.parametrize(("steps", "warm_up"), [(60, 60), (60, 90), (8, 80)])
+def test_a_rate_that_ends_near_what_is_set_or_a_trial_of_a_few_steps_is_worth_knowing(steps, warm_up, make, finding):
+    made = make(0, n=steps)
+    made.settings |= {"steps": steps, "warmup_steps": warm_up}
+    assert finding(rate_not_reached, made).severity == "info"
+
+
+def test_a_flat_reward_follows_the_warm_up_and_not_the_rate(make):
+    made = make(1, n=150)
+    made.settings |= {"steps": 150, "warmup_steps": 6000}
+    made.put("learning_rate", 1e-4 * (np.arange(150) + 1) / 6000)
+    made.put("reward", 0.2 + 0.002 * made.noise())
+    findings = examine(made.run()).findings
+    assert findings[0].check == "rate_not_reached"
+    assert {f.follows for f in findings if f.check in ("reward_flat", "learning_rate_too_low")} == {"rate_not_reached"}
+
+
+def test_a_schedule_that_never_comes_near_its_rate_is_named_once_the_run_is_over(make, finding, silent):
+    made = make(2)
+    made.settings |= {"warmup_steps": 20}
+    made.put("learning_rate", 2.5e-5)
+    assert "2.5e-05 at most, 25% of the 0.0001" in finding(rate_not_reached, made).message
+    made.settings["steps"] = 400
+    silent(rate_not_reached, made)
+    made.settings["steps"] = 200
+    made.put("autopilot/scale", 0.25)
+    silent(rate_not_reached, made)
+
+
+def test_a_usual_warm_up_is_fine(make, silent):
+    made = make(0)
+    made.settings |= {"warmup_steps": 20}
+    silent(rate_not_reached, made)
+    made.settings.pop("steps")
+    assert said(rate_not_reached(made.run())) == []
+
+
+def flat(made, level=0.3, best=0.55):
+    made.put("reward", level + 0.01 * made.noise())
+    made.put("reward_best", best + 0.01 * made.noise())
+
+
+def test_a_reward_target_above_the_best_completions_of_a_flat_run_cannot_be_met(make, finding):
+    made = make(3)
+    flat(made)
+    made.settings["reward_target"] = 0.9
+    found = finding(target_out_of_reach, made)
+    assert (found.cause, found.severity) == ("nothing_earns_it", "warning")
+    assert "its target is 0.9" in found.message
+    assert found.overrides[0].startswith("run.target=0.5")
+
+
+def test_a_target_that_some_completions_earn_was_not_reached_at_the_end(make, finding, silent):
+    made = make(3)
+    flat(made)
+    made.settings["reward_target"] = 0.5
+    assert (finding(target_out_of_reach, made).cause, finding(target_out_of_reach, made).severity) == (
+        "not_reached",
+        "info",
+    )
+    made.settings["steps"] = 900
+    silent(target_out_of_reach, made)
+    made.settings["reward_target"] = 0.29
+    silent(target_out_of_reach, made)
+
+
+def test_a_kl_target_below_what_one_step_moves_cannot_be_met(make, finding):
+    made = make(4)
+    made.settings["kl_ref_target"] = 0.4
+    made.put("kl_step", 0.05)
+    made.put("length", 30.0)
+    found = finding(target_out_of_reach, made)
+    assert (found.cause, found.severity) == ("below_a_step", "warning")
+    assert "a single step moves the policy by 1.5 nats/sequence" in found.evidence[0]
+    assert found.overrides[0].startswith("autopilot.kl_ref_target=")
+
+
+def test_a_coefficient_at_the_end_of_its_range_cannot_hold_its_target(make, finding, silent):
+    made = make(4)
+    made.settings["kl_ref_target"] = 60.0
+    made.put("kl_coef", np.maximum(0.05 * 0.8 ** np.arange(made.n), 0.005))
+    assert finding(target_out_of_reach, made).cause == "coefficient_at_its_end"
+    made.settings["kl_ref_target"] = 6.0
+    silent(target_out_of_reach, made)
