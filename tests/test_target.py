@@ -28,11 +28,11 @@ def test_a_target_holds_where_the_smoothed_reward_stays_above_it_for_a_tenth_of_
 
 def test_a_run_ends_as_finished_once_it_holds_its_target(toy, tmp_path):
     run, noted = RunDir(tmp_path / "run"), []
-    status = train(toy("run.steps=40", "run.target=0.35"), run, watch=Watch(note=noted.append))
+    status = train(toy("run.steps=40", "run.target=0.1"), run, watch=Watch(note=noted.append))
     steps = len(run.metrics())
     assert status == "finished"
     assert 4 <= steps < 40
-    assert re.search(rf"stopping early after {steps} steps: .* run.target = 0.35 for 4 steps", " ".join(noted))
+    assert re.search(rf"stopping early after {steps} steps: .* run.target = 0.1 for 4 steps", " ".join(noted))
     assert run.checkpoints()[-1] == steps
 
 
@@ -50,13 +50,13 @@ def settings(toy):
 
 
 def test_run_json_and_the_report_say_that_the_target_ended_the_run_and_a_resume_needs_a_higher_one(settings):
-    run = launch.run(settings("run.steps=40", "run.target=0.35"))
+    run = launch.run(settings("run.steps=40", "run.target=0.1"))
     steps = len(run.metrics())
-    assert run.info()["stopped_early"] == {"step": steps, "target": 0.35}
+    assert run.info()["stopped_early"] == {"step": steps, "target": 0.1}
     shown = " ".join(report_view(run.path)["notes"])
     assert re.search(rf"stopped early, after {steps} steps: .*run.target", shown)
-    assert re.search(r"The reward's target \(run.target\) is 0\.35.*reached it at step \d+", shown)
-    with pytest.raises(RunError, match=rf"reached run.target = 0.35 after {steps} of 40 steps; add a higher"):
+    assert re.search(r"The reward's target \(run.target\) is 0\.1.*reached it at step \d+", shown)
+    with pytest.raises(RunError, match=rf"reached run.target = 0.1 after {steps} of 40 steps; add a higher"):
         launch.run(resume=run)
     longer = launch.run(overrides=["run.target=9.0"], resume=run)
     assert (longer.info()["stopped_early"], len(longer.metrics())) == (None, 40)
@@ -64,7 +64,7 @@ def test_run_json_and_the_report_say_that_the_target_ended_the_run_and_a_resume_
 
 def test_a_stopped_and_resumed_run_ends_at_the_same_step(toy, tmp_path):
     whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
-    overrides = ("run.steps=40", "run.target=0.35")
+    overrides = ("run.steps=40", "run.target=0.1")
     train(toy(*overrides), whole)
     done = []
     assert train(toy(*overrides), halves, watch=Watch(step=done.append, stop=lambda: len(done) == 3)) == "interrupted"

@@ -178,6 +178,7 @@ class MlxBackend:
         """Return the parameters after a step of Adam; the rate of a value head may be higher."""
         params, adam = self._net.params, self.optimizer
         own, head = state.split_value_head(gradients)
+        adam.init(gradients)  # of what it has no state of yet
         adam.learning_rate = learning_rate
         moved: dict[str, mx.array] = adam.apply_gradients(own, params)
         adam.learning_rate = max(learning_rate, self._value_rate)
