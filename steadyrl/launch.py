@@ -182,9 +182,10 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
 
 def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
     with directory.writing():
-        before = configs.resolve(directory.resolved())
+        recorded = _as_begun(directory)
+        before = configs.resolve(recorded)
         _require_free(before, overrides)
-        settings = configs.resolve(_for_another_backend(directory.resolved(), before, overrides), overrides)
+        settings = configs.resolve(_for_another_backend(recorded, before, overrides), overrides)
         require_ranks(settings)
         require_trackers(settings.run.trackers)
         meet()
@@ -200,6 +201,14 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
             watch.note(line)
         attempt = record.begin_again(directory, session.config)
         return _train(session, directory, attempt, watch)
+
+
+def _as_begun(directory: RunDir) -> dict[str, Any]:
+    """Return the recorded settings; the algorithm's that came later are as they were before they came."""
+    recorded = directory.resolved()
+    algorithm = recorded.get("algorithm", {})
+    later = configs.resolve(recorded).algorithm.args.unrecorded
+    return {**recorded, "algorithm": {**algorithm, "args": {**later, **algorithm.get("args", {})}}}
 
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:

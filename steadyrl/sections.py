@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -40,6 +41,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False)
     # What a run may change when it is resumed without becoming another run.
     free_on_resume: ClassVar[frozenset[str]] = frozenset()
+    # What a run computes with that began before a setting was there: it goes on as it began.
+    unrecorded: ClassVar[Mapping[str, Any]] = {}
     # True where a text that is put into the wrong place may be a key: no error shows it.
     confidential: ClassVar[bool] = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,8 @@ from steadyrl.types import Array, Batch, TokenScores
 
 class Settings(Section):
     """PPO's own settings."""
+
+    unrecorded = MappingProxyType({"value_start": "zero", "value_learning_rate": 0.0})
 
     kl_coef: float = Field(
         0.05, ge=0, description="Penalty in the reward per nat of KL to the reference, at the start of the run."
@@ -140,7 +143,7 @@ def _loss(
 def _adapt(numbers: Numbers, metrics: Numbers, settings: Settings) -> dict[str, float]:
     """Keep the level of the values; move the KL coefficient to its target, where it is adaptive and the KL known."""
     if "value/mean" in metrics:  # of the first step: the head itself begins at 0
-        numbers = {"value_level": metrics["value/mean"], **numbers}
+        numbers = {"value_level": metrics["value/mean"] if settings.value_start == "mean_return" else 0.0, **numbers}
     coef, measured = numbers["kl_coef"], metrics.get("kl_ref_k1_seq")
     if settings.kl_control == "fixed" or measured is None or coef == 0:
         return dict(numbers)
